@@ -20,7 +20,9 @@ FROZEN = sorted(BUNDLES.glob("*.edgepack"))
 SHA256 = {
     "format-1": "a558ba1a6cce2342e531d611cb0d248b5fef0384830cd003e542c7f172c5504b",
     "format-1.1": "9628f600180a4547eb94d166028d4f1a79f1804d78685d3b08512763b505bc60",
+    "format-1.2": "a0de13209208768f1893a0dda3684e5979b367f7cb7c7b4917dcd8f19ec18609",
     "format-2.1": "8e2edc7a1285a1ad7be15ef4a7bd7c80deefa4f6bc4386f6b6f6b8b78579c5f0",
+    "format-2.2": "7b9d9b3e7eec895c891389c2fc20299f03a1b785b2b3bd43cf06284612559d4e",
 }
 """A frozen bundle is never written again; `freeze_bundle.py` makes the next version's."""
 
@@ -52,6 +54,9 @@ def check_content(verified: VerifiedBundle, key_file: str) -> None:
     assert npu.facts.requires.drivers == {"qnn": ">=2.28"}
     assert cpu.facts.accuracy.details == {"sqnr_db": 31.5}
     assert cpu.facts.tolerances["y"].top1_agreement_min == pytest.approx(0.9)
+    if facts.minor >= 2:
+        assert isinstance(facts.reference, tuple)
+        assert [each.tensor for each in facts.reference] == ["x"]
     with plain_files(verified.folder, cpu, key_file, manifest) as folder:
         golden = read_golden(folder / "golden/golden.npz")
         assert onnx.load(folder / "model/cpu/model.onnx").graph.node[0].op_type == "Relu"

@@ -10,12 +10,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 from edgepack.bundle.archive import unpack
 from edgepack.bundle.keys import load_public_key
-from edgepack.bundle.manifest import SIGNATURE_FILE
+from edgepack.bundle.manifest import SIGNATURE_FILE, decode_manifest
 from edgepack.bundle.verify import verify_folder
 
 COMMAND = (sys.executable, "-m", "edgepack.cli")
@@ -67,6 +68,24 @@ def test_the_bundle_is_a_model_package_that_verifies(unpacked: Path, material: P
     names = {entry.path for entry in manifest.facts.files}
     told = {"report.html", "report.json", "provenance.json", "ml-bom.cdx.json"}
     assert names == {"golden/golden.npz", *told}
+
+
+def test_the_manifest_tells_how_values_of_inputs_and_outputs_are_distributed(
+    unpacked: Path, material: Path
+) -> None:
+    reference = decode_manifest((unpacked / "manifest.json").read_bytes()).facts.reference
+    assert isinstance(reference, tuple)
+    assert [each.tensor for each in reference] == ["images", "scores"]
+    images = np.load(material / "samples.npz")["images"]
+    expected = np.quantile(images, np.linspace(0, 1, 11)[1:-1])
+    assert reference[0].edges == pytest.approx(expected, abs=0.1)
+
+
+def test_random_samples_are_no_reference(material: Path) -> None:
+    done = _build(material, "random-1.0.0", "--calibration", "random:16")
+    assert done.returncode == 0, done.stderr
+    facts = decode_manifest((material / "random-1.0.0" / "manifest.json").read_bytes()).facts
+    assert not isinstance(facts.reference, tuple)
 
 
 def _stock_verify(folder: Path, key: Path) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from edgepack.bundle.distributions import check_reference
 from edgepack.bundle.metadata import (
     ENCRYPTED_FORMAT,
     FORMAT_MINOR,
@@ -17,6 +18,7 @@ from edgepack.bundle.metadata import (
     Accuracy,
     BundleFacts,
     ChunkIndex,
+    Distribution,
     Encryption,
     FileEntry,
     GoldenTolerance,
@@ -44,6 +46,7 @@ __all__ = [
     "Accuracy",
     "BundleFacts",
     "ChunkIndex",
+    "Distribution",
     "Encryption",
     "FileEntry",
     "GoldenTolerance",
@@ -240,6 +243,8 @@ def decode_manifest(content: bytes) -> Manifest:
         )
     manifest = Manifest(facts=facts, variants=variants)
     _check_files(manifest)
+    if isinstance(facts.reference, tuple):
+        check_reference(facts.reference, found_in=f"{MANIFEST_FILE}, reference")
     return manifest
 
 

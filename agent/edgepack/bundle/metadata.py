@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 import msgspec
 
 FORMAT_VERSION = 1
-FORMAT_MINOR = 1
+FORMAT_MINOR = 2
 """Version of edgepack's own part of the manifest; see `edgepack.versions`. Since
 
     1.1  `minor`, and of a variant `plain_runtime`
+    1.2  `reference`
     2    encrypted; see `ENCRYPTED_FORMAT`
 """
 
@@ -22,6 +23,13 @@ of no encryption refuses it by its version, before anything is fetched."""
 
 MAX_CHUNK_BYTES = 120 * 1024
 """A chunk with its header stays under a broker limit of 128 KiB."""
+
+MAX_TENSOR_NAME = 200
+TensorName = Annotated[str, msgspec.Meta(max_length=MAX_TENSOR_NAME)]
+
+MAX_EDGES = 15
+MAX_DISTRIBUTIONS = 16
+"""What a device counts values of, at most."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 """Lower-case hex digest."""
@@ -231,6 +239,26 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     plain_runtime: PlainRuntime | msgspec.UnsetType = msgspec.UNSET
 
 
+class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the values of one input or output were distributed when the model was built.
+
+    Bin i holds values above `edges[i-1]` up to `edges[i]`, the one after the last edge what is
+    above it, and the very last what is not finite.
+
+    Attributes:
+        tensor: Name of the input or output.
+        edges: Rising; quantiles of the values.
+        shares: Of all values, by bin: two more than there are edges.
+    """
+
+    tensor: TensorName
+    edges: Annotated[tuple[float, ...], msgspec.Meta(min_length=1, max_length=MAX_EDGES)]
+    shares: Annotated[
+        tuple[Annotated[float, msgspec.Meta(ge=0, le=1)], ...],
+        msgspec.Meta(min_length=3, max_length=MAX_EDGES + 2),
+    ]
+
+
 class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """edgepack's facts of the whole bundle (`additional_metadata.edgepack` of the manifest).
 
@@ -246,6 +274,8 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         tools: Versions of the tools that built it.
         files: Files outside the variants: golden samples, hooks, reports.
         encryption: Of a bundle of `ENCRYPTED_FORMAT`; no other has it.
+        reference: How values of inputs and of the float model's outputs were distributed, of those
+            that tell something by it. Devices measure how far theirs are from that.
     """
 
     format: int = FORMAT_VERSION
@@ -258,3 +288,7 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tools: dict[str, str] = {}
     files: tuple[FileEntry, ...]
     encryption: Encryption | msgspec.UnsetType = msgspec.UNSET
+    reference: (
+        Annotated[tuple[Distribution, ...], msgspec.Meta(max_length=MAX_DISTRIBUTIONS)]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET

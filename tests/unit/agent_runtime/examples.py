@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from edgepack.bundle.manifest import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     BundleFacts,
+    Distribution,
     Manifest,
     Variant,
     encode_manifest,
@@ -102,7 +104,12 @@ def save_variant(bundle_folder: Path, variant: Variant, *, scale: float = 1.0) -
 
 
 def install_model(
-    state_dir: Path, release: int, *, scale: float, name: str = "tiny"
+    state_dir: Path,
+    release: int,
+    *,
+    scale: float,
+    name: str = "tiny",
+    reference: tuple[Distribution, ...] = (),
 ) -> ActivePointer:
     """Lays out a slot whose model multiplies by `scale`, and returns a pointer to it."""
     folder = slot_folder(state_dir, f"{name}-{release}")
@@ -116,7 +123,12 @@ def install_model(
     files = (entry(folder, f"{variant.folder}/{variant.model_file}"),)
     variant = replace(variant, facts=replace(variant.facts, files=files))
     manifest = make_manifest(variant)
-    manifest = replace(manifest, facts=replace(manifest.facts, files=(entry(folder, GOLDEN_FILE),)))
+    facts = replace(
+        manifest.facts,
+        files=(entry(folder, GOLDEN_FILE),),
+        reference=reference or msgspec.UNSET,
+    )
+    manifest = replace(manifest, facts=facts)
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
     digest = root_digest({path: digest_file(folder / path) for path in list_files(folder)})
     target = slot_folder(state_dir, digest)

@@ -31,8 +31,43 @@ def set_in(find: Callable[[Any], Any], key: str, value: Any) -> Callable[[Any], 
     return lambda document: find(document).update({key: value})
 
 
+def reference(edges: list[float], shares: list[float], times: int = 1) -> Callable[[Any], object]:
+    return set_in(facts, "reference", [{"tensor": "x", "edges": edges, "shares": shares}] * times)
+
+
 VARIANT = "components.model.variants.cpu"
 CASES: dict[str, tuple[Callable[[Any], object], str, str]] = {
+    "a reference with a share too few": (
+        reference([0.0, 1.0], [0.5, 0.5, 0.0]),
+        "the reference of 'x' has 3 shares for 2 edges",
+        "reference",
+    ),
+    "a reference whose edges fall": (
+        reference([1.0, 0.0], [0.5, 0.25, 0.25, 0.0]),
+        "edges that do not rise",
+        "reference",
+    ),
+    "a reference with shares of too much": (
+        reference([1.0], [0.9, 0.9, 0.0]),
+        "shares of 1.8 together",
+        "reference",
+    ),
+    "a reference with a share below 0": (reference([1.0], [-1.0, 1.0, 1.0]), ">= 0.0", "shares"),
+    "a reference with too many bins": (
+        reference([float(i) for i in range(16)], [0.0] * 17 + [1.0]),
+        "length <= 15",
+        "edges",
+    ),
+    "two references of a tensor": (
+        reference([1.0], [0.5, 0.5, 0.0], times=2),
+        "a tensor has two references",
+        "reference",
+    ),
+    "references of too many tensors": (
+        reference([1.0], [0.5, 0.5, 0.0], times=17),
+        "length <= 16",
+        "reference",
+    ),
     "an unknown key at the top": (lambda d: d.update(extra=1), "unknown field `extra`", ""),
     "another schema": (lambda d: d.update(schema_version="2.0"), "'2.0'", "schema_version"),
     "another layout": (lambda d: d.update(layout="installed"), "'installed'", "layout"),

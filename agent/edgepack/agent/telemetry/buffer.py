@@ -89,4 +89,5 @@ def _add(earlier: Telemetry, later: Telemetry) -> Telemetry:
         latency=histogram.merge((earlier.latency, later.latency)),
         failures=earlier.failures + later.failures,
         memory_bytes=later.memory_bytes or earlier.memory_bytes,
+        drift=earlier.drift if later.drift is None else later.drift,
     )

@@ -13,7 +13,9 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.state.state_file import StateFile, remove
+from edgepack.agent.telemetry.drift import DriftWatch, Release
 from edgepack.agent.telemetry.spool import Spooled, read_spooled, spool_folder
+from edgepack.agent.telemetry.values import Seen, seen_since
 from edgepack.errors import TransferError
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire import histogram
@@ -71,7 +73,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 KNOWN = Format(
     "list of what was collected",
     _Known,
-    Version(2, 0),
+    Version(2, 1),
     migrations={
         1: lambda document: {
             "files": {name: file for name, file in document.items() if name not in ("v", "minor")}
@@ -98,6 +100,7 @@ class LatencyCollector:
         self._file = StateFile(state_dir / COLLECTED_FILE, KNOWN)
         found = self._file.load()
         self._known = found.files if found else {}
+        self._drift = DriftWatch()
 
     def collect(self) -> Collected:
         """Reads the spool, and hands out what is new.
@@ -108,7 +111,8 @@ class LatencyCollector:
         Raises:
             OSError: What was collected cannot be remembered; nothing is handed out then.
         """
-        fresh: dict[tuple[str, str, str], list[Telemetry]] = {}
+        fresh: dict[Release, list[Telemetry]] = {}
+        seen: dict[Release, list[Seen]] = {}
         troubles: list[Trouble] = []
         dropped: list[str] = []
         finished: list[Path] = []
@@ -116,7 +120,11 @@ class LatencyCollector:
         for path in sorted(spool_folder(self._state_dir).glob("*.json")):
             try:
                 spooled = read_spooled(path)
-                part = _since(known.get(path.name), spooled)
+                earlier = known.get(path.name)
+                is_same = earlier is not None and earlier.token == spooled.token
+                earlier = earlier if is_same else None
+                part = _since(earlier, spooled)
+                values = seen_since(earlier.seen if earlier else (), spooled.seen)
             except NewerVersionError as error:
                 dropped.append(f"{path.name}: {error.problem}")
                 continue
@@ -127,18 +135,18 @@ class LatencyCollector:
                 dropped.append(reason)
                 finished.append(path)
                 continue
-            earlier = known.get(path.name)
-            is_same = earlier is not None and earlier.token == spooled.token
-            seen = set(earlier.troubles) if earlier is not None and is_same else set()
+            heard = set(earlier.troubles) if earlier else set()
             said = (
                 Trouble(model=spooled.model, because=one)
                 for one in spooled.troubles
-                if one not in seen
+                if one not in heard
             )
             troubles += [one for one in said if one not in troubles]
             known[path.name] = spooled
             if part.latency.count or part.failures:
-                fresh.setdefault((part.digest, part.variant, part.provider), []).append(part)
+                release = (part.digest, part.variant, part.provider)
+                fresh.setdefault(release, []).append(part)
+                seen.setdefault(release, []).extend(values)
             if spooled.is_final or not self._is_running(spooled.pid):
                 finished.append(path)
         self._remember(known)
@@ -146,7 +154,12 @@ class LatencyCollector:
             with contextlib.suppress(OSError):  # Another user's folder; what it says is known.
                 remove(path)
         return Collected(
-            telemetry=tuple(_merge(parts) for parts in fresh.values()),
+            telemetry=tuple(
+                msgspec.structs.replace(
+                    _merge(parts), drift=self._drift.judge(release, seen[release])
+                )
+                for release, parts in fresh.items()
+            ),
             troubles=tuple(troubles),
             dropped=tuple(dropped),
         )
@@ -165,9 +178,9 @@ class LatencyCollector:
 
 
 def _since(earlier: Spooled | None, spooled: Spooled) -> Telemetry:
-    """What a spool file has beyond what was collected of it before."""
+    """What a spool file has beyond what was collected of the same record before."""
     latency, failures, start = spooled.latency, spooled.failures, spooled.since
-    if earlier is not None and earlier.token == spooled.token:
+    if earlier is not None:
         try:
             latency = histogram.subtract(spooled.latency, earlier.latency)
         except ValueError as error:

@@ -15,6 +15,7 @@ import msgspec
 
 from edgepack.agent.state.state_file import put_aside, read_regular
 from edgepack.agent.telemetry.readings import memory_bytes
+from edgepack.agent.telemetry.values import Seen, ValueRecorder, check_seen
 from edgepack.durable import write_file
 from edgepack.errors import TransferError
 from edgepack.versions import Format, Version
@@ -41,6 +42,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         is_final: Whether the process closed the model: the file will not change any more.
         troubles: Why it could not follow the pointer to a newer model, one sentence each.
         memory_bytes: Memory that the process held when it wrote this; 0 when not known. Since 1.2.
+        seen: Values of inputs and outputs by bin, of the inferences that were looked at. Since 1.3.
     """
 
     token: str
@@ -56,9 +58,10 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     is_final: bool = False
     troubles: tuple[str, ...] = ()
     memory_bytes: int = 0
+    seen: tuple[Seen, ...] = ()
 
 
-SPOOLED = Format("latency file", Spooled, Version(1, 2))
+SPOOLED = Format("latency file", Spooled, Version(1, 3))
 
 
 def spool_folder(state_dir: Path) -> Path:
@@ -116,6 +119,7 @@ def read_spooled(path: Path) -> Spooled:
     histogram.check(spooled.latency)
     if min(spooled.failures, spooled.memory_bytes) < 0 or spooled.pid <= 0:
         raise TransferError("malformed spool file: a count is negative", found_in=str(path))
+    check_seen(spooled.seen, found_in=str(path))
     return spooled
 
 
@@ -130,6 +134,7 @@ class Record:
         self.provider = provider
         self.since = time.time()
         self.latency = LatencyRecorder()
+        self.values = ValueRecorder()
         self.failures = 0
         self._written = (0, 0, 0, False)
         self._lock = threading.Lock()
@@ -155,6 +160,7 @@ class Record:
             troubles=troubles,
             is_final=is_final,
             memory_bytes=memory_bytes(),
+            seen=self.values.snapshot(),
         )
 
     def write(self, state_dir: Path, troubles: tuple[str, ...], *, is_final: bool = False) -> None:

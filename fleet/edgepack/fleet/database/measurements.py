@@ -27,6 +27,9 @@ AWAITED = "awaited"
 """Under this name stand the devices that committed, measured the release before, and did not yet
 tell what they measure of this one."""
 
+_WORTH_WAITING = ("p95", "drift")
+"""What devices tell once they have seen enough inferences."""
+
 
 class Place(NamedTuple):
     """Where a device's measurements are counted."""
@@ -164,7 +167,7 @@ def note_committed(session: Session, committed: Sequence[Committed]) -> None:
         if row is None or not row.place.rollout:
             continue
         measured = row.measured | _samples(measures_of(one.choice), row.baseline)
-        is_awaited = "p95" in row.baseline and "p95" not in measured
+        is_awaited = _lacks(measured, row.baseline)
         new[one.device, one.digest] = row._replace(measured=measured, is_awaited=is_awaited)
     _write(session, old, new)
 
@@ -181,7 +184,7 @@ def add_windows(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> N
         row = row._replace(told=row.told.plus(told))
         if row.place.rollout:
             measured = row.measured | _samples(row.told.measures(), row.baseline)
-            is_awaited = row.is_awaited and "p95" not in measured
+            is_awaited = row.is_awaited and _lacks(measured, row.baseline)
             row = row._replace(measured=measured, is_awaited=is_awaited)
         new[key] = row
     _write(session, old, new)
@@ -209,6 +212,11 @@ def _measures_of_class(session: Session, digest: str, hardware_class: str) -> di
     told = Told()
     recent = msgspec.structs.replace(told.recent, latency=whole.histogram, failures=whole.failures)
     return Told(recent=recent).measures()
+
+
+def _lacks(measured: Mapping[str, Sample], baseline: Mapping[str, float]) -> bool:
+    """Whether a device is yet to tell what it told of the release before."""
+    return any(name in baseline and name not in measured for name in _WORTH_WAITING)
 
 
 def _samples(measures: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, Sample]:

@@ -196,6 +196,7 @@ def _make_parts(
             source_sha256=source.sha256,
             tools=dict(sorted(tool_versions().items())),
             files=(),
+            reference=samples.reference or msgspec.UNSET,
         ),
         variants=prepared.variants,
         golden=samples.golden,

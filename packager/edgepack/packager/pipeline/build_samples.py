@@ -8,10 +8,12 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.bundle.golden import Golden
+from edgepack.bundle.metadata import Distribution
 from edgepack.errors import BuildError
 from edgepack.packager.gates.labels import LabelledSamples, open_labelled
 from edgepack.packager.pipeline.findings import Findings
 from edgepack.packager.pipeline.heads import find_what_tells, finds
+from edgepack.packager.pipeline.reference import describe_reference
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
@@ -40,6 +42,8 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
         golden: Some of the held-out samples, with what a device is to answer.
         float_source: Runs the source model, for every profile.
         labelled: The held-out samples with their labels; None where none were given.
+        reference: What devices measure drift by; empty where samples are random, or the bundle is
+            encrypted.
     """
 
     opened: OpenedSamples
@@ -48,6 +52,7 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     float_source: FloatSource
     notes: tuple[str, ...]
     labelled: LabelledSamples | None = None
+    reference: tuple[Distribution, ...] = ()
 
     def provider_samples(self, most: int) -> Samples:
         """What a provider runs first: golden samples, in the order in which a device does.
@@ -119,14 +124,22 @@ def open_build_samples(
     uncovered = describe_coverage(split, source.inputs, request.declarations)
     split = replace(split, uncovered=uncovered)
     notes += uncovered
+    golden = choose_golden(source, split.held_out, work, progress, float_source, finds(found.head))
+    reference: tuple[Distribution, ...] = ()
+    if request.encrypt_to:
+        notes.append(
+            "Devices measure no drift: an encrypted bundle does not tell how the values of its "
+            "samples are distributed."
+        )
+    elif not opened.is_random and not (evaluation is not None and evaluation.is_random):
+        reference = describe_reference(source, split, float_source)
     return BuildSamples(
         opened=opened,
         split=split,
-        golden=choose_golden(
-            source, split.held_out, work, progress, float_source, finds(found.head)
-        ),
+        golden=golden,
         float_source=float_source,
         notes=(*source.notes, *notes),
+        reference=reference,
         labelled=_open_labels(request, held_out, source),
     )
 
