@@ -1,8 +1,11 @@
 """A build that is given what a fleet measured of the release before."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edgepack.bundle.feedback import FORMAT, Evidence, Feedback
@@ -35,6 +38,41 @@ def feedback(tmp_path: Path) -> Path:
     )
     path.write_bytes(FORMAT.encode(Feedback(model="small", at=1.0, evidence=evidence)))
     return path
+
+
+def test_a_tighter_budget_is_proposed_and_none_is_changed(material: Path, tmp_path: Path) -> None:
+    path = tmp_path / "feedback.json"
+    seen = msgspec.structs.replace(
+        measured("cpu", CPU, 1.0, 7),
+        metric="top1_agreement",
+        budget=0.98,
+        shadow_count=1000,
+        shadow_agreed=950,
+        drift=0.31,
+        worst_drift=0.7,
+    )
+    path.write_bytes(FORMAT.encode(Feedback(model="small", at=1.0, evidence=(seen,))))
+    words = ("build", "small.onnx", "--profile", "cpu", "--calibration", "samples.npz")
+    done = subprocess.run(
+        (
+            *(sys.executable, "-m", "edgepack.cli", *words, "--key", "release.key"),
+            *("--feedback", path, "-o", tmp_path / "small-1.0.0"),
+        ),
+        cwd=material,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cpu may need a tighter budget: on board <b>, 950 of 1,000 shadow" in done.stdout
+    assert "\ntop1_agreement_min = 0.992\n" in done.stdout
+    report = json.loads((tmp_path / "small-1.0.0" / "report.json").read_text())
+    assert [proposal["least"] for proposal in report["proposals"]] == [0.992]
+    assert {variant["accuracy"]["budget"] for variant in report["variants"]} != {0.992}
+    page = (tmp_path / "small-1.0.0" / "report.html").read_text()
+    assert "<pre>top1_agreement_min = 0.992</pre>" in page
+    assert "0.31<small>0.7 at worst</small>" in page
+    assert "950 of 1,000</td>" in page
 
 
 def test_what_lost_is_left_out_and_what_serves_most_comes_first(

@@ -12,6 +12,7 @@ from edgepack.versions import Format, Version
 MAX_FEEDBACK_BYTES = 16 * 1024 * 1024
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Index = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Word = Annotated[str, msgspec.Meta(max_length=400)]
 
 
@@ -34,6 +35,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         worst_nrmse: Greatest relative error that one of them saw; None where none was measured.
         inferences, failures: Real inferences, and those that raised.
         p50_ms, p95_ms, p99_ms: Of the real inferences, milliseconds; None where there was none.
+        drift: Median over devices of the population stability index of what they see against what
+            the build saw; None where none told it. Since 1.1, as are those that follow.
+        worst_drift: The greatest.
+        drift_devices: How many told it.
+        shadow_count: Inferences that a second model computed, too.
+        shadow_agreed: Those of them in which both came to the same.
+        metric, budget: What the accuracy gate of its build judged, and the least that it let pass;
+            "" and None where that is not known.
     """
 
     version: Word
@@ -54,6 +63,13 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: Milliseconds | None = None
     p95_ms: Milliseconds | None = None
     p99_ms: Milliseconds | None = None
+    drift: Index | None = None
+    worst_drift: Index | None = None
+    drift_devices: Count = 0
+    shadow_count: Count = 0
+    shadow_agreed: Count = 0
+    metric: Word = ""
+    budget: float | None = None
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +86,7 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
 
 
-FORMAT = Format("feedback", Feedback, Version(1, 0))
+FORMAT = Format("feedback", Feedback, Version(1, 1))
 
 
 def read_feedback(path: Path) -> Feedback:

@@ -1,10 +1,14 @@
 """Feedback: what devices reported and told is counted by variant, provider and hardware."""
 
+from io import StringIO
+
 import msgspec
 import pytest
+from rich.console import Console
 
 from edgepack.bundle.feedback import Evidence, Feedback
 from edgepack.errors import FleetError
+from edgepack.fleet.commands.feedback import feedback_table
 from edgepack.fleet.database.feedback import MAX_KINDS, gather
 from edgepack.wire.messages import (
     Active,
@@ -124,6 +128,29 @@ def test_what_devices_make_up_is_bounded(world: World) -> None:
         world.hear(f"d{number}", serving(*made_up, on=facts("pi" * 50)))
     assert len(feedback(world).evidence) <= MAX_KINDS
     assert all(len(entry.variant) <= 200 for entry in feedback(world).evidence)
+
+
+def test_drift_and_shadow_inferences_are_told_of_devices_that_serve_it_no_more_too(
+    world: World,
+) -> None:
+    for number, drift in enumerate((0.1, 0.2, 0.9)):
+        device = f"pi-{number}"
+        world.enroll(device)
+        world.hear(device, serving(probe("cpu", PROVIDER, 5.0), on=facts("pi")))
+        window = telemetry_window(drift=drift, shadow_count=100, shadow_agreed=90)
+        world.hear(device, window, "telemetry")
+    world.hear("pi-2", serving(probe("cpu", PROVIDER, 5.0), on=facts("pi"), bundle=OLD))
+    world.enroll("silent")
+    world.hear("silent", serving(probe("cpu", PROVIDER, 5.0), on=facts("x86")))
+    found = by_key(feedback(world))
+    cpu = found["2.0.0", "cpu", "pi"]
+    assert (cpu.drift, cpu.worst_drift, cpu.drift_devices) == (0.2, 0.9, 3)
+    assert (cpu.shadow_count, cpu.shadow_agreed) == (300, 270)
+    none = found["2.0.0", "cpu", "x86"]
+    assert (none.drift, none.worst_drift, none.shadow_count) == (None, None, 0)
+    shown = StringIO()
+    Console(file=shown, width=200).print(feedback_table(feedback(world)))
+    assert "0.2   90.0%" in shown.getvalue()
 
 
 def test_a_model_that_the_fleet_does_not_know_is_an_error(world: World) -> None:

@@ -209,7 +209,9 @@ def says(
     )
 
 
-def telemetry_window() -> Telemetry:
+def telemetry_window(
+    *, drift: float | None = None, shadow_count: int = 0, shadow_agreed: int = 0
+) -> Telemetry:
     recorder = LatencyRecorder()
     for latency_ms in (1.0, 2.0, 3.0):
         recorder.record(latency_ms)
@@ -220,4 +222,7 @@ def telemetry_window() -> Telemetry:
         window_start=5.0,
         window_s=30.0,
         latency=recorder.snapshot(),
+        drift=drift,
+        shadow_count=shadow_count,
+        shadow_agreed=shadow_agreed,
     )

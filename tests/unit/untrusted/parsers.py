@@ -142,6 +142,13 @@ def _of_bundles(folder: Path, bundle: ExampleBundle, public_file: Path) -> Itera
                 provider=CPU,
                 hardware_class="x",
                 probe_ms=1.5,
+                drift=0.2,
+                worst_drift=0.5,
+                drift_devices=3,
+                shadow_count=9,
+                shadow_agreed=8,
+                metric="top1_agreement",
+                budget=0.98,
             ),
         ),
     )

@@ -15,7 +15,10 @@ from edgepack.fleet.commands.completion import model_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 
-_HEADINGS = ("release", "variant", "hardware", "right", "serves on", "golden", "p50", "p95", "p99")
+_HEADINGS = (
+    *("release", "variant", "hardware", "right", "serves on", "golden"),
+    *("p50", "p95", "p99", "drift", "shadow"),
+)
 
 
 @click.command()
@@ -70,6 +73,8 @@ def _cells(entry: Evidence) -> tuple[str, ...]:
         f"{entry.right} of {entry.probed}",
         f"{entry.chosen}{fallbacks}",
         *map(_milliseconds, (entry.probe_ms, entry.p50_ms, entry.p95_ms, entry.p99_ms)),
+        "–" if entry.drift is None else f"{entry.drift:.2g}",
+        f"{entry.shadow_agreed / entry.shadow_count:.1%}" if entry.shadow_count else "–",
     )
 
 

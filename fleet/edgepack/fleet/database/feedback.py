@@ -2,16 +2,25 @@
 
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.feedback import Evidence, Feedback
 from edgepack.errors import FleetError
 from edgepack.fleet.database.latency_views import latency_of_release
-from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow, ReleaseRow
+from edgepack.fleet.database.measures import Told
+from edgepack.fleet.database.schema import (
+    DeviceModelRow,
+    DeviceRow,
+    LatencySourceRow,
+    MeasurementRow,
+    ReleaseRow,
+)
 from edgepack.fleet.documents.devices import SIMULATED
 from edgepack.fleet.documents.rollouts import LatencyView
 from edgepack.wire.messages import Choice, ProbeResult, Reported, decode
@@ -21,6 +30,7 @@ MAX_KINDS = 2_000
 """Rows of one answer: devices may name variants, providers and hardware as they like."""
 BATCH = 500
 MAX_TEXT = 200
+_TOLD = msgspec.json.Decoder(Told)
 
 
 class Kind(NamedTuple):
@@ -44,6 +54,9 @@ class Seen:
     reasons: Counter[str] = field(default_factory=Counter)
     times_ms: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
+    drifts: list[float] = field(default_factory=list)
+    shadow_count: int = 0
+    shadow_agreed: int = 0
     latency: LatencyView | None = None
 
 
@@ -86,6 +99,7 @@ def gather(session: Session, model: str, now: float) -> Feedback:
             )
             if (kept := _of(seen, kind)) is not None:
                 kept.latency = view
+    _add_measures(session, seen, tuple(order))
     versions = {release.digest: release.version for release in releases}
     kinds = sorted(seen, key=lambda kind: (order[kind.digest], kind[1:]))
     return Feedback(
@@ -93,6 +107,40 @@ def gather(session: Session, model: str, now: float) -> Feedback:
         at=now,
         evidence=tuple(_evidence(versions[kind.digest], kind, seen[kind]) for kind in kinds),
     )
+
+
+def _add_measures(session: Session, seen: dict[Kind, Seen], digests: Sequence[str]) -> None:
+    """Adds drift and shadow inferences of all devices that ran the releases, now or before."""
+    source, told = LatencySourceRow, MeasurementRow
+    query = (
+        select(
+            source.device,
+            source.digest,
+            source.variant,
+            source.provider,
+            source.hardware_class,
+            source.is_simulator,
+            told.told,
+        )
+        .join(told, (told.device == source.device) & (told.digest == source.digest))
+        .where(source.digest.in_(digests))
+        .order_by(source.device, source.digest)
+    )
+    last: tuple[str, str] | None = None
+    for row in session.execute(query, execution_options={"yield_per": BATCH}):
+        device, digest, variant, provider, hardware_class, is_simulator, text = row
+        kind = Kind(digest, variant, provider, hardware_class, is_simulator)
+        # One that ran two variants of a release says not of which it speaks: it counts once.
+        is_again, last = (device, digest) == last, (device, digest)
+        kept = None if is_again else _of(seen, kind)
+        if kept is None:
+            continue
+        measured = _TOLD.decode(text)
+        if measured.drift is not None:
+            kept.drifts.append(measured.drift)
+        count, agreed = measured.shadow
+        kept.shadow_count += count
+        kept.shadow_agreed += agreed
 
 
 def _of(seen: dict[Kind, Seen], kind: Kind) -> Seen | None:
@@ -160,4 +208,9 @@ def _evidence(version: str, kind: Kind, seen: Seen) -> Evidence:
         p50_ms=told.p50_ms if told and measured else None,
         p95_ms=told.p95_ms if told and measured else None,
         p99_ms=told.p99_ms if told and measured else None,
+        drift=statistics.median(seen.drifts) if seen.drifts else None,
+        worst_drift=max(seen.drifts, default=None),
+        drift_devices=len(seen.drifts),
+        shadow_count=seen.shadow_count,
+        shadow_agreed=seen.shadow_agreed,
     )

@@ -62,6 +62,18 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
             recent = _add(recent, _sums_of(window))
         return Told(older=older, recent=recent)
 
+    @property
+    def drift(self) -> float | None:
+        """Mean stability index of the windows that told one; None where none did."""
+        told = self.older.drifts + self.recent.drifts
+        return (self.older.drift + self.recent.drift) / told if told else None
+
+    @property
+    def shadow(self) -> tuple[int, int]:
+        """Shadow inferences, and those that agreed."""
+        both = (self.older, self.recent)
+        return sum(s.shadow_count for s in both), sum(s.shadow_agreed for s in both)
+
     def measures(self) -> dict[str, float]:
         """By gate, what the device measured; what it did not, or too seldom, is not there."""
         whole = _add(self.older, self.recent)

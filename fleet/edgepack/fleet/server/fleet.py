@@ -16,6 +16,7 @@ from edgepack.fleet.database.feedback import gather
 from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
+from edgepack.fleet.releases.budgets import with_budgets
 from edgepack.fleet.server.devices import DeviceMethods
 from edgepack.fleet.server.releases import ReleaseMethods
 from edgepack.fleet.server.rollouts import RolloutMethods
@@ -77,7 +78,8 @@ class Fleet(
             FleetError: The fleet has no release of that name.
         """
         with self.store.reading() as session:
-            return gather(session, model, self.store.now())
+            found = gather(session, model, self.store.now())
+        return with_budgets(found, self.releases.root)
 
     def audit_log(self, wanted: Wanted, limit: int) -> tuple[AuditEntry, ...]:
         """Entries of the audit log, the newest first."""

@@ -46,6 +46,9 @@ def print_summary(result: BuildResult) -> None:
             click.echo(_wrapped(f"  try: {refused.remedy}"))
     for note in _notes(result):
         click.echo(_wrapped(f"- {note}"))
+    for proposal in report.proposals:
+        click.echo(_wrapped(f"- {proposal.profile} may need a tighter budget: {proposal.because}."))
+        click.echo(f"  in a profile that extends it, below [gates.accuracy]:\n{proposal.line}")
     click.echo(f"\n{_wrapped(f'In this environment: {report.choice}')}")
     bundle = click.style(str(result.output), bold=True)
     click.echo(f"bundle  {bundle}  sha256:{result.digest[:16]}…")

@@ -3,7 +3,8 @@
 A profile whose variant lost to the CPU on every kind of hardware that tried it is left out: it
 costs build time and bytes on every device, and serves on none. The others come in the order of how
 many devices they serve, which is the order in which a device tries them. Simulators are passed
-over: their times say nothing of real hardware.
+over: their times say nothing of real hardware. Where devices saw more errors than a budget lets
+pass, a tighter one is proposed (`proposed_budget`).
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +15,9 @@ import msgspec
 
 from edgepack.bundle.feedback import Evidence, Feedback, read_feedback
 from edgepack.errors import BuildError
+from edgepack.packager.pipeline.proposed_budget import propose_budgets
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.reports.report import BudgetProposal
 from edgepack.text import counted
 
 CPU = "CPUExecutionProvider"
@@ -29,11 +32,13 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
         evidence: What was measured of the profiles that were asked for, the newest release first.
         left_out: By profile why it is not built.
         serves_on: By profile on how many devices its variant serves.
+        proposals: Budgets that profiles might ask for; none is changed.
     """
 
     evidence: tuple[Evidence, ...] = ()
     left_out: Mapping[str, str] = {}
     serves_on: Mapping[str, int] = {}
+    proposals: tuple[BudgetProposal, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -83,7 +88,13 @@ def judge(feedback: Feedback, profiles: Sequence[Profile]) -> Learnt:
         for profile in profiles:
             if profile.device.provider != CPU and (why := _why_it_loses(profile.name, real)):
                 left_out[profile.name] = why
-    return Learnt(evidence=evidence, left_out=left_out, serves_on=dict(served))
+    built = [profile for profile in profiles if profile.name not in left_out]
+    return Learnt(
+        evidence=evidence,
+        left_out=left_out,
+        serves_on=dict(served),
+        proposals=propose_budgets(built, evidence),
+    )
 
 
 def _why_it_loses(name: str, evidence: Iterable[Evidence]) -> str:

@@ -44,6 +44,7 @@ def compose_report(
         notes=(*build_samples.notes, *learnt.notes),
         tools=facts.tools,
         evidence=learnt.evidence,
+        proposals=learnt.proposals,
     )
 
 

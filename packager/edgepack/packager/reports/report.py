@@ -149,11 +149,33 @@ class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
     is_random: bool
 
 
+class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True):
+    """A tighter accuracy budget that what devices measured speaks for.
+
+    Attributes:
+        profile: Whose.
+        key: Of `[gates.accuracy]`.
+        least: What it might ask for.
+        because: What was measured, where, and what was asked for.
+    """
+
+    profile: str
+    key: str
+    least: float
+    because: str
+
+    @property
+    def line(self) -> str:
+        """As it stands below `[gates.accuracy]` of a profile."""
+        return f"{self.key} = {self.least}"
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole report.
 
     Attributes:
         evidence: What a fleet measured of these variants in earlier releases.
+        proposals: Budgets that this speaks for; nothing was changed by them.
         choice: What this machine would run, and why; only in the report beside the bundle.
     """
 
@@ -169,6 +191,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     tools: dict[str, str]
     evidence: tuple[Evidence, ...] = ()
+    proposals: tuple[BudgetProposal, ...] = ()
     choice: str = ""
 
 
