@@ -12,7 +12,7 @@ from edgepack.fleet.controller.intake import Intake, finish
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.documents.rollouts import RolloutRequest, Selector
-from edgepack.fleet.rollouts import membership, steps
+from edgepack.fleet.rollouts import starting, steps
 from edgepack.wire.messages import BundleRef, Desired, Reported, ReportedModel, decode, encode
 from tests.simulators.world import make_facts
 
@@ -56,8 +56,7 @@ def measure_alone(devices: int, folder: Path) -> Alone:
         digest=BUNDLE.digest, selector=Selector(kind="all"), waves=f"{wave},100%"
     )
     began = time.process_time()
-    with store.transaction() as session:
-        membership.start(session, request, now)
+    starting.start(store, request)
     start_s = time.process_time() - began
     told: dict[str, int] = {}
     began = time.process_time()

@@ -23,7 +23,7 @@ from edgepack.fleet.documents.rollouts import (
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.repository.director import Director
-from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts import execution, membership, starting, status
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.rollback import rollback
 from edgepack.wire import topics
@@ -127,8 +127,7 @@ class World:
             ),
             **changes,
         )
-        with self.store.transaction() as session:
-            return name_of(membership.start(session, request, 1.0).number)
+        return starting.start(self.store, request, now=lambda: 1.0)
 
     def take_back(
         self, what: str, *, withdrawn: Collection[BundleRef] = (), **changes: Any

@@ -26,6 +26,7 @@ from edgepack.wire.messages import BundleRef
 _STYLES = {
     "COMMITTED": "green",
     "FINISHED": "green",
+    "PREPARING": "cyan",
     "RUNNING": "cyan",
     "WORKING": "cyan",
     "OFFERED": "cyan",

@@ -1,5 +1,6 @@
 """How much each device may say, so that one that says too much takes nothing from the others."""
 
+import heapq
 import logging
 import threading
 from collections import Counter, OrderedDict
@@ -45,6 +46,7 @@ class Quotas:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._devices: OrderedDict[str, _Device] = OrderedDict()
+        self._dropping: set[str] = set()
 
     def admits(self, device: str, kind: UpKind, now: float) -> bool:
         """Whether a device may say this, too.
@@ -68,6 +70,7 @@ class Quotas:
         """Counts a message of a device, and says so: the first time, the tenth, the hundredth …"""
         with self._lock:
             dropped = self._known(device).dropped
+            self._dropping.add(device)
             dropped[reason] += 1
             count = dropped[reason]
         if count == 10 ** (len(str(count)) - 1):
@@ -82,13 +85,13 @@ class Quotas:
     def most_dropped(self) -> dict[str, int]:
         """Devices of which most messages were dropped, with their number; the most first."""
         with self._lock:
-            counts = {name: known.dropped.total() for name, known in self._devices.items()}
-        named = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
-        return {name: counts[name] for name in named[:MAX_NAMED]}
+            counts = {name: self._devices[name].dropped.total() for name in self._dropping}
+        return dict(heapq.nlargest(MAX_NAMED, counts.items(), key=lambda one: one[1]))
 
     def _known(self, device: str) -> _Device:
         known = self._devices.setdefault(device, _Device())
         self._devices.move_to_end(device)
         if len(self._devices) > MAX_DEVICES:
-            self._devices.popitem(last=False)
+            gone, _ = self._devices.popitem(last=False)
+            self._dropping.discard(gone)
         return known

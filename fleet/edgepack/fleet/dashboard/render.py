@@ -45,6 +45,7 @@ _HEADERS = {
 _TONES = {
     "COMMITTED": "good",
     "FINISHED": "good",
+    "PREPARING": "go",
     "RUNNING": "go",
     "WORKING": "go",
     "OFFERED": "go",

@@ -1,14 +1,15 @@
 """The list of rollouts, and one rollout as it moves."""
 
-from typing import Any
+from typing import Any, get_args
 
 from edgepack.fleet.dashboard.guard import Visit
 from edgepack.fleet.documents.rollouts import RolloutView
+from edgepack.fleet.rollouts.rules import OPEN, RolloutState
 from edgepack.fleet.server.looking import Looking
 
 PAGE, FIRST = 50, 20
 """Devices of a list, and those that the page of a rollout begins with."""
-STATES = ("", "RUNNING", "PAUSED", "FINISHED", "ABORTED")
+STATES = ("", *get_args(RolloutState))
 
 
 class RolloutPages:
@@ -69,7 +70,7 @@ def acts_of(rollout: RolloutView) -> tuple[str, ...]:
         "approve": is_open and rollout.approve_waves and rollout.wave < rollout.wave_count,
         "pause": rollout.state == "RUNNING",
         "retry": rollout.state != "ABORTED" and any(map(rollout.counts.get, ("FAILED", "SILENT"))),
-        "abort": is_open,
+        "abort": rollout.state in OPEN,
         "rollback": True,
     }
     return tuple(act for act, holds in can.items() if holds)

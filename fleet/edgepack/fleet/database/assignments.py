@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
+    Insert,
     String,
     Update,
     bindparam,
     delete,
+    exists,
     func,
     insert,
     literal_column,
@@ -23,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database.schema import AssignmentRow, WaveRow
+from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, WaveRow
 
 STATES = (
     "WAITING",
@@ -153,6 +155,16 @@ _ADD = insert(AssignmentRow).values(
     **{name: bindparam(name, type_=String) for name in ("hardware_class", "site", "zone")},
     wave=bindparam("wave"),
 )
+_WITHOUT = (
+    select(DeviceRow.id)
+    .where(
+        DeviceRow.id.in_(bindparam("names", expanding=True)),
+        ~exists().where(
+            AssignmentRow.rollout == bindparam("rollout"), AssignmentRow.device == DeviceRow.id
+        ),
+    )
+    .order_by(DeviceRow.id)
+)
 _OFFER = _ONE.values(
     state="OFFERED",
     decided_at=None,
@@ -238,13 +250,15 @@ def offered_before(
 
 
 def add(session: Session, rollout: int, seats: Iterable[tuple[str, Seat]]) -> None:
-    """Gives devices a part that waits, each by its id."""
+    """Gives devices a part that waits, each by its id; not those that have one, or have gone."""
     counted: Counter[tuple[int, str]] = Counter()
     left = iter(seats)
-    while page := list(islice(left, ADDED_AT_ONCE)):
+    while some := dict(islice(left, ADDED_AT_ONCE)):
+        asked = {"rollout": rollout, "names": list(some)}
+        page = [(name, some[name]) for name in session.scalars(_WITHOUT, asked)]
         counted.update((seat.wave, seat.hardware_class) for _, seat in page)
         rows = [dict(zip(_ADDED, (rollout, device, *seat), strict=True)) for device, seat in page]
-        session.connection().execute(_ADD, rows)
+        _execute(session, _ADD, rows)
     query = select(WaveRow.wave, WaveRow.hardware_class).where(WaveRow.rollout == rollout)
     known = {(wave, name) for wave, name in session.execute(query)}
     if missing := counted.keys() - known:
@@ -358,7 +372,9 @@ def counts(session: Session, rollouts: Iterable[int]) -> dict[int, tuple[Counter
     }
 
 
-def _execute(session: Session, statement: Update, changes: Sequence[Mapping[str, object]]) -> None:
+def _execute(
+    session: Session, statement: Update | Insert, changes: Sequence[Mapping[str, object]]
+) -> None:
     if changes:
         session.connection().execute(statement, changes)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.schema import AuditRow
@@ -88,6 +88,17 @@ def entries(session: Session, wanted: Wanted, limit: int) -> tuple[AuditEntry, .
     if wanted.before:
         query = query.where(AuditRow.id < wanted.before)
     return tuple(_views(session.scalars(query)))
+
+
+def last(session: Session) -> int:
+    """The id of the newest entry; 0 for none."""
+    return session.scalar(select(func.max(AuditRow.id))) or 0
+
+
+def has_changed_devices(session: Session, after: int) -> bool:
+    """Whether a device was enrolled, moved, labelled or removed since that entry."""
+    newer = select(AuditRow.id).where(AuditRow.id > after, AuditRow.device != "")
+    return session.scalar(newer.limit(1)) is not None
 
 
 def forget_old(session: Session, now: float) -> None:

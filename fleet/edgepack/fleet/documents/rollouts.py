@@ -205,7 +205,8 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         waves: As they were asked for, such as `1,10%,100%`.
         wave: The wave that is under way, from 1; 0 means that none has begun.
         wave_count: How many waves its devices make.
-        state: `RUNNING`, `PAUSED`, `FINISHED` or `ABORTED`.
+        state: `RUNNING`, `PAUSED`, `FINISHED` or `ABORTED`; `PREPARING` while a large one gets its
+            devices.
         because: The reason in one sentence.
         started_at, changed_at: When it was started and last changed its state or wave, seconds
             since the epoch (UTC).

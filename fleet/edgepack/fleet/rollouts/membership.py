@@ -1,18 +1,19 @@
-"""Which devices a rollout has: those selected when it is started, and those that join later.
+"""Which devices a rollout has: those that it begins with, and those that join later.
 
 Every function works inside the caller's transaction and returns what is to be published once
 that is durable.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest
-from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments
 from edgepack.fleet.database.assignments import Seat
 from edgepack.fleet.database.candidates import Asked, Candidate, select_candidates
@@ -22,14 +23,13 @@ from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow,
 from edgepack.fleet.database.where import Attributes, attributes, parse_where
 from edgepack.fleet.documents.audit import Action
 from edgepack.fleet.documents.previews import RolloutPreview
-from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutSettings, Selector
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.fleet.releases.publish import check_identity
 from edgepack.fleet.rollouts import judgement
 from edgepack.fleet.rollouts.execution import Numbers, change, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer
-from edgepack.fleet.rollouts.preview import judge, open_rollouts, preview, refuse
+from edgepack.fleet.rollouts.preview import open_rollouts, preview
 from edgepack.fleet.rollouts.settings import check_numbers
-from edgepack.fleet.rollouts.supersede import take_over
 from edgepack.fleet.rollouts.waves import SITE, WaveStep, divide, keys_of, parse_waves
 from edgepack.fleet.rollouts.windows import zone_of
 from edgepack.wire.messages import BundleRef
@@ -39,6 +39,13 @@ MAX_CLASSES = 64
 UNKNOWN_CLASS, OTHER_CLASSES = "not reported yet", "other"
 ZONE = "timezone"
 """The label that names a device's time zone."""
+
+
+class Begun(NamedTuple):
+    """A rollout that was made, and the devices that have no part in it yet."""
+
+    rollout: RolloutRow
+    left: Iterator[tuple[str, Seat]]
 
 
 def show_preview(
@@ -57,43 +64,18 @@ def show_preview(
     steps = parse_waves(settings.waves)
     check_numbers(settings)
     check_identity(session, bundle)
-    _check_keys(session, steps)
+    check_keys(session, steps)
     asked = Asked(bundle.name, keys_of(steps), with_facts=manifest is not None)
     rows = select_candidates(session, selector, asked)
     return preview(session, bundle, rows, selector, steps, manifest, supersede=settings.supersede)
 
 
-def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
-    """Makes a rollout and puts its devices into waves; the first one begins with the next step.
+def check_keys(session: Session, steps: Sequence[WaveStep]) -> None:
+    """Refuses waves that speak of what no device has.
 
     Raises:
-        FleetError: The release is unknown, a number makes no sense, no device is selected, or
-            one of them cannot take the release (see `preview.judge`).
+        FleetError: They do.
     """
-    steps = parse_waves(request.waves)
-    check_numbers(request)
-    release = session.get(ReleaseRow, request.digest)
-    if release is None or release.deleted_at is not None:
-        raise FleetError(
-            f"no release has digest {request.digest}",
-            remedy="edgepack rollout start BUNDLE uploads it",
-        )
-    asked = Asked(release.name, keys_of(steps) | seat_keys(request))
-    rows = select_candidates(session, request.selector, asked)
-    _check_keys(session, steps)
-    verdicts, _ = judge(
-        session, release.bundle, rows, request.selector, supersede=request.supersede
-    )
-    refuse(release.bundle, verdicts)
-    older = open_rollouts(session, release.name) if request.supersede else {}
-    rollout = begin(session, release, rows, selector=request.selector, settings=request, now=now)
-    if request.supersede:
-        take_over(session, rollout, {row.id: older[row.id] for row in rows if row.id in older}, now)
-    return rollout
-
-
-def _check_keys(session: Session, steps: Sequence[WaveStep]) -> None:
-    """Refuses waves that speak of what no device has."""
     for step in steps:
         if step.where:
             read_where(session, step.where)
@@ -107,12 +89,15 @@ def begin(
     selector: Selector,
     settings: RolloutSettings,
     takes_back: ReleaseRow | None = None,
+    at_once: int | None = None,
     now: float,
-) -> RolloutRow:
+) -> Begun:
     """Makes a rollout for devices that can take it, and puts them into waves.
 
     Args:
         rows: With the attributes that `waves.keys_of` and `seat_keys` name.
+        at_once: Of how many devices the parts are added now; with more it is PREPARING. None adds
+            all.
     """
     rollout = RolloutRow(
         digest=release.digest,
@@ -132,7 +117,7 @@ def begin(
         approves=settings.approve_waves,
         not_before=settings.not_before,
         window=settings.window,
-        state="RUNNING",
+        state="RUNNING" if at_once is None or len(rows) <= at_once else "PREPARING",
         because=f"started for {selector}",
         started_at=now,
         changed_at=now,
@@ -153,14 +138,14 @@ def begin(
         (row.id, seat(row.attributes, rollout, waves[row.id], class_of(row.hardware_class)))
         for row in rows
     )
-    assignments.add(session, rollout.number, seats)
+    assignments.add(session, rollout.number, islice(seats, at_once))
     record_change(session, rollout, "", rollout.because, now)
     plan = msgspec.to_builtins(_plan(settings))
     thresholds = {f"gate {name}": value for name, value in plan.pop("gates").items()}
     numbers: Numbers = {"devices": len(rows), **plan, **thresholds}
     action: Action = "rollout.rollback" if takes_back else "rollout.start"
     note_act(session, rollout, action, rollout.because, numbers, now)
-    return rollout
+    return Begun(rollout, seats)
 
 
 def seat_keys(settings: RolloutSettings) -> frozenset[str]:

@@ -18,6 +18,7 @@ from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts.fit import Misfit, find_misfit
 from edgepack.fleet.rollouts.offers import name_of
+from edgepack.fleet.rollouts.rules import OPEN
 from edgepack.fleet.rollouts.waves import WaveStep, divide
 from edgepack.text import counted, natural_order
 from edgepack.wire.messages import BundleRef
@@ -209,12 +210,17 @@ def _judge_one(
     return Verdict("replaces" if runs is not None else "adds", "", runs)
 
 
-def open_rollouts(session: Session, name: str, device: str = "") -> dict[str, RolloutRow]:
-    """Devices, or the one, that are in a rollout of a model that is not over, with that rollout."""
+def open_rollouts(
+    session: Session, name: str, device: str = "", *, but: int = 0
+) -> dict[str, RolloutRow]:
+    """Devices, or the one, that are in a rollout of a model that is not over, with that rollout.
+
+    The rollout `but` does not count.
+    """
     of_model = (
         select(RolloutRow)
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
-        .where(RolloutRow.state.in_(("RUNNING", "PAUSED")), ReleaseRow.name == name)
+        .where(RolloutRow.state.in_(OPEN), ReleaseRow.name == name, RolloutRow.number != but)
     )
     rollouts = {rollout.number: rollout for rollout in session.scalars(of_model)}
     query = select(AssignmentRow.device, AssignmentRow.rollout).where(

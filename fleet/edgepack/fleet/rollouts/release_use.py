@@ -15,6 +15,7 @@ from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts.offers import name_of
+from edgepack.fleet.rollouts.rules import OPEN
 from edgepack.text import counted, natural_order
 from edgepack.wire.messages import Desired, RunModel, decode
 
@@ -66,7 +67,7 @@ def _rollouts(session: Session, release: ReleaseRow) -> list[str]:
     reasons: list[str] = []
     seen: set[str] = set()
     for rollout in session.scalars(query):
-        is_open = rollout.state in ("RUNNING", "PAUSED")
+        is_open = rollout.state in OPEN
         selector = msgspec.json.decode(rollout.selector, type=Selector)
         is_joined = selector.kind != "devices" and rollout.selector not in seen
         seen.add(rollout.selector)

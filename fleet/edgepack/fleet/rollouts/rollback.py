@@ -162,7 +162,7 @@ def _lead_back(
     """Starts a rollout for each release that devices go back to."""
     started = []
     for digest, rows in going.items():
-        rollout = membership.begin(
+        rollout, _ = membership.begin(
             session,
             session.get_one(ReleaseRow, digest),
             rows,

@@ -27,12 +27,19 @@ from edgepack.fleet.rollouts.counting import (
 from edgepack.fleet.rollouts.failures import FAILURES_GATE, Threshold, judge_failures
 from edgepack.text import counted
 
-RolloutState = Literal["RUNNING", "PAUSED", "FINISHED", "ABORTED"]
-RolloutEvent = Literal["resume", "pause", "breach", "stop", "finish", "abort", "retry", "supersede"]
+RolloutState = Literal["PREPARING", "RUNNING", "PAUSED", "FINISHED", "ABORTED"]
+RolloutEvent = Literal[
+    "begin", "resume", "pause", "breach", "stop", "finish", "abort", "retry", "supersede"
+]
+OPEN: frozenset[RolloutState] = frozenset({"PREPARING", "RUNNING", "PAUSED"})
+"""States of a rollout that is not over."""
 
 # Every transition of a rollout. A pair that is missing is refused. The restart of a controller
-# changes none: the state is in the database, and RUNNING simply goes on from the assignments.
+# changes none: the state is in the database, and RUNNING simply goes on from the assignments. One
+# that was still PREPARING is aborted once nobody adds to it any more (`steps.py`).
 TRANSITIONS: dict[tuple[RolloutState, RolloutEvent], RolloutState] = {
+    ("PREPARING", "begin"): "RUNNING",
+    ("PREPARING", "abort"): "ABORTED",
     ("RUNNING", "pause"): "PAUSED",
     ("RUNNING", "breach"): "PAUSED",
     ("RUNNING", "stop"): "PAUSED",

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 OFFERS_A_STEP = 500
 """A larger wave is offered in several transactions, between which messages are taken down."""
 MAX_NAMED = 20
+PREPARES_WITHIN_S = 60.0
+"""A piece of a rollout that is PREPARING follows the one before within so long, by far."""
 
 
 class Step(NamedTuple):
@@ -40,6 +42,7 @@ class Step(NamedTuple):
 def step(session: Session, now: float) -> Step:
     """Carries out what the rules decide for every rollout that is not over."""
     publications: list[Publication] = []
+    _end_unprepared(session, now)
     query = select(RolloutRow).where(RolloutRow.state.in_(("RUNNING", "PAUSED")))
     rollouts = session.scalars(query.order_by(RolloutRow.number)).all()
     for rollout in rollouts:
@@ -52,6 +55,16 @@ def step(session: Session, now: float) -> Step:
             publications += _carry_out(session, rollout, decision, judged, now)
     running = sum(rollout.state == "RUNNING" for rollout in rollouts)
     return Step(tuple(publications), running)
+
+
+def _end_unprepared(session: Session, now: float) -> None:
+    """Aborts rollouts to which nobody adds devices any more: whoever prepared them has ended."""
+    query = select(RolloutRow).where(
+        RolloutRow.state == "PREPARING", RolloutRow.changed_at < now - PREPARES_WITHIN_S
+    )
+    for rollout in session.scalars(query).all():
+        because = f"not prepared: nothing was added for {PREPARES_WITHIN_S:g} s"
+        execution.abort(session, rollout, because=because, now=now)
 
 
 def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:

@@ -10,7 +10,7 @@ from edgepack.fleet.database import (
     unsent,
 )
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
+from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.rollouts import (
     AssignmentView,
@@ -22,7 +22,7 @@ from edgepack.fleet.releases.listing import (
     check_listed,
 )
 from edgepack.fleet.releases.publish import read_head
-from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts import execution, membership, starting, status
 from edgepack.fleet.rollouts.retry import retry
 from edgepack.fleet.rollouts.rollback import rollback, show_rollback
 from edgepack.fleet.server.parts import Parts
@@ -55,15 +55,12 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
         """Starts a rollout.
 
         Raises:
-            FleetError: See `edgepack.fleet.rollouts.membership.start`.
+            FleetError: See `edgepack.fleet.rollouts.starting.start`.
         """
-        with self.store.transaction(self.by) as session:
-            started = membership.start(session, request, self.store.now())
-            check_listed(self.repository, session.get_one(ReleaseRow, started.digest).bundle)
-            view = status.show_rollout(session, started)
-            unsent.add(session, ())
+        check = partial(check_listed, self.repository)
+        name = starting.start(self.store, request, by=self.by, check=check)
         self.inbox.wake()
-        return view
+        return self.rollout(name)
 
     def list_rollouts(self) -> tuple[RolloutView, ...]:
         """All rollouts, the newest first."""

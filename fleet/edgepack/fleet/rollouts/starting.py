@@ -1,0 +1,159 @@
+"""Starting a rollout: a large one piece by piece, so that other writers get their turn in between.
+
+Devices are read first, which keeps nobody waiting; once more should one have come or gone since.
+Until each has its part the rollout is PREPARING: nobody is offered anything, and no other one of
+the model begins. If whoever prepares it ends, the leader aborts it, for nothing was added for a
+while (`steps.py`).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database import assignments, audit, unsent
+from edgepack.fleet.database.audit import CONTROLLER
+from edgepack.fleet.database.candidates import Asked, Candidate, select_candidates
+from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
+from edgepack.fleet.database.store import Store
+from edgepack.fleet.documents.rollouts import RolloutRequest
+from edgepack.fleet.rollouts import execution, membership
+from edgepack.fleet.rollouts.offers import name_of
+from edgepack.fleet.rollouts.preview import judge, open_rollouts, refuse
+from edgepack.fleet.rollouts.settings import check_numbers
+from edgepack.fleet.rollouts.supersede import take_over
+from edgepack.fleet.rollouts.waves import keys_of, parse_waves
+from edgepack.text import counted
+from edgepack.wire.messages import BundleRef
+
+PAUSE_S = 0.02
+"""Between two pieces: whoever waits to write comes first."""
+
+Check = Callable[[BundleRef], None]
+"""Raises when a release may not be rolled out."""
+
+
+def start(
+    store: Store,
+    request: RolloutRequest,
+    *,
+    by: str = CONTROLLER,
+    check: Check = lambda _: None,
+    now: Callable[[], float] | None = None,
+    at_once: int = assignments.ADDED_AT_ONCE,
+    pause: Callable[[float], None] = time.sleep,
+) -> str:
+    """Makes a rollout and puts its devices into waves; the first one begins with the next step.
+
+    Args:
+        store: The database.
+        request: What is asked for.
+        by: Who asks.
+        check: Whether the release may be rolled out.
+        now: Clock, seconds since the epoch; None is the database's.
+        at_once: Devices that one transaction adds.
+        pause: Waits so many seconds between two.
+
+    Returns:
+        The rollout's id.
+
+    Raises:
+        FleetError: The release is unknown, a number makes no sense, no device is selected, one of
+            them cannot take the release (see `preview.judge`), another rollout of the model is
+            being prepared, or somebody aborted this one meanwhile.
+    """
+    check_numbers(request)
+    keys = keys_of(parse_waves(request.waves)) | membership.seat_keys(request)
+    now = now or store.now
+    # What a device reports changes whom an expression means, and nobody notes that.
+    may_change = request.selector.kind == "where"
+    rows: Sequence[Candidate] = ()
+    with store.reading() as session:
+        read_at = audit.last(session)
+        asked = Asked(_release(session, request).name, keys)
+        if not may_change:
+            rows = select_candidates(session, request.selector, asked)
+    with store.transaction(by) as session:
+        release = _release(session, request)
+        check(release.bundle)
+        if may_change or audit.has_changed_devices(session, read_at):
+            rows = select_candidates(session, request.selector, asked)
+        _refuse(session, release, request, rows)
+        rollout, left = membership.begin(
+            session,
+            release,
+            rows,
+            selector=request.selector,
+            settings=request,
+            at_once=at_once,
+            now=now(),
+        )
+        number, is_ready = rollout.number, rollout.state == "RUNNING"
+        if is_ready:
+            _finish(session, rollout, release, request, rows, now())
+    while not is_ready:
+        pause(PAUSE_S)
+        some = list(islice(left, at_once))
+        with store.transaction(by) as session:
+            rollout = session.get_one(RolloutRow, number)
+            if rollout.state != "PREPARING":
+                raise FleetError(
+                    f"rollout {name_of(number)} is {rollout.state}: {rollout.because}",
+                    remedy=f"edgepack rollout status {name_of(number)}",
+                )
+            assignments.add(session, number, some)
+            rollout.changed_at = now()
+            if is_ready := len(some) < at_once:
+                because = f"{counted(len(rows), 'device')} have their wave"
+                execution.change(session, rollout, "begin", because, now())
+                _finish(session, rollout, release, request, rows, now())
+    return name_of(number)
+
+
+def _release(session: Session, request: RolloutRequest) -> ReleaseRow:
+    release = session.get(ReleaseRow, request.digest)
+    if release is None or release.deleted_at is not None:
+        raise FleetError(
+            f"no release has digest {request.digest}",
+            remedy="edgepack rollout start BUNDLE uploads it",
+        )
+    return release
+
+
+def _refuse(
+    session: Session, release: ReleaseRow, request: RolloutRequest, rows: Sequence[Candidate]
+) -> None:
+    """Refuses what cannot be started for all of these devices."""
+    membership.check_keys(session, parse_waves(request.waves))
+    query = (
+        select(RolloutRow.number)
+        .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
+        .where(RolloutRow.state == "PREPARING", ReleaseRow.name == release.name)
+    )
+    if (number := session.scalar(query)) is not None:
+        raise FleetError(
+            f"rollout {name_of(number)} of {release.name} is being prepared",
+            remedy=f"edgepack rollout status {name_of(number)}, then again",
+        )
+    verdicts, _ = judge(
+        session, release.bundle, rows, request.selector, supersede=request.supersede
+    )
+    refuse(release.bundle, verdicts)
+
+
+def _finish(
+    session: Session,
+    rollout: RolloutRow,
+    release: ReleaseRow,
+    request: RolloutRequest,
+    rows: Sequence[Candidate],
+    now: float,
+) -> None:
+    """All have their part: they are taken over from older rollouts, and the leader looks."""
+    if request.supersede:
+        older = open_rollouts(session, release.name, but=rollout.number)
+        take_over(session, rollout, {row.id: older[row.id] for row in rows if row.id in older}, now)
+    unsent.add(session, ())
