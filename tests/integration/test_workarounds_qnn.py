@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.source_quantization import read_source_quantization
@@ -224,6 +224,32 @@ def test_outputs_with_16_bits_are_right_with_the_scales_that_the_simulator_compu
     was = _error_there(model, ApplyWorkarounds(), tmp_path / "free", profile=free, samples=samples)
     assert was > _WRONG, "the simulator computes it rightly now: the scale is needed no longer"
     assert _error_there(model, ApplyWorkarounds(), tmp_path / "fixed", samples=samples) < 0.001
+
+
+def _gates(factor: float) -> onnx.ModelProto:
+    """A convolution and its HardSwish; all channels but the loudest have this weight scale."""
+    shape = (1, 8, 4, 6)
+    nodes = [
+        _node("Conv", ["x", "w"], ["c"], name="conv"),
+        _node("HardSwish", ["c"], ["y"], name="gate"),
+    ]
+    weights = np.random.default_rng(3).normal(0.0, 1.0, (8, 8, 1, 1)).astype(np.float32)
+    weights /= np.abs(weights).max(axis=1, keepdims=True)
+    weights *= np.array([4.0, *[127.0 * factor] * 7], np.float32).reshape(8, 1, 1, 1)
+    return make_model(nodes, {"x": shape}, {"y": shape}, [constant("w", weights)])
+
+
+def test_channels_are_right_that_a_power_of_two_brings_to_their_hard_swish(tmp_path: Path) -> None:
+    free = resolve_profile("qnn-htp", {"pass": [{"name": "quantize", "fixed_scales": False}]})
+    power = _gates(1e-3)
+    for turn in ("first", "again"):  # what the channels give moves the least output by a trifle
+        path, _ = try_quantized(power, free, samples_for(power, 4), tmp_path / turn, count=1)
+        constants = onnx.load(path).graph.initializer
+        scale = {tensor.name: float(numpy_helper.to_array(tensor).max()) for tensor in constants}
+        power = _gates(scale["y/scale"] / scale["x/scale"] / 256.0 * (1.0 - 1e-7))
+    was = _error_there(power, ApplyWorkarounds(), tmp_path / "free", profile=free)
+    assert was > _WRONG, "the simulator computes it rightly now: the step is needed no longer"
+    assert _error_there(power, ApplyWorkarounds(), tmp_path / "fixed") < 0.001
 
 
 def test_what_is_wrong_and_has_no_workaround_is_refused_with_the_operators_name(

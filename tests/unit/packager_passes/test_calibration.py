@@ -18,6 +18,8 @@ from edgepack.packager.quantization.static.calibration_methods import choose_ran
 from edgepack.packager.quantization.static.scales import (
     IntegerType,
     Scale,
+    fixed_scale,
+    off_powers_of_two,
     quantize,
     restore,
     scale_of_range,
@@ -273,3 +275,16 @@ def test_a_range_that_floats_cannot_divide_counts_as_one_value() -> None:
     count_into(counts, np.array([0, 1e-40, 2e-40], np.float32), 0.0, 2e-40)
     assert counts[0] == 3
     assert counts.sum() == 3
+
+
+def test_weight_scales_that_a_power_of_two_brings_to_the_output_are_made_larger_by_a_trifle() -> (
+    None
+):
+    data, output = fixed_scale(3e-4, 0, UINT8), fixed_scale(7e-4, 0, UINT8)
+    power = 7e-4 / 3e-4 / 256.0
+    near = np.array([power * (1.0 - 2e-7), power, power * 1.001, power * 1.4], dtype=np.float32)
+    weight = Scale(scale=near, zero_point=np.zeros(4, np.int8), axis=0, kind=INT8)
+    moved = off_powers_of_two(weight, data, output).scale / near - 1.0
+    assert (moved[:2] > 4e-6).all()
+    assert (moved[:2] < 2e-5).all()
+    assert (moved[2:] == 0.0).all()

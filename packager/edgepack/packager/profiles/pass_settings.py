@@ -135,7 +135,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         tie_ops: Operator types whose inputs and outputs must share one scale, beyond those
             that only move data.
         fixed_scales: Whether Sigmoid, Tanh and HardSigmoid get the scales that Qualcomm's NPU
-            computes by, and Log one that it computes rightly.
+            computes by, and Log and HardSwish such as it computes rightly.
         ranges: Ways to turn the calibration into ranges, in the order in which they are tried:
             `minmax`, `percentile-99.99`, `mse`, `entropy` …
         prepare: What is tried on the float model where no plain range holds the budget: `smooth`

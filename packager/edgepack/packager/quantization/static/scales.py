@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -25,6 +26,9 @@ _VALUES_AT_ONCE = 1 << 18
 
 _BIAS_LIMIT = 2.0**30
 """Biases stay within half of int32, so that accumulation has room."""
+
+_NEAR_POWER, _STEP_OFF = 2e-6, 8e-6
+"""A float32 is known to 1e-7; a step changes no integer that matters."""
 
 
 class IntegerType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -261,3 +265,22 @@ def widen_for_bias(weight: Scale, activation: Scale, bias: FloatArray) -> Scale:
         needed = 2.0 ** np.ceil(np.log2(np.maximum(needed, 1e-38)))
     widened = np.maximum(weight.scale, needed.astype(np.float32)).astype(np.float32)
     return Scale(scale=widened, zero_point=weight.zero_point, axis=weight.axis, kind=weight.kind)
+
+
+def off_powers_of_two(weight: Scale, activation: Scale, output: Scale) -> Scale:
+    """Widens weight scales by a trifle where activation * weight / output is a power of two.
+
+    Args:
+        weight: Scale of the weights, () or (channels,).
+        activation: Scale of the layer's input.
+        output: The one that its sums are brought to.
+
+    Returns:
+        The same scale, or one with wider channels.
+    """
+    exponent = np.log2(weight.scale.astype(np.float64) * float(activation.scale) / output.scale)
+    is_near = np.abs(exponent - np.rint(exponent)) < _NEAR_POWER
+    if not is_near.any():
+        return weight
+    widened = np.where(is_near, weight.scale * (1.0 + _STEP_OFF), weight.scale)
+    return replace(weight, scale=widened.astype(np.float32))
