@@ -79,6 +79,7 @@ def test_the_bundle_and_the_state_folder_show_nothing_while_the_model_serves(
         outputs = model.run(golden.inputs[0])
         assert not shows(device.state_dir, pieces)
         assert not list(memory.iterdir())
+    assert not (device.state_dir / "captured").exists(), "no input is kept unless it is asked for"
     for name, expected in golden.outputs[0].items():
         assert np.allclose(outputs[name].astype(float), expected.astype(float), atol=1e-4)
 

@@ -5,6 +5,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -124,6 +125,25 @@ def test_an_application_of_the_group_is_seen_by_the_soak(serve: Serve) -> None:
     assert ended.startswith("COMMITTED")
     assert f"{INFERENCES} inferences seen" in ended
     assert said == ""
+
+
+def test_what_an_application_is_fed_is_kept_for_its_user_alone_and_removed_by_the_agent(
+    serve: Serve, device: Device, users: tuple[User, User]
+) -> None:
+    settings = device.config.read_text()
+    device.config.write_text(f"{settings}[capture]\nsamples = 3\n")
+    ended, said = serve(True)
+    assert ended.startswith("COMMITTED")
+    assert said == ""
+    (kept,) = (device.state_dir / "captured").glob("*-tiny.npz")
+    assert kept.stat().st_uid == users[1].uid
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    device.config.write_text(settings)
+    until = time.monotonic() + 30
+    with running(device):
+        while (device.state_dir / "captured").exists():
+            assert time.monotonic() < until, device.said()
+            time.sleep(0.05)
 
 
 def test_an_application_that_cannot_write_the_spool_leaves_a_soak_without_evidence(

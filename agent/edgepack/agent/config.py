@@ -2,7 +2,7 @@
 
 import codecs
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -12,12 +12,13 @@ from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
 
-SETTINGS = Version(1, 3)
+SETTINGS = Version(1, 4)
 """Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
 
     1.1  `trust.root`
     1.2  `broker.proxy`, `transfer`, `limits.bandwidth`
     1.3  `trust.metadata`
+    1.4  `capture`
 """
 
 
@@ -171,6 +172,18 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     sources: tuple[SourceConfig, ...] = ()
 
 
+class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Inputs that are kept on the device for a later build; they may be private.
+
+    Attributes:
+        samples: Of each model, at most; 0 keeps none.
+        max_bytes: Of each model, at most.
+    """
+
+    samples: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
+    max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 64 * 1024 * 1024
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of an agent.
 
@@ -193,6 +206,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limits: LimitConfig = LimitConfig()
     decryption: DecryptionConfig = DecryptionConfig()
     transfer: TransferConfig = TransferConfig()
+    capture: CaptureConfig = CaptureConfig()
 
     @property
     def decryption_key(self) -> str:

@@ -2,13 +2,15 @@
 
 import hashlib
 
+import msgspec
 import numpy as np
 import pytest
 
 from edgepack.errors import BuildError
+from edgepack.packager.samples.captured import add_captured
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.split import describe, split_samples
-from edgepack.packager.tensors.sequence import Samples, SampleSplit
+from edgepack.packager.tensors.sequence import Samples, SampleSplit, State
 
 
 def _opened(numbers: list[int], source: str = "samples") -> OpenedSamples:
@@ -67,3 +69,31 @@ def test_the_split_is_told_in_words() -> None:
     assert describe(split_samples(_opened(list(range(10))), None)) == (
         "5 samples for ranges, 2 to choose between candidates, 3 held out for the verdict"
     )
+
+
+def test_captured_samples_are_for_ranges_alone_and_those_that_were_given_stay_in_their_part() -> (
+    None
+):
+    given = _opened(list(range(20)))
+    split = split_samples(given, None)
+    calibration, search, held_out = _numbers(split)
+    captured = [_opened([100, 101, *held_out], "cam-1"), _opened([101, 102, *search], "cam-2")]
+    grown, told = add_captured(split, [given], captured)
+    assert _numbers(grown) == (calibration | {100, 101, 102}, search, held_out)
+    assert grown.calibration.count == len(calibration) + 3
+    assert told.count == 3
+    assert grown.sha256 != split.sha256, "what was measured with fewer is not recalled"
+    assert grown.held_out_sha256 == split.held_out_sha256
+    same, none = add_captured(split, [given], [_opened(sorted(held_out), "cam-1")])
+    assert (same, none.count, none.sha256) == (split, 0, "")
+
+
+def test_steps_of_a_sequence_are_no_captured_samples() -> None:
+    given = _opened(list(range(20)))
+    captured = _opened([100])
+    states = (State(input="h", output="hn"),)
+    steps = msgspec.structs.replace(
+        captured, samples=msgspec.structs.replace(captured.samples, states=states)
+    )
+    with pytest.raises(BuildError, match="captured samples are single steps"):
+        add_captured(split_samples(given, None), [given], [steps])

@@ -19,6 +19,13 @@ from edgepack.agent.broker.inbox import Arrived
 from edgepack.agent.enrolment.identity import judge_certificate
 from edgepack.agent.enrolment.package import Package, read_package, write_package
 from edgepack.agent.runtime.verdicts import VERDICTS_FILE, Verdicts
+from edgepack.agent.state.captured import (
+    SETTINGS_FILE,
+    CaptureSettings,
+    captured_folder,
+    read_capture,
+    switch_capture,
+)
 from edgepack.agent.state.decryption_key import KEY_PLACE_FILE, read_key_file, write_key_file
 from edgepack.agent.state.pointer import POINTER_FILE, read_pointer
 from edgepack.agent.state.release_counters import COUNTERS_FILE, ReleaseCounters
@@ -424,6 +431,8 @@ def _of_state(folder: Path) -> Iterator[Parser]:
     } or {next((state / "slots").iterdir()).name}
     slots = Slots(state)
     slots.write_held(digest, {"ab" * 32: b"\x07"})
+    captured = captured_folder(state) / SETTINGS_FILE
+    switch_capture(state, CaptureSettings(samples=9, max_bytes=1000))
     model = state / "models" / "ocr"
     spool = next((state / "latency").glob("*.json"))
     verdicts = state / VERDICTS_FILE
@@ -440,6 +449,7 @@ def _of_state(folder: Path) -> Iterator[Parser]:
             (),
         ),
         ("verdicts", verdicts, lambda: Verdicts(state), ()),
+        ("capture settings", captured, lambda: read_capture(state), ()),
         ("place of the key", state / KEY_PLACE_FILE, lambda: read_key_file(state), (DeviceError,)),
         (
             "latency file",

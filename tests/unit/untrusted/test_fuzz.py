@@ -42,6 +42,7 @@ NAMES = (
     *("metadata targets.json from a publisher", "metadata releases.json from a publisher"),
     *("metadata snapshot.json", "metadata timestamp.json", "metadata desired"),
     *("state: pointer", "state: journal", "state: status", "state: release counters"),
+    *("state: capture settings",),
     *("state: note of a download", "state: verdicts", "state: place of the key"),
     *("state: latency file", "artifact", "reference", "docker's settings"),
 )

@@ -26,6 +26,7 @@ from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.plain_files import sweep_memory
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
+from edgepack.agent.state.captured import CaptureSettings, switch_capture
 from edgepack.agent.state.decryption_key import write_key_file
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
@@ -153,6 +154,8 @@ def assemble_models(
     )
     write_key_file(state_dir, config.decryption_key)
     sweep_memory()
+    if trouble := switch_capture(state_dir, _capture(config)):
+        log.warning("%s", trouble)
     deps = AgentDependencies(
         config=config,
         trust=load_trust(config),
@@ -163,6 +166,14 @@ def assemble_models(
         fetch_bench=fetch_bench,
     )
     return Models(deps, notify)
+
+
+def _capture(config: AgentConfig) -> CaptureSettings:
+    return CaptureSettings(
+        samples=config.capture.samples,
+        max_bytes=config.capture.max_bytes,
+        disk_reserve_bytes=config.limits.disk_reserve_bytes,
+    )
 
 
 def check_sources(config: AgentConfig) -> None:

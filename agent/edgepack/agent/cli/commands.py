@@ -15,6 +15,7 @@ from edgepack.agent.cli.assembly import (
     run_daemon,
 )
 from edgepack.agent.cli.describe import describe_facts, describe_status
+from edgepack.agent.cli.samples import export_samples
 from edgepack.agent.cli.trusting import check_released, load_trust
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.enrolment.installation import install_package
@@ -35,6 +36,7 @@ from edgepack.agent.update.status import read_status
 from edgepack.bundle.forms import open_bundle
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.json_text import json_text
+from edgepack.text import counted
 
 DEFAULT_CONFIG = Path("/etc/edgepack/agent.toml")
 
@@ -218,6 +220,42 @@ def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
       edgepack-agent status --state-dir /var/lib/edgepack --json
     """
     _show_status(state_dir or Path(read_config(config_path).state_dir), as_json=as_json)
+
+
+@cli.command()
+@click.argument("name")
+@_config_option
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The agent's state folder, instead of settings.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder for them; is made.",
+)
+@_json_option
+def samples(
+    name: str, config_path: Path, state_dir: Path | None, output: Path, as_json: bool
+) -> None:
+    """Copy the inputs of model NAME that this device kept, for edgepack build --captured.
+
+    Inputs are kept where [capture] of the settings asks for it, and may be private.
+
+    \b
+    Example:
+      edgepack-agent samples ocr -o captured --config agent.toml
+    """
+    place = state_dir or Path(read_config(config_path).state_dir)
+    count = export_samples(place, name, output)
+    if as_json:
+        click.echo(json_text({"model": name, "samples": count, "folder": str(output)}))
+        return
+    click.echo(f"{counted(count, 'sample')} of {name} in {output}")
+    click.echo(f"next: edgepack build … --calibration SAMPLES --captured {output}")
 
 
 @cli.command()

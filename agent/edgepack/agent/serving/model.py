@@ -18,6 +18,7 @@ from types import TracebackType
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.plain_files import KEY_VARIABLE, plain_files
 from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor
+from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.state.decryption_key import read_key_file
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.agent.state.pointer import (
@@ -89,6 +90,7 @@ class Model:
         self._pointer_path = _pointer_path(state_dir, name)
         self._threads = threads
         self._poll_s = poll_s
+        self._keeper = SampleKeeper(state_dir, name)
         self._records: dict[tuple[str, str, str], Record] = {}
         self._troubles: tuple[str, ...] = ()
         self._spool_fails = False
@@ -137,6 +139,7 @@ class Model:
             raise
         serving.record.latency.record((time.perf_counter() - started) * 1000)
         serving.record.values.offer(feeds, outputs)
+        self._keeper.offer(feeds)
         return outputs
 
     @property
@@ -169,6 +172,7 @@ class Model:
         if not self._stop.is_set():
             self._stop.set()
             self._watcher.join()
+            self._keeper.write()
             self._spool(is_final=True)
 
     def __enter__(self) -> "Model":
@@ -244,6 +248,7 @@ class Model:
                 if time.monotonic() - spooled_at >= (FAILED_SPOOL_S if fails else SPOOL_S):
                     spooled_at = time.monotonic()
                     self._spool()
+                    self._keeper.write()
             except Exception:  # The outermost loop: serving goes on.
                 logger.exception("watching the active model failed, trying on")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.state.captured import forget_samples
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.soak import count_inferences, why_unfit
@@ -123,6 +124,7 @@ def remove(context: UpdateContext) -> Step:
     ways = ("choice", "back", "committed", "committed_by", "previous")
     context.model.store.update(**dict.fromkeys(ways))
     context.clear_slots()
+    forget_samples(context.deps.state_dir, context.model.name)
     sequence = journal.offer.sequence if journal.offer else 0
     return Ended(
         outcome="success",

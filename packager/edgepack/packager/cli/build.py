@@ -121,6 +121,13 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     help="What a fleet measured of earlier releases: edgepack fleet feedback.",
 )
 @click.option(
+    "--captured",
+    type=_path,
+    multiple=True,
+    metavar="FOLDER",
+    help="Samples that a device captured, for ranges beside the given: edgepack-agent samples.",
+)
+@click.option(
     "--created-at",
     metavar="TIME",
     help="RFC 3339 time to record; none by default, so that equal inputs give equal bytes.",

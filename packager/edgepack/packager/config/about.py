@@ -15,7 +15,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import Section
 
 Words = Annotated[str, msgspec.Meta(max_length=4000)]
-Use = Literal["training", "calibration", "evaluation"]
+Use = Literal["training", "calibration", "captured", "evaluation"]
 
 _REFERENCES = ("documentation", "distribution", "license", "model-card", "vcs", "website")
 """Types of references that a model has, as CycloneDX calls them."""
@@ -69,8 +69,8 @@ class DatasetSection(Section, frozen=True, kw_only=True):
     """`[datasets.NAME]`: data that the model was made or judged with.
 
     Attributes:
-        used_for: `training`, `calibration` or `evaluation`. Where one data set is named for
-            calibration (or evaluation), it is what the samples of the build come from.
+        used_for: `training`, `calibration`, `captured` (by devices) or `evaluation`. Where one data
+            set is named for one of the last three, it is what such samples of the build come from.
         description: What is in it.
         content: Kind of data, e.g. `image`, `text`, `audio`, `tabular`.
         identifier: URL or DOI.

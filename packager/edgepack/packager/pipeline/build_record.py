@@ -12,6 +12,7 @@ from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.provenance.record import BuildRecord, Material, SampleSet
 from edgepack.packager.reports.report import Report
+from edgepack.packager.samples.captured import CapturedSamples
 from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.source.model import SourceModel
 
@@ -56,12 +57,20 @@ def compose_record(
                 sha256=split.held_out_sha256,
                 is_random=is_random and not _is_given(request.evaluation),
             ),
+            *_captured(samples.captured),
         ),
         materials=tuple(_materials(request)),
         external=_external(request),
         builder_id=request.builder_id,
         host={"machine": platform.machine(), "system": platform.system()},
     )
+
+
+def _captured(captured: CapturedSamples) -> Iterator[SampleSet]:
+    if captured.count:
+        yield SampleSet(
+            used_for="captured", count=captured.count, sha256=captured.sha256, is_random=False
+        )
 
 
 def _is_given(evaluation: object) -> bool:
@@ -95,6 +104,7 @@ def _external(request: BuildRequest) -> dict[str, Any]:
         "values": {name: list(values) for name, values in request.values.items()},
         "toolchains": sorted(request.toolchains),
         "hooks": request.hooks.name if request.hooks else "",
+        "captured": [path.name for path in request.captured],
         "feedback": request.feedback.name if request.feedback else "",
         "allow_degraded": request.allow_degraded,
         "keep_going": request.keep_going,

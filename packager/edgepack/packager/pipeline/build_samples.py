@@ -17,6 +17,7 @@ from edgepack.packager.pipeline.reference import describe_reference
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
+from edgepack.packager.samples.captured import CapturedSamples, add_captured
 from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.decoders import follow_tokens
@@ -42,6 +43,7 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
         golden: Some of the held-out samples, with what a device is to answer.
         float_source: Runs the source model, for every profile.
         labelled: The held-out samples with their labels; None where none were given.
+        captured: What devices captured of it.
         reference: What devices measure drift by; empty where samples are random, or the bundle is
             encrypted.
     """
@@ -52,6 +54,7 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     float_source: FloatSource
     notes: tuple[str, ...]
     labelled: LabelledSamples | None = None
+    captured: CapturedSamples = CapturedSamples()
     reference: tuple[Distribution, ...] = ()
 
     def provider_samples(self, most: int) -> Samples:
@@ -117,6 +120,8 @@ def open_build_samples(
         found = find_what_tells(source, opened.samples, float_source, progress)
     notes += found.notes
     split = split_samples(opened, evaluation, [count > 0 for count in found.counts])
+    split, captured = _add_captured(request, source, split, opened, evaluation, work, progress)
+    notes += [captured.note] if captured.count else []
     split = _with_findings(split, found)
     notes.append(f"The samples were divided: {describe(split)}.")
     split, told = take_later_steps(split, float_source, work / "texts", progress)
@@ -139,9 +144,32 @@ def open_build_samples(
         golden=golden,
         float_source=float_source,
         notes=(*source.notes, *notes),
+        captured=captured,
         reference=reference,
         labelled=_open_labels(request, held_out, source),
     )
+
+
+def _add_captured(
+    request: BuildRequest,
+    source: SourceModel,
+    split: SampleSplit,
+    opened: OpenedSamples,
+    evaluation: OpenedSamples | None,
+    work: Path,
+    progress: Progress,
+) -> tuple[SampleSplit, CapturedSamples]:
+    if request.captured and opened.is_random:
+        raise BuildError(
+            "captured samples are added to given ones, and there are none",
+            found_in="--captured",
+            remedy="--calibration PATH with samples that were looked at",
+        )
+    captured = [
+        _open_given(str(path), request, source, work / f"captured-{number}", progress)
+        for number, path in enumerate(request.captured)
+    ]
+    return add_captured(split, [opened, *([evaluation] if evaluation else [])], captured)
 
 
 def _with_findings(split: SampleSplit, found: Findings) -> SampleSplit:

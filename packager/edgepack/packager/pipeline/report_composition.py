@@ -117,6 +117,8 @@ def _samples(build_samples: BuildSamples, golden_count: int, golden_bytes: int) 
         golden_count=golden_count,
         golden_bytes=golden_bytes,
         is_random=build_samples.opened.is_random,
+        captured_count=build_samples.captured.count,
+        captured_sha256=build_samples.captured.sha256,
     )
 
 

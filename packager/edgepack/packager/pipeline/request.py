@@ -76,6 +76,8 @@ class BuildOptions(TypedDict, total=False):
         hooks: Folder of firmware hooks to ship with the model.
         feedback: File of `edgepack fleet feedback`: what devices measured of earlier releases. It
             leaves out profiles that lost to the CPU everywhere, and orders the others.
+        captured: Folders of samples that devices captured (`edgepack-agent samples`): they are
+            added to those for ranges, and judge nothing.
         encrypt_to: Certificates or public keys (PEM) of the devices, or of the fleet, that may read
             variants and golden samples, or folders of certificates; none by default, which encrypts
             nothing.
@@ -108,6 +110,7 @@ class BuildOptions(TypedDict, total=False):
     plain_runtimes: Sequence[str]
     hooks: str | Path | None
     feedback: str | Path | None
+    captured: Sequence[str | Path]
     encrypt_to: Sequence[str | Path]
     delta_from: Sequence[str | Path]
     allow_degraded: bool
@@ -121,7 +124,8 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
-            evaluation, shapes, values, metric, labels, hooks, feedback, encrypt_to, delta_from,
+            evaluation, shapes, values, metric, labels, hooks, feedback, captured, encrypt_to,
+            delta_from,
             toolchains, plain_runtimes, allow_degraded, keep_going, replace: See `BuildOptions`;
             "" and None stand for what is left out.
         declarations, outputs: Declared inputs and outputs by name.
@@ -156,6 +160,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefer: Preference | None = None
     hooks: Path | None = None
     feedback: Path | None = None
+    captured: tuple[Path, ...] = ()
     encrypt_to: tuple[Path, ...] = ()
     delta_from: tuple[Path, ...] = ()
     toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -223,6 +228,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         prefer=options.get("prefer") or config.build.prefer,
         hooks=_path(options.get("hooks") or config.build.hooks),
         feedback=_path(options.get("feedback") or config.build.feedback),
+        captured=tuple(map(Path, options.get("captured", ()))),
         encrypt_to=tuple(map(Path, options.get("encrypt_to", ()))),
         delta_from=tuple(map(Path, options.get("delta_from", ()))),
         toolchains={**config.build.toolchain, **options.get("toolchains", {})},

@@ -15,6 +15,7 @@ from edgepack.text import counted
 
 _PURPOSES = {
     "calibration": "Samples for the ranges of quantization and for the choice of a candidate.",
+    "captured": "Inputs that devices captured, for the ranges of quantization.",
     "evaluation": "Held-out samples that the variants were judged by.",
 }
 _RANDOM = DatasetSection(

@@ -15,7 +15,8 @@ class SampleSet(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that a build used for one purpose.
 
     Attributes:
-        used_for: `calibration` (ranges, and the choice between candidates) or `evaluation`.
+        used_for: `calibration` (ranges, and the choice between candidates), `captured` (by
+            devices, among those for calibration) or `evaluation`.
         count: How many.
         sha256: Digest over their contents in order, hex.
         is_random: Whether they were drawn, not given.

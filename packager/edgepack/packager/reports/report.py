@@ -139,7 +139,10 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was calibrated with and judged by."""
+    """What was calibrated with and judged by.
+
+    `captured_count` of those that were calibrated with were captured by devices.
+    """
 
     calibration_count: int
     search_count: int
@@ -147,6 +150,8 @@ class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
     golden_count: int
     golden_bytes: int
     is_random: bool
+    captured_count: int = 0
+    captured_sha256: str = ""
 
 
 class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,198 @@
+"""Inputs that a device keeps for a later build, where its settings ask for that; by default none.
+
+They lie in one folder, a file each, readable by who wrote it alone. The agent makes the folder,
+with the settings in it, and removes it with all samples when they are switched off: a process that
+serves a model writes nothing where no folder is. Nothing here is sent anywhere.
+
+A sample has a random number in its name, and those with the greatest stay. So what is kept is drawn
+evenly from all that was offered, by however many processes, and nobody counts anything.
+"""
+
+import contextlib
+import io
+import os
+import re
+import secrets
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.agent.state.models import MODEL_NAME
+from edgepack.agent.state.pointer import active_models
+from edgepack.agent.state.state_file import put_aside, read_regular, remove
+from edgepack.durable import write_file
+from edgepack.versions import Format, NewerVersionError, Version
+
+CAPTURED_FOLDER = "captured"
+SETTINGS_FILE = "settings.json"
+FOLDER_MODE = 0o3770
+"""Who serves models is of the state folder's group, and removes no file of another user."""
+FILE_MODE = 0o600
+_NAME = re.compile(rf"([0-9a-f]{{16}})-({MODEL_NAME.pattern})\.npz")
+
+
+class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is kept.
+
+    Attributes:
+        samples: Of each model, at most.
+        max_bytes: Of each model, at most.
+        disk_reserve_bytes: Free space that must be left.
+    """
+
+    samples: int
+    max_bytes: int
+    disk_reserve_bytes: int = 0
+
+
+CAPTURE = Format("capture settings", CaptureSettings, Version(1, 0))
+
+
+class Kept(NamedTuple):
+    """A sample on the disk."""
+
+    priority: int
+    path: Path
+    size_bytes: int
+
+
+def captured_folder(state_dir: Path) -> Path:
+    """Where samples lie."""
+    return state_dir / CAPTURED_FOLDER
+
+
+def switch_capture(state_dir: Path, settings: CaptureSettings) -> str:
+    """For the agent: makes the folder, or removes it with all that is in it.
+
+    Args:
+        state_dir: The state folder.
+        settings: Those of the device; 0 samples switch it off.
+
+    Returns:
+        Why that could not be done, one sentence; "" when all is well.
+    """
+    folder = captured_folder(state_dir)
+    try:
+        if not settings.samples:
+            remove(folder)
+            return ""
+        if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+            put_aside(folder)
+        folder.mkdir(exist_ok=True)
+        os.chown(folder, -1, state_dir.stat().st_gid)
+        folder.chmod(FOLDER_MODE)
+        serving = active_models(state_dir)
+        for path in folder.iterdir():
+            name = _NAME.fullmatch(path.name)
+            # What a killed process left, and what one wrote while its model was removed.
+            if path.name != SETTINGS_FILE and (name is None or name[2] not in serving):
+                remove(path)
+        for model in serving:
+            _make_room(kept_samples(state_dir, model), settings)
+        write_file(folder / SETTINGS_FILE, CAPTURE.encode(settings))
+    except OSError as error:
+        return f"captured samples cannot be looked after: {error.strerror} ({folder})"
+    return ""
+
+
+def read_capture(state_dir: Path) -> CaptureSettings | None:
+    """The settings; None where nothing is to be kept, or where that cannot be read."""
+    try:
+        content = read_regular(captured_folder(state_dir) / SETTINGS_FILE)
+        found = CAPTURE.decode(content).value if content is not None else None
+    except (OSError, ValueError, NewerVersionError):
+        return None
+    return found if found is not None and found.samples > 0 else None
+
+
+def kept_samples(state_dir: Path, model: str) -> list[Kept]:
+    """The samples of a model, those that go first at the front."""
+    found = []
+    for path in captured_folder(state_dir).glob(f"*-{model}.npz"):
+        name = _NAME.fullmatch(path.name)
+        if name is not None and name[2] == model:
+            with contextlib.suppress(FileNotFoundError):
+                found.append(Kept(int(name[1], 16), path, path.lstat().st_size))
+    return sorted(found)
+
+
+def keep_sample(
+    state_dir: Path,
+    model: str,
+    feeds: Mapping[str, npt.NDArray[np.generic]],
+    settings: CaptureSettings,
+    *,
+    priority: int,
+) -> None:
+    """Keeps the inputs of one inference, where there is room or they take the place of others.
+
+    Args:
+        state_dir: The state folder.
+        model: The model's name.
+        feeds: By input name, all numeric.
+        settings: How much is kept.
+        priority: Random, of 64 bits.
+
+    Raises:
+        OSError: The folder is gone, or cannot be written.
+    """
+    content = encode_sample(feeds)
+    folder = captured_folder(state_dir)
+    free = shutil.disk_usage(folder).free
+    if len(content) > min(settings.max_bytes, free - settings.disk_reserve_bytes):
+        return
+    new = Kept(priority, folder / f"{priority:016x}-{model}.npz", len(content))
+    if _make_room(kept_samples(state_dir, model), settings, new):
+        write_file(new.path, content, mode=FILE_MODE, lasting=False)
+
+
+def forget_samples(state_dir: Path, model: str) -> None:
+    """Removes all samples of a model.
+
+    Raises:
+        OSError: One cannot be removed.
+    """
+    for each in kept_samples(state_dir, model):
+        each.path.unlink(missing_ok=True)
+
+
+def draw_priority() -> int:
+    """A random number for `keep_sample`."""
+    return secrets.randbits(64)
+
+
+def encode_sample(feeds: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
+    """A `.npz` with an array for each input, as `edgepack build --calibration` reads it."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name in sorted(feeds):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(feeds[name]), allow_pickle=False)
+    return content.getvalue()
+
+
+def _make_room(kept: list[Kept], settings: CaptureSettings, new: Kept | None = None) -> bool:
+    """Removes what has to go; whether there is room then for a new one.
+
+    That is not so where what would have to go ranks higher, or is another user's.
+    """
+    count, size = (1, new.size_bytes) if new else (0, 0)
+    size += sum(each.size_bytes for each in kept)
+    count += len(kept)
+    for each in kept:
+        if count <= settings.samples and size <= settings.max_bytes:
+            break
+        if new is not None and each.priority > new.priority:
+            return False
+        try:
+            each.path.unlink(missing_ok=True)
+        except PermissionError:
+            return False
+        count, size = count - 1, size - each.size_bytes
+    return count <= settings.samples and size <= settings.max_bytes

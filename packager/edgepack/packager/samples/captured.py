@@ -1,0 +1,85 @@
+"""Samples that devices captured, beside those that a build was given.
+
+They are for ranges alone: what candidates are chosen and judged by stays what was given, so that
+the verdicts of two releases can be compared, and inputs that nobody looked at decide nothing. Who
+wants to be judged by them gives them as `--evaluation`.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from edgepack.errors import BuildError
+from edgepack.packager.samples.files import OpenedSamples
+from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
+from edgepack.text import counted
+
+
+class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """What was added.
+
+    Attributes:
+        count: How many samples; those that were given, or captured twice, are left out.
+        sha256: Digest over them in order, hex; "" where there is none.
+    """
+
+    count: int = 0
+    sha256: str = ""
+
+    @property
+    def note(self) -> str:
+        """What a person should know, one sentence."""
+        return (
+            f"{counted(self.count, 'sample')} that devices captured were added to those for "
+            f"ranges, sha256:{self.sha256[:12]}."
+        )
+
+
+def add_captured(
+    split: SampleSplit, given: Sequence[OpenedSamples], captured: Sequence[OpenedSamples]
+) -> tuple[SampleSplit, CapturedSamples]:
+    """Adds captured samples to those for ranges.
+
+    Args:
+        split: The given samples, divided.
+        given: All of them; one that is among them stays in its part and nowhere else.
+        captured: Of each place.
+
+    Returns:
+        The split, and what was added.
+
+    Raises:
+        BuildError: A sample is a step of a sequence, which means nothing without those before it.
+    """
+    known = {digest for opened in given for digest in opened.digests}
+    added: list[tuple[Samples, int]] = []
+    digest = hashlib.sha256()
+    for opened in captured:
+        if opened.samples.states or opened.samples.decoder is not None:
+            raise BuildError(
+                "captured samples are single steps, and this model carries states from one to the "
+                "next",
+                found_in=opened.samples.source,
+                remedy="leave --captured out, and record whole sequences for --calibration",
+            )
+        for index, one in enumerate(opened.digests):
+            if one not in known:
+                known.add(one)
+                digest.update(one)
+                added.append((opened.samples, index))
+    if not added:
+        return split, CapturedSamples()
+    own = split.calibration
+
+    def read(index: int) -> Feeds:
+        if index < own.count:
+            return own.read(index)
+        samples, number = added[index - own.count]
+        return samples.read(number)
+
+    calibration = replace(own, count=own.count + len(added), read=read)
+    told = CapturedSamples(count=len(added), sha256=digest.hexdigest())
+    both = hashlib.sha256(f"{split.sha256} {told.sha256}".encode()).hexdigest()
+    return replace(split, calibration=calibration, sha256=both), told
