@@ -127,7 +127,8 @@ class LossyFleet:
         bounds = [0]
         for size in chunks.sizes:
             bounds.append(bounds[-1] + size)
-        self._releases = ReleaseFolder(folder / "releases")
+        self._releases = ReleaseFolder(folder / "releases", folder / "incoming")
+        (self._releases.root / DIGEST).mkdir(exist_ok=True)
         self._releases._blobs[DIGEST] = {
             self.sha256: Blob(path=path, sha256=self.sha256, bounds=tuple(bounds))
         }

@@ -6,13 +6,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from edgepack.bundle.archive import unpack
+from edgepack.bundle.tree import MAX_FILES
 from edgepack.errors import TransferError
 from edgepack.registry.way import RESERVE_BYTES, Progress, Way
 from edgepack.web.http import BUSY, Answer, Web, WebAccess, WebError, read_whole
 from edgepack.web.urls import shown_url
 
+TAR_BYTES = MAX_FILES * 4 * 512
+"""What an archive may have beside its files: headers, long names, padding."""
 
-def pull_archive(url: str, folder: Path, way: Way, progress: Progress) -> str:
+
+def pull_archive(
+    url: str, folder: Path, way: Way, progress: Progress, most_bytes: int | None = None
+) -> str:
     """Downloads an archive, and turns it into a folder.
 
     Args:
@@ -20,6 +26,7 @@ def pull_archive(url: str, folder: Path, way: Way, progress: Progress) -> str:
         folder: Where the bundle shall lie; the archive lies beside it.
         way: How to get there.
         progress: Is told how far it is.
+        most_bytes: What its files may have together; None is as much as there is room for.
 
     Returns:
         The URL, as it may be shown.
@@ -34,7 +41,8 @@ def pull_archive(url: str, folder: Path, way: Way, progress: Progress) -> str:
         raise TransferError(f"{title!a} is no place of a bundle", remedy="oci://… or https://…")
     archive = folder.parent / "downloaded.edgepack"
     # It lies there twice while it is unpacked.
-    most_bytes = max(0, shutil.disk_usage(folder.parent).free - RESERVE_BYTES) // 2
+    room = max(0, shutil.disk_usage(folder.parent).free - RESERVE_BYTES) // 2
+    limit = room if most_bytes is None else min(room, most_bytes + TAR_BYTES)
     with closing(Web(WebAccess(ca_file=way.ca_file))) as web, archive.open("xb") as file:
         length = 0
 
@@ -49,7 +57,7 @@ def pull_archive(url: str, folder: Path, way: Way, progress: Progress) -> str:
                 yield answer
 
         try:
-            for piece in read_whole(ask, most_bytes, title):
+            for piece in read_whole(ask, limit, title):
                 file.write(piece)
                 progress(file.tell(), length)
         except WebError as error:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -122,6 +123,7 @@ def pull(
     keys: Sequence[PublicKey] = (),
     way: Way = DIRECTLY,
     progress: Progress = lambda _done, _all: None,
+    most_bytes: int | None = None,
 ) -> Pulled:
     """Takes a bundle from a registry, or an archive from a web server.
 
@@ -134,10 +136,11 @@ def pull(
         output: A folder, or an archive where it ends in `.edgepack`; must not exist.
         keys: Of whom one must have signed it; without, nothing vouches for it.
         way: How to get there.
-        progress: Is told how far it is.
+        progress: Is told how far it is; what it raises ends the pull.
+        most_bytes: What its files may have together; None is as much as there is room for.
 
     Raises:
-        TransferError: It cannot be reached, is not there, or is no bundle.
+        TransferError: It cannot be reached, is not there, is no bundle, or is too long.
         BundleError: It is not signed so, hostile, or cannot be written.
     """
     if os.path.lexists(output):
@@ -152,9 +155,10 @@ def pull(
     try:
         folder = temporary / "bundle"
         if source.startswith(SCHEME):
-            where = _pull_artifact(read_reference(source), folder, keys, way, progress)
+            reference = read_reference(source)
+            where = _pull_artifact(reference, folder, keys, way, progress, most_bytes)
         else:
-            where = pull_archive(source, folder, way, progress)
+            where = pull_archive(source, folder, way, progress, most_bytes)
         # 3
         if keys:
             verify_folder(folder, keys)
@@ -210,7 +214,12 @@ def bundle_files(folder: Path, manifest: Manifest) -> dict[str, tuple[str, int]]
 
 
 def _pull_artifact(
-    reference: Reference, folder: Path, keys: Sequence[PublicKey], way: Way, progress: Progress
+    reference: Reference,
+    folder: Path,
+    keys: Sequence[PublicKey],
+    way: Way,
+    progress: Progress,
+    most_bytes: int | None,
 ) -> str:
     with _registry(reference, way) as registry:
         # 1
@@ -229,6 +238,11 @@ def _pull_artifact(
         # 2
         check_artifact(blobs, manifest, found_in=str(reference))
         total = sum(entry.size_bytes for entry in manifest.files)
+        if most_bytes is not None and total > most_bytes:
+            raise TransferError(
+                f"the bundle has {total} bytes, and {most_bytes} were expected",
+                found_in=str(reference),
+            )
         check_room(folder.parent, total)
         folder.mkdir()
         for name, content in head.items():
@@ -239,12 +253,16 @@ def _pull_artifact(
             path = folder / entry.path
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as file:
-                registry.read_blob(f"sha256:{entry.sha256}", entry.size_bytes, file.write)
+
+                def take(piece: bytes, file: BinaryIO = file, before: int = done) -> None:
+                    file.write(piece)
+                    progress(before + file.tell(), total)
+
+                registry.read_blob(f"sha256:{entry.sha256}", entry.size_bytes, take)
                 file.flush()
                 os.fsync(file.fileno())
             path.chmod(0o755 if is_executable(entry.path) else 0o644)
             done += entry.size_bytes
-            progress(done, total)
     return str(msgspec.structs.replace(reference, digest=digest_of(artifact)))
 
 

@@ -4,15 +4,29 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from edgepack.registry.reference import SCHEME
 from edgepack.registry.way import DIRECTLY, Progress, Way
 
 
+class Fetched(NamedTuple):
+    """A bundle on this machine.
+
+    Attributes:
+        path: Where it lies.
+        source: Where the very same rests, for others to fetch; "" where it was given by a path, or
+            by a URL with a password or a query, which may be a secret.
+    """
+
+    path: Path
+    source: str
+
+
 @contextmanager
 def fetched(
     place: str | Path, way: Way = DIRECTLY, progress: Progress = lambda _done, _all: None
-) -> Iterator[Path]:
+) -> Iterator[Fetched]:
     """A bundle on this machine, for a while: what is elsewhere is fetched, a path stays as it is.
 
     Nothing is verified but that it is whole; who uses it does.
@@ -25,13 +39,21 @@ def fetched(
     Raises:
         EdgepackError: It cannot be fetched.
     """
-    if not str(place).startswith((SCHEME, "https://", "http://")):
-        yield Path(place)
+    if not is_elsewhere(place):
+        yield Fetched(Path(place), "")
         return
     # Loaded where it is needed: urllib3 takes 0.06 s.
     from edgepack.registry.bundles import pull
+    from edgepack.web.urls import shown_url
 
     with tempfile.TemporaryDirectory(prefix="edgepack-") as temporary:
         folder = Path(temporary) / "bundle"
-        pull(str(place), folder, way=way, progress=progress)
-        yield folder
+        pulled = pull(str(place), folder, way=way, progress=progress)
+        # Of a registry it names the digest. A URL that can be shown as it is holds no secret.
+        is_plain = pulled.reference.startswith(SCHEME) or shown_url(str(place)) == str(place)
+        yield Fetched(folder, pulled.reference if is_plain else "")
+
+
+def is_elsewhere(place: str | Path) -> bool:
+    """Whether a place is a URL, not a path."""
+    return str(place).startswith((SCHEME, "https://", "http://"))

@@ -38,16 +38,6 @@ class DataFolder:
         return f"sqlite:///{self.root.resolve() / 'fleet.db'}"
 
     @property
-    def releases(self) -> Path:
-        """Where bundles lie."""
-        return self.root / "releases"
-
-    @property
-    def incoming(self) -> Path:
-        """Where uploads lie until they are checked; emptied at the start."""
-        return self.root / "incoming"
-
-    @property
     def tuf(self) -> Path:
         """Where TUF metadata lies, and the keys that sign it."""
         return self.root / "tuf"

@@ -15,75 +15,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, decode, encode
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto, Simulation, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
-from tests.simulators.children import has_ended
-from tests.simulators.controllers import Controllers
+from tests.integration.fleet.together import Together, controllers
 from tests.unit.fleet.world import telemetry_window
 
 KILLS = 20
 WAVES = "1,3,6,9,12,15,18,100%"
-
-
-class Together:
-    """Controllers on one folder, one database and one broker; each is known by its name."""
-
-    def __init__(self, data: Path, nursery: Controllers, *arguments: str) -> None:
-        self._data, self._nursery, self._arguments = data, nursery, arguments
-        self.pids: dict[str, int] = {}
-        self.fleets: dict[str, FleetProcess] = {}
-
-    def start(self) -> str:
-        """Starts another one; its name."""
-        fleet = FleetProcess(self._data)
-        command = ("fleet", "serve", "-v", "--data", str(self._data), "--port", str(fleet.port))
-        log = self._data.parent / f"serve-{len(self.fleets)}-{fleet.port}.log"
-        pid = self._nursery.start(log, (*command, "--lease", "1", *self._arguments))
-
-        def answers() -> bool:
-            assert not has_ended_already(pid), log.read_text()
-            try:
-                return fleet.info().is_connected
-            except FleetError:
-                return False
-
-        wait_until(answers, "a controller answers")
-        name = fleet.info().controller
-        self.pids[name], self.fleets[name] = pid, fleet
-        return name
-
-    @property
-    def leader(self) -> str:
-        """The one that leads, once one of those that live does."""
-        found = ""
-
-        def leads() -> bool:
-            nonlocal found
-            found = next(iter(self.fleets.values())).info().leader
-            return found in self.fleets
-
-        wait_until(leads, "somebody leads")
-        return found
-
-    def kill(self, name: str) -> None:
-        os.kill(self.pids[name], signal.SIGKILL)
-        assert has_ended(self.pids.pop(name))
-        del self.fleets[name]
-
-    def stop(self) -> None:
-        for pid in self.pids.values():
-            os.kill(pid, signal.SIGTERM)
-        for pid in self.pids.values():
-            wait_until(lambda pid=pid: has_ended(pid), "it ends")  # type: ignore[misc]
-
-
-def has_ended_already(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists()
 
 
 class Listener:
@@ -129,13 +71,9 @@ class Listener:
 def together(
     tmp_path: Path, postgresql: PostgreSQL, mosquitto: Mosquitto, key_prefix: Path
 ) -> Iterator[Together]:
-    nursery = Controllers()
-    place = ("--database", postgresql.empty_database(), "--broker", mosquitto.url)
-    trust = ("--trust", str(key_prefix.with_suffix(".pub")))
-    controllers = Together(tmp_path / "fleet", nursery, *place, *trust)
-    yield controllers
-    controllers.stop()
-    nursery.close()
+    trust = key_prefix.with_suffix(".pub")
+    with controllers(tmp_path / "fleet", postgresql, mosquitto, trust) as together:
+        yield together
 
 
 @pytest.fixture

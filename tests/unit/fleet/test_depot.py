@@ -23,8 +23,9 @@ class OneRelease(ReleaseFolder):
     """A folder that holds one release of one file."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        path = root / "file"
+        super().__init__(root / "releases", root / "incoming")
+        path = self.root / DIGEST / "file"
+        path.parent.mkdir()
         self.content = random.Random(1).randbytes(250_000)
         path.write_bytes(self.content)
         self._blobs[DIGEST] = {
@@ -64,7 +65,7 @@ def test_the_union_is_broadcast_once_and_the_rest_goes_to_one(
         (topics.repair("t", "a", SHA), 0),
         (topics.repair("t", "b", SHA), 3),
     ]
-    content = (tmp_path / "file").read_bytes()
+    content = (tmp_path / "releases" / DIGEST / "file").read_bytes()
     whole = {payload[:4]: payload[4:] for _, payload in got}
     assert b"".join(whole[key] for key in sorted(whole)) == content
 

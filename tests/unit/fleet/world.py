@@ -62,7 +62,9 @@ class World:
         self.published: list[tuple[str, bytes]] = []
         self.sent: list[tuple[str, bytes]] = []
         self.depot = Depot(
-            tenant="t", releases=ReleaseFolder(folder / "releases"), send=lambda *_: True
+            tenant="t",
+            releases=ReleaseFolder(folder / "releases", folder / "incoming"),
+            send=lambda *_: True,
         )
         self.repository = RepositoryWorld(folder / "tuf", now=time.time()).repository
         self.controller_sign = Director(self.repository, "t").sign

@@ -39,7 +39,9 @@ class PublishingMethods(ReleaseMethods):
 
     _connection: Connection
 
-    def sign_release(self, bundle: str | Path, keys: Sequence[str | Path]) -> PublishedMetadata:
+    def sign_release(
+        self, bundle: str | Path, keys: Sequence[str | Path], source: str = ""
+    ) -> PublishedMetadata:
         """Lists a bundle that the fleet holds as a release, signed by a publisher's keys.
 
         What is listed is computed from the bundle as it lies here, not from what the fleet says.
@@ -49,6 +51,7 @@ class PublishingMethods(ReleaseMethods):
                 fleet.
             keys: Private keys of the publisher: PEM files, or PKCS #11 URIs of keys in tokens.
                 They sign here and are sent to nobody.
+            source: As for `publish`.
 
         Returns:
             What became of it: it may need signatures of other keys.
@@ -66,7 +69,7 @@ class PublishingMethods(ReleaseMethods):
         """
         path = existing(bundle)
         manifest = decode_manifest(read_bundle_head(path).manifest)
-        release = self.publish(path).bundle
+        release = self.publish(path, source).bundle
         facts = manifest.facts
         if (release.name, release.version, release.release) != (
             facts.name,

@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from edgepack.bundle.archive import pack, read_head
 from edgepack.bundle.chunks import read_bounded
@@ -83,11 +83,13 @@ class ReleaseMethods:
         path = f"/v1/releases/{quote(release, safe='')}"
         return self._connection.delete(path, ReleaseView)
 
-    def publish(self, bundle: str | Path) -> ReleaseView:
+    def publish(self, bundle: str | Path, source: str = "") -> ReleaseView:
         """Gives the fleet a bundle; one that it holds already stays as it is.
 
         Args:
             bundle: An `.edgepack` archive, or a bundle's folder.
+            source: Where the same bundle rests, for controllers that share no folder:
+                `oci://…@sha256:…`, or an `https://` URL of its archive; "" for nowhere.
 
         Returns:
             The release, for `start_rollout`.
@@ -95,7 +97,7 @@ class ReleaseMethods:
         Raises:
             FleetError: There is no such bundle, no key that the fleet trusts signed it, it is
                 damaged, the fleet holds another content under its name and version or its
-                release counter, or the fleet's disk has no room for it.
+                release counter, the fleet's disk has no room for it, or the source is none.
 
         Example:
             ```python
@@ -103,12 +105,13 @@ class ReleaseMethods:
             ```
         """
         bundle = existing(bundle)
+        path = f"/v1/releases?{urlencode({'source': source})}" if source else "/v1/releases"
         if bundle.is_file():
-            return self._connection.upload("/v1/releases", ReleaseView, bundle)
+            return self._connection.upload(path, ReleaseView, bundle)
         with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
             archive = Path(folder) / "bundle.edgepack"
             pack(bundle, archive)
-            return self._connection.upload("/v1/releases", ReleaseView, archive)
+            return self._connection.upload(path, ReleaseView, archive)
 
 
 def existing(bundle: str | Path) -> Path:

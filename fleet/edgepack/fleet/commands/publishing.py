@@ -10,7 +10,7 @@ from edgepack.fleet.commands.completion import release_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.releases import PublishedMetadata, ReleaseView, full_title
-from edgepack.registry.fetched import fetched
+from edgepack.registry.fetched import fetched, is_elsewhere
 from edgepack.text import counted
 
 keys_option = click.option(
@@ -29,7 +29,8 @@ keys_option = click.option(
 def publish(bundle: str, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
     """Give the fleet BUNDLE and list it as a release: devices install nothing that is not listed.
 
-    BUNDLE is a folder, an archive, or one that is fetched: oci://… or https://…
+    BUNDLE is a folder, an archive, or one that is fetched: oci://… or https://… Controllers that
+    share no folder fetch it from there, too.
 
     A fleet that holds the publisher's key signs by itself. Else the publisher signs, here, with
     --key; where several keys must sign, each of their holders gives the same command.
@@ -41,11 +42,17 @@ def publish(bundle: str, keys: tuple[str, ...], data: Path, url: str, as_json: b
       edgepack publish oci://registry.example/models/model:1.2.0
     """
     client = FleetClient(url, data=data)
-    with fetched(bundle) as path:
+    with fetched(bundle) as found:
         if keys:
-            print_result(client.sign_release(path, keys), as_json, _signed)
+            print_result(client.sign_release(found.path, keys, found.source), as_json, _signed)
         else:
-            print_result(client.publish(path), as_json, _listed)
+            print_result(client.publish(found.path, found.source), as_json, _listed)
+        if is_elsewhere(bundle) and not found.source:
+            click.echo(
+                "note: the fleet does not keep this URL, which may hold a secret: controllers that "
+                "share no folder cannot fetch the release",
+                err=True,
+            )
 
 
 @click.command()

@@ -82,14 +82,14 @@ def start(
         raise click.UsageError(f"name the devices: {WAYS}")
     parse_waves(settings.waves)
     client = FleetClient(url, data=data)
-    with fetched(bundle) as path:
-        preview = client.preview_rollout(path, to, settings)
+    with fetched(bundle) as found:
+        preview = client.preview_rollout(found.path, to, settings)
         if dry_run:
             print_result(preview, as_json, preview_panel)
             sys.exit(1 if preview.refusal else 0)
         if not preview.refusal:
             agree(preview_panel(printable_document(preview)), ask=not (yes or as_json))
-        view = client.start_rollout(client.publish(path), to, settings)
+        view = client.start_rollout(client.publish(found.path, found.source), to, settings)
     print_result(view, as_json, _started)
 
 

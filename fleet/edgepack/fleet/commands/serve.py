@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     help="postgresql:// URL; SQLite in the folder when not given. [env: EDGEPACK_FLEET_DATABASE]",
 )
 @click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the files of releases here, not in the folder: each of several controllers its own, "
+    "for releases that were published by URL.",
+)
+@click.option(
     "--broker",
     default="",
     help="mqtt://, mqtts://, ws:// or wss:// URL, further nodes of it after commas; an embedded "
@@ -107,6 +113,7 @@ if TYPE_CHECKING:
 def serve(
     data: Path,
     database: str,
+    cache: Path | None,
     broker: str,
     broker_proxy: str,
     broker_ca: Path | None,
@@ -184,6 +191,7 @@ def serve(
         ServeSettings(
             data=data,
             database=database,
+            cache=cache,
             broker=broker,
             broker_proxy=broker_proxy,
             broker_ca=broker_ca,

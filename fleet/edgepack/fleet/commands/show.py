@@ -125,6 +125,7 @@ def info_table(info: FleetInfo) -> RenderableType:
         ("pace", f"{megabytes(info.pace_bytes_per_s)}/s"),
         ("messages", taken or "none yet"),
         *([("dropped", numbers_line(info.dropped))] if info.dropped else []),
+        *(("warning", warning) for warning in info.warnings),
     ):
         table.add_row(name, Text(value))
     return table

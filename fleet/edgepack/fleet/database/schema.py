@@ -120,9 +120,10 @@ class DeviceModelRow(Base):
 
 
 class ReleaseRow(Base):
-    """A bundle that the fleet holds; `folder` is where its files lie, below the data folder.
+    """A bundle that the fleet holds; `folder` is where its files lie, below a controller's folder.
 
-    One that was deleted stays here without files, so that no other content takes its name.
+    `source` is where a controller that lacks them fetches it, "" for nowhere. One that was deleted
+    stays here without files, so that no other content takes its name.
     """
 
     __tablename__ = "releases"
@@ -138,6 +139,7 @@ class ReleaseRow(Base):
     signature_bytes: Mapped[int] = mapped_column(LONG)
     added_at: Mapped[float]
     deleted_at: Mapped[float | None] = mapped_column(default=None)
+    source: Mapped[str] = mapped_column(default="", server_default=text("''"))
 
     @property
     def bundle(self) -> BundleRef:

@@ -21,7 +21,7 @@ from edgepack.errors import EdgepackError
 from edgepack.fleet.depot.limit import Limit
 from edgepack.fleet.depot.listener import Listener
 from edgepack.fleet.depot.stream import Stream
-from edgepack.fleet.releases.folder import ReleaseFolder, read_chunks
+from edgepack.fleet.releases.folder import ReleaseAwayError, ReleaseFolder, read_chunks
 from edgepack.wire import topics
 from edgepack.wire.messages import Need, decode
 
@@ -210,6 +210,8 @@ class Depot:
                     stream = self._streams[wanted.sha256] = Stream(blob, said_at)
                 stream.hear(device, need, wanted, said_at, GRACE_S + self._busy_s)
             self._drop_complete(device, need, frozenset(blobs))
+        except ReleaseAwayError:
+            self.counters["needs_early"] += 1  # Devices ask again until the release is here.
         except EdgepackError as error:
             self.counters["needs_malformed"] += 1
             log.warning("device=%s need dropped because=%s", device, error.problem)

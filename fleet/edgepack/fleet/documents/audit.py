@@ -25,6 +25,7 @@ Action = Literal[
     "certificate.renew",
     "certificate.revoke",
     "release.publish",
+    "release.fetch",
     "release.sign",
     "release.withdraw",
     "release.delete",

@@ -17,6 +17,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         dropped: Messages that were dropped of the devices of which most were, by device.
         sent_bytes: Chunk bytes the depot sent by `broadcast` and `repair`.
         pace_bytes_per_s: What the depot sends a second, over the last seconds.
+        warnings: What the controller that answers cannot do, one sentence each.
     """
 
     tenant: str
@@ -31,6 +32,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, int] = {}
     controller: str = ""
     leader: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):

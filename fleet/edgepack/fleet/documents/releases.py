@@ -19,12 +19,15 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
         size_bytes: Size of its files together.
         added_at: When it was published here, seconds since the epoch (UTC).
         is_listed: Whether the image repository lists it, so that devices take it.
+        source: Where a controller that lacks its files fetches it; "" where it was published as a
+            file.
     """
 
     bundle: BundleRef
     size_bytes: int
     added_at: float
     is_listed: bool = True
+    source: str = ""
 
 
 class BundleHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

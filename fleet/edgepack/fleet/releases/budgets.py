@@ -1,33 +1,32 @@
 """What the builds of a model's releases asked of its variants, beside what devices measured."""
 
-from pathlib import Path
-
 from msgspec.structs import replace
 
 from edgepack.bundle.feedback import Evidence, Feedback
 from edgepack.bundle.manifest import Manifest
 from edgepack.errors import BundleError
 from edgepack.fleet.releases.contents import read_manifest
+from edgepack.fleet.releases.folder import ReleaseAwayError, ReleaseFolder
 
 
-def with_budgets(feedback: Feedback, root: Path) -> Feedback:
+def with_budgets(feedback: Feedback, folder: ReleaseFolder) -> Feedback:
     """The same, each entry with the metric and the budget of its build, where the fleet has it.
 
     Args:
         feedback: Of releases that the fleet knows.
-        root: Folder of the releases, by digest.
+        folder: Where releases lie.
     """
     digests = {entry.digest for entry in feedback.evidence}
-    known = {digest: found for digest in digests if (found := _manifest(root / digest))}
+    known = {digest: found for digest in digests if (found := _manifest(folder, digest))}
     evidence = tuple(_with_budget(entry, known.get(entry.digest)) for entry in feedback.evidence)
     return replace(feedback, evidence=evidence)
 
 
-def _manifest(folder: Path) -> Manifest | None:
-    """None where the release's files were deleted."""
+def _manifest(folder: ReleaseFolder, digest: str) -> Manifest | None:
+    """None where the release's files were deleted, or are not here yet."""
     try:
-        return read_manifest(folder)
-    except (BundleError, OSError):
+        return read_manifest(folder.find(digest))
+    except (ReleaseAwayError, BundleError, OSError):
         return None
 
 

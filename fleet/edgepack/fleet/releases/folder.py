@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import msgspec
 
 from edgepack.bundle.chunks import digest_file, fixed_chunks
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest
+from edgepack.durable import flush_folder
 from edgepack.errors import FleetError
 
 log = logging.getLogger(__name__)
@@ -44,26 +45,62 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
         return self.bounds[-1]
 
 
-class ReleaseFolder:
-    """Where the bundles lie: `<root>/<digest>/`, each a whole verified bundle."""
+class ReleaseAwayError(FleetError):
+    """The files of a release are not here; they may come."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+
+class ReleaseFolder:
+    """Where the bundles lie: `<root>/<digest>/`, each a whole verified bundle.
+
+    Args:
+        root: Made when it is missing. Several controllers may share it.
+        incoming: Where bundles lie until they are checked; no other controller's, and emptied.
+
+    Attributes:
+        on_missing: Told the digest of what was asked for and is not here, on any thread.
+    """
+
+    def __init__(self, root: Path, incoming: Path) -> None:
+        self.root, self.incoming = root, incoming
         root.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(incoming, ignore_errors=True)
+        incoming.mkdir(parents=True)
+        self.on_missing: Callable[[str], None] = lambda _: None
         self._blobs: dict[str, dict[str, Blob]] = {}
         self._turn = threading.Lock()
+
+    def has(self, digest: str) -> bool:
+        """Whether the files of a release are here."""
+        return _DIGEST.fullmatch(digest) is not None and (self.root / digest).is_dir()
+
+    def find(self, digest: str) -> Path:
+        """Where the files of a release lie.
+
+        Raises:
+            ReleaseAwayError: They are not here; whoever fetches them is told.
+        """
+        if not self.has(digest):
+            self.on_missing(digest)
+            raise ReleaseAwayError(f"the files of release {digest[:12]!a} are not here")
+        return self.root / digest
+
+    def place(self, bundle: Path, digest: str) -> Path:
+        """Moves a bundle that was checked to its place, in one step; one that is there stays."""
+        place = self.root / digest
+        if not place.is_dir():
+            bundle.rename(place)
+            flush_folder(self.root)
+        return place
 
     def blobs(self, digest: str) -> dict[str, Blob]:
         """The files of a release by digest.
 
         Raises:
-            FleetError: The fleet holds no such release.
+            ReleaseAwayError: They are not here; whoever fetches them is told.
         """
         with self._turn:
+            folder = self.find(digest)
             if digest not in self._blobs:
-                folder = self.root / digest
-                if not _DIGEST.fullmatch(digest) or not folder.is_dir():
-                    raise FleetError(f"the fleet holds no release {digest[:80]!r}")
                 self._blobs[digest] = _read_blobs(folder)
             return self._blobs[digest]
 

@@ -18,7 +18,7 @@ from edgepack.fleet.documents.releases import (
     SignedMetadata,
     full_title,
 )
-from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.releases.folder import ReleaseAwayError, ReleaseFolder
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.trust.listing import target_path
 from edgepack.wire.messages import BundleRef
@@ -50,7 +50,7 @@ def list_row(row: ReleaseRow, folder: ReleaseFolder, repository: ImageRepository
     """Lists a release with the keys within reach; False when a publisher must sign elsewhere."""
     if repository.is_listed(row.bundle):
         return True
-    manifest = decode_manifest((folder.root / row.digest / MANIFEST_FILE).read_bytes())
+    manifest = decode_manifest((folder.find(row.digest) / MANIFEST_FILE).read_bytes())
     return repository.publish(row.bundle, manifest)
 
 
@@ -117,11 +117,11 @@ def take_metadata(repository: ImageRepository, signed: SignedMetadata) -> Publis
 
 def read_target(folder: ReleaseFolder, digest: str) -> bytes | None:
     """The list of digests that a release's root digest is of; None when the fleet has none."""
-    place = folder.root / digest
     try:
+        place = folder.find(digest)
         manifest = decode_manifest((place / MANIFEST_FILE).read_bytes())
         files = {entry.path: entry.sha256 for entry in manifest.files}
         files[MANIFEST_FILE] = digest_file(place / MANIFEST_FILE)
-    except OSError:
+    except (ReleaseAwayError, OSError):
         return None
     return digest_list(files)

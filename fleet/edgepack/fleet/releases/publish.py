@@ -11,7 +11,6 @@ from edgepack.bundle.chunks import digest_file
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.bundle.verify import VerifiedBundle
-from edgepack.durable import flush_folder
 from edgepack.errors import FleetError
 from edgepack.fleet.database import audit
 from edgepack.fleet.database.audit import Entry
@@ -53,9 +52,11 @@ def verify_upload(archive: Path, trust: TrustPolicy) -> VerifiedBundle:
 
 
 def keep_release(
-    session: Session, folder: ReleaseFolder, bundle: VerifiedBundle, now: float
+    session: Session, folder: ReleaseFolder, bundle: VerifiedBundle, source: str, now: float
 ) -> ReleaseRow:
     """Moves a checked bundle to its place and takes it down; one that is held stays as it is.
+
+    `source` is where other controllers can fetch it, "" for nowhere.
 
     1. No other content has its name and version, or its release counter.
     2. The bundle is moved to its place in one step.
@@ -71,15 +72,13 @@ def keep_release(
     # 1.
     check_identity(session, ref)
     # 2.
-    place = folder.root / bundle.digest
-    if not place.is_dir():
-        bundle.folder.rename(place)
-        flush_folder(folder.root)
+    place = folder.place(bundle.folder, bundle.digest)
     # 3.
     row = session.get(ReleaseRow, bundle.digest)
     if row is not None:
-        if row.deleted_at is not None:
+        if row.deleted_at is not None or source not in ("", row.source):
             row.deleted_at = None
+            row.source = source or row.source
             _note_published(session, row, now)
         return row
     manifest, signature = place / MANIFEST_FILE, place / SIGNATURE_FILE
@@ -95,6 +94,7 @@ def keep_release(
         signature_sha256=digest_file(signature),
         signature_bytes=signature.stat().st_size,
         added_at=now,
+        source=source,
     )
     session.add(row)
     session.flush()
@@ -109,7 +109,7 @@ def _note_published(session: Session, row: ReleaseRow, now: float) -> None:
         model=row.name,
         digest=row.digest,
         because=full_title(row.bundle),
-        numbers={"release": row.release, "size_bytes": row.size_bytes},
+        numbers={"release": row.release, "size_bytes": row.size_bytes, "source": row.source},
     )
     audit.note(session, now, entry)
 

@@ -69,7 +69,8 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
         try:
             archive = folder / "upload.edgepack"
             await _receive(request, archive, size)
-            return _json(await run_in_threadpool(acting(request).add_release, archive))
+            source = request.query_params.get("source", "")
+            return _json(await run_in_threadpool(acting(request).add_release, archive, source))
         finally:
             await run_in_threadpool(shutil.rmtree, folder, ignore_errors=True)
 

@@ -46,6 +46,7 @@ class Fleet(
             sent_bytes=dict(self.depot.sent_bytes),
             pace_bytes_per_s=self.depot.bytes_per_s,
             dropped=self.inbox.quotas.most_dropped(),
+            warnings=self.cache.warnings(),
         )
 
     def is_healthy(self) -> bool:
@@ -79,7 +80,7 @@ class Fleet(
         """
         with self.store.reading() as session:
             found = gather(session, model, self.store.now())
-        return with_budgets(found, self.releases.root)
+        return with_budgets(found, self.releases)
 
     def audit_log(self, wanted: Wanted, limit: int) -> tuple[AuditEntry, ...]:
         """Entries of the audit log, the newest first."""

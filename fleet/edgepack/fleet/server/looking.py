@@ -1,7 +1,6 @@
 """What people look at: bounded reads of a running fleet, that change nothing."""
 
 import time
-from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -9,7 +8,6 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest, Variant
-from edgepack.errors import FleetError
 from edgepack.fleet.database import inventory, latency_views, overview, records
 from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.database.devices import last_report
@@ -243,7 +241,7 @@ class Looking(msgspec.Struct, frozen=True):
         """
         with self.fleet.store.reading() as session:
             digest = find_release(session, words).digest
-        return read_report(self._folder(digest))
+        return read_report(self.fleet.releases.find(digest))
 
     def preview(self, digest: str, selector: Selector, settings: RolloutSettings) -> RolloutPreview:
         """What a rollout of a release that the fleet holds would mean.
@@ -257,13 +255,7 @@ class Looking(msgspec.Struct, frozen=True):
             return membership.show_preview(session, row.bundle, selector, settings, manifest)
 
     def _manifest(self, digest: str) -> Manifest:
-        return read_manifest(self._folder(digest))
-
-    def _folder(self, digest: str) -> Path:
-        folder = self.fleet.releases.root / digest
-        if not folder.is_dir():
-            raise FleetError(f"the files of release {digest[:12]} are missing")
-        return folder
+        return read_manifest(self.fleet.releases.find(digest))
 
 
 def _variant(session: Session, bundle: BundleRef, variant: Variant) -> VariantView:

@@ -132,7 +132,13 @@ OF_FLEET = (
         reads=query.keep,
     ),
     Operation(
-        "POST", "/v1/releases", "Publishes a bundle.", Fleet.add_release, ARCHIVE, role="operator"
+        "POST",
+        "/v1/releases",
+        "Publishes a bundle.",
+        Fleet.add_release,
+        ARCHIVE,
+        ("source",),
+        role="operator",
     ),
     Operation(
         "DELETE",

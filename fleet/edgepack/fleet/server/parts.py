@@ -10,6 +10,7 @@ from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS
+from edgepack.fleet.releases.cache import ReleaseCache
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.repository.repository import ImageRepository
 
@@ -33,6 +34,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     trust: TrustPolicy
     store: Store
     releases: ReleaseFolder
+    cache: ReleaseCache
     repository: ImageRepository
     inbox: Inbox
     link: Link

@@ -1,7 +1,6 @@
 """Which of the controllers on one folder this is: no two have one place, or one SQLite."""
 
 import fcntl
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -31,9 +30,6 @@ def take_place(folder: DataFolder, database_url: str, stack: ExitStack) -> int:
             if not is_shared
             else "stop one of them",
         )
-    if place == 0:  # who comes later must not remove what is being uploaded to another one
-        shutil.rmtree(folder.incoming, ignore_errors=True)
-    folder.incoming.mkdir(exist_ok=True)
     database = sqlite_file(database_url)
     if (
         database is not None

@@ -20,6 +20,7 @@ from edgepack.fleet.documents.releases import (
     SignedMetadata,
     full_title,
 )
+from edgepack.fleet.releases.fetching import check_source
 from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.releases.listing import (
     list_row,
@@ -43,24 +44,29 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         Raises:
             FleetError: The disk has no room for it, archive and unpacked.
         """
-        free = shutil.disk_usage(self.folder.root).free
+        free = shutil.disk_usage(self.releases.incoming).free
         if 2 * size_bytes + UPLOAD_RESERVE_BYTES > free:
             raise FleetError(
                 f"no room for a bundle of {size_bytes / 1e6:.1f} MB: {free / 1e6:.1f} MB are free",
-                found_in=str(self.folder.root),
+                found_in=str(self.releases.incoming),
             )
-        return Path(tempfile.mkdtemp(dir=self.folder.incoming))
+        return Path(tempfile.mkdtemp(dir=self.releases.incoming))
 
-    def add_release(self, archive: Path) -> ReleaseView:
+    def add_release(self, archive: Path, source: str) -> ReleaseView:
         """Checks an uploaded archive and keeps it.
+
+        Args:
+            archive: What was uploaded.
+            source: Where other controllers can fetch it; "" for nowhere.
 
         Raises:
             EdgepackError: It is no bundle, or not one that a trusted key signed, or another
-                content has its name and version or its release counter.
+                content has its name and version or its release counter; or the source is none.
         """
+        check_source(source)
         bundle = verify_upload(archive, self.trust)
         with self.store.transaction(self.by) as session:
-            row = keep_release(session, self.releases, bundle, self.store.now())
+            row = keep_release(session, self.releases, bundle, source, self.store.now())
         list_row(row, self.releases, self.repository)
         self.inbox.wake()
         return self.release_view(row)
@@ -150,4 +156,5 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
             size_bytes=row.size_bytes,
             added_at=row.added_at,
             is_listed=self.repository.is_listed(row.bundle),
+            source=row.source,
         )

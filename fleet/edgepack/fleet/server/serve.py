@@ -31,6 +31,7 @@ from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS, Authority
 from edgepack.fleet.oidc.provider import Provider
 from edgepack.fleet.oidc.settings import read_settings
+from edgepack.fleet.releases.cache import ReleaseCache
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.releases.listing import list_missing
 from edgepack.fleet.repository.ceremony import init
@@ -57,6 +58,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         data: The fleet's folder.
+        cache: Where the files of releases lie; None is the fleet's folder.
         database: See `open_store`; "" means SQLite in the folder.
         broker: URL of a broker; "" means the embedded one.
         broker_proxy: URL of an HTTP proxy that leads to it.
@@ -76,6 +78,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     data: Path
+    cache: Path | None = None
     database: str = ""
     broker: str = ""
     broker_proxy: str = ""
@@ -177,7 +180,8 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     holder = make_holder(name)
     store = open_store(settings.database or folder.database_url, holder)
     stack.callback(store.close)
-    releases = ReleaseFolder(folder.releases)
+    kept = settings.cache or folder.root
+    releases = ReleaseFolder(kept / "releases", kept / "incoming" / name)
     repository = _repository(folder, store, releases)
     access = _broker(settings, folder, stack)
     inbox = Inbox(settings.tenant)
@@ -227,6 +231,9 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     stack.callback(depot.stop)
     controller.start()
     stack.callback(controller.stop)
+    cache = ReleaseCache(store, releases, trust, name)
+    cache.start()
+    stack.callback(cache.stop)
     deliverer = Deliverer(store, settings.tenant, lead)
     deliverer.start()
     stack.callback(deliverer.stop)
@@ -240,6 +247,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         trust=trust,
         store=store,
         releases=releases,
+        cache=cache,
         repository=repository,
         inbox=inbox,
         link=link,

@@ -1,0 +1,174 @@
+"""Keeps the release folder: what this controller lacks is fetched, what was deleted goes.
+
+The folder is a cache of what the database names. Of several controllers each may have its own, so
+a release that one of them took in is fetched by the others from where it rests, in a thread of its
+own; nothing of it is served before all of it was verified.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+from sqlalchemy import or_, select
+
+from edgepack.bundle.trust import TrustPolicy
+from edgepack.errors import EdgepackError
+from edgepack.fleet.database import audit
+from edgepack.fleet.database.audit import Entry
+from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
+from edgepack.fleet.database.store import DatabaseAwayError, Store
+from edgepack.fleet.releases.fetching import Wanted, fetch_release, wanted_of
+from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.web.urls import shown_url
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""How often it is looked at what lacks, unless somebody asks for it."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 4.0, 600.0
+MAX_ASKED = 64
+"""Releases that were asked for and are not here; devices repeat what they need."""
+FRESH_S = 600.0
+"""What was put here lately is no leftover, whatever the database says yet."""
+OPEN = ("PREPARING", "RUNNING", "PAUSED")
+
+
+class _Trouble(msgspec.Struct):
+    """What came of a release that cannot be fetched: why, and when it is tried again."""
+
+    said: str
+    source: str
+    pause_s: float
+    next_at: float
+
+
+class ReleaseCache:
+    """Fetches what rollouts that are not over need, and what is asked for.
+
+    Args:
+        store: The fleet's database.
+        folder: Where releases lie.
+        trust: Whose signatures hold.
+        name: This controller's.
+        clock: Monotonic, seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: ReleaseFolder,
+        trust: TrustPolicy,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._folder, self._trust, self._name = store, folder, trust, name
+        self._clock = clock
+        self._asked: dict[str, None] = {}
+        self._troubles: dict[str, _Trouble] = {}
+        self._stopping, self._woken = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="releases", daemon=True)
+
+    def start(self) -> None:
+        """Starts."""
+        self._folder.on_missing = self.want
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends in the middle of whatever is fetched; it is fetched anew."""
+        self._stopping.set()
+        self._woken.set()
+        self._thread.join(timeout=10)
+
+    def want(self, digest: str) -> None:
+        """Notes that a release was asked for which is not here; never waits."""
+        if digest not in self._asked and len(self._asked) < MAX_ASKED:
+            self._asked[digest] = None
+            self._woken.set()
+
+    def warnings(self) -> tuple[str, ...]:
+        """What this controller cannot fetch, one sentence each."""
+        return tuple(trouble.said for trouble in tuple(self._troubles.values()))
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.look()
+            except DatabaseAwayError as error:
+                log.warning("releases wait because=%s", error.problem)
+            except Exception:  # the outermost loop of this thread: it goes on
+                log.exception("the release folder stumbled")
+            self._woken.wait(LOOK_S)
+            self._woken.clear()
+
+    def look(self) -> None:
+        """Fetches what lacks and may be tried now, one after the other."""
+        asked = tuple(self._asked)
+        is_open = select(RolloutRow.digest).where(RolloutRow.state.in_(OPEN))
+        needed = or_(ReleaseRow.digest.in_(is_open), ReleaseRow.digest.in_(asked))
+        here = {path.name: path.stat().st_ctime for path in self._folder.root.iterdir()}
+        with self._store.reading() as session:
+            query = select(ReleaseRow).where(needed, ReleaseRow.deleted_at.is_(None))
+            found = [wanted_of(row) for row in session.scalars(query)]
+            deleted = session.scalars(
+                select(ReleaseRow.digest).where(ReleaseRow.deleted_at.is_not(None))
+            )
+            gone = here.keys() & set(deleted)
+        for digest in asked:
+            self._asked.pop(digest, None)
+        for digest in gone:
+            if here[digest] < time.time() - FRESH_S:
+                self._folder.forget(digest)
+        missing = {wanted.digest: wanted for wanted in found if not self._folder.has(wanted.digest)}
+        for digest in self._troubles.keys() - missing.keys():
+            del self._troubles[digest]
+        for wanted in missing.values():
+            self._fetch(wanted)
+
+    def _fetch(self, wanted: Wanted) -> None:
+        before = self._troubles.get(wanted.digest)
+        if before is not None and before.source != wanted.source:
+            before = None
+        if self._stopping.is_set() or (before is not None and self._clock() < before.next_at):
+            return
+        try:
+            fetch_release(wanted, self._folder, self._trust, self._stopping.is_set)
+        except (EdgepackError, OSError) as error:
+            if not self._stopping.is_set():
+                self._note_failed(wanted, before, error)
+            return
+        self._troubles.pop(wanted.digest, None)
+        log.info("bundle=%s fetched from=%s", wanted.digest, shown_url(wanted.source))
+        self._note(wanted, f"{self._name} has fetched {wanted.title}")
+
+    def _note_failed(
+        self, wanted: Wanted, before: _Trouble | None, error: EdgepackError | OSError
+    ) -> None:
+        why = error.problem if isinstance(error, EdgepackError) else error.strerror or str(error)
+        remedy = error.remedy if isinstance(error, EdgepackError) else None
+        place = f" from {shown_url(wanted.source)}" if wanted.source else ""
+        said = f"{self._name} cannot get the files of {wanted.title}{place}: {why}"
+        said += f" ({remedy})" if remedy else ""
+        pause_s = min(2 * before.pause_s, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
+        self._troubles[wanted.digest] = _Trouble(
+            said=said,
+            source=wanted.source,
+            pause_s=pause_s,
+            next_at=self._clock() + pause_s * random.uniform(0.5, 1.0),
+        )
+        log.warning("bundle=%s not fetched because=%s", wanted.digest, why)
+        if before is None or before.said != said:
+            self._note(wanted, said)
+
+    def _note(self, wanted: Wanted, because: str) -> None:
+        entry = Entry(
+            action="release.fetch",
+            model=wanted.name,
+            digest=wanted.digest,
+            because=because,
+            numbers={"source": wanted.source},
+        )
+        with self._store.transaction() as session:
+            audit.note(session, self._store.now(), entry)

@@ -1,0 +1,131 @@
+"""Fetching a release from where it rests, by a controller that lacks its files."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from edgepack.bundle.trust import TrustPolicy
+from edgepack.errors import FleetError, TransferError
+from edgepack.fleet.database.schema import ReleaseRow
+from edgepack.fleet.documents.releases import full_title
+from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.registry.reference import SCHEME, read_reference
+from edgepack.web.urls import shown_url
+
+EXAMPLES = "oci://registry.example/models/m@sha256:…, or https://files.example/m-1.2.0.edgepack"
+LEAST_BYTES_PER_S, GRACE_S = 32 * 1024, 60.0
+"""A source that gives less, after a minute, is left for the next release, and tried again later."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A release whose files are not here, as the database has it.
+
+    Attributes:
+        digest: Its root digest.
+        name: Of its model.
+        title: What people call it.
+        source: Where it rests; "" for nowhere.
+        most_bytes: What its files have together.
+    """
+
+    digest: str
+    name: str
+    title: str
+    source: str
+    most_bytes: int
+
+
+def wanted_of(row: ReleaseRow) -> Wanted:
+    """Of a row of the database."""
+    return Wanted(
+        digest=row.digest,
+        name=row.name,
+        title=full_title(row.bundle),
+        source=row.source,
+        most_bytes=row.size_bytes + row.manifest_bytes + row.signature_bytes,
+    )
+
+
+def check_source(source: str) -> None:
+    """Refuses what is no place of a release, or holds a secret.
+
+    Raises:
+        FleetError: It is none.
+    """
+    if not source:
+        return
+    try:
+        if source.startswith(SCHEME):
+            is_good = bool(read_reference(source).digest)
+        else:
+            is_good = source.startswith(("https://", "http://")) and shown_url(source) == source
+    except TransferError:
+        is_good = False
+    if not is_good:
+        raise FleetError(
+            f"{shown_url(source)!a} is no place that the fleet can keep of a release",
+            found_in="source",
+            remedy=EXAMPLES,
+        )
+
+
+def fetch_release(
+    wanted: Wanted, folder: ReleaseFolder, trust: TrustPolicy, is_stopping: Callable[[], bool]
+) -> None:
+    """Brings the files of a release to their place, or nothing of them.
+
+    1. It has a source.
+    2. No more is fetched than was recorded, and nothing of a registry unless a trusted key signed
+       its manifest.
+    3. Every byte is verified, and the root digest is the recorded one.
+    4. It is moved to its place in one step.
+
+    Args:
+        wanted: The release.
+        folder: Where releases lie.
+        trust: Whose signatures hold.
+        is_stopping: Whether it is to end.
+
+    Raises:
+        EdgepackError: It cannot be fetched, or is not what was recorded.
+        OSError: It cannot be kept.
+    """
+    # 1.
+    if not wanted.source:
+        raise FleetError(
+            f"{wanted.title} was published as a file, so its files lie at another controller",
+            found_in=str(folder.root / wanted.digest),
+            remedy="publish it once more from where every controller can fetch it: "
+            "edgepack publish oci://… or https://…",
+        )
+    # Loaded where it is needed: few fleets fetch anything.
+    from edgepack.registry.bundles import pull
+
+    began = time.monotonic()
+
+    def go_on(done_bytes: int, _: int) -> None:
+        if is_stopping():
+            raise TransferError("the controller stops")
+        if done_bytes < LEAST_BYTES_PER_S * (time.monotonic() - began - GRACE_S):
+            raise TransferError("the source is too slow", found_in=shown_url(wanted.source))
+
+    temporary = Path(tempfile.mkdtemp(prefix="fetched-", dir=folder.incoming))
+    try:
+        # 2.
+        fetched = temporary / "bundle"
+        pull(wanted.source, fetched, trust.keys, progress=go_on, most_bytes=wanted.most_bytes)
+        # 3.
+        bundle = trust.check_folder(fetched)
+        if bundle.digest != wanted.digest:
+            raise FleetError(
+                f"another bundle lies where {wanted.title} did: {bundle.digest[:12]}",
+                found_in=shown_url(wanted.source),
+            )
+        # 4.
+        folder.place(fetched, wanted.digest)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
