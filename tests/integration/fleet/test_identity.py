@@ -1,6 +1,7 @@
 """Devices get, renew and lose their certificates: real agents on a real mosquitto, mutual TLS."""
 
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,10 +19,13 @@ from edgepack.agent.enrolment.asking import ask_for_certificate
 from edgepack.agent.enrolment.identity import load_key, make_key, make_signing_request
 from edgepack.agent.enrolment.package import read_package
 from edgepack.errors import DeviceError
+from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.enrolment.certificates import read_certificate
 from tests.integration.fleet.conftest import FleetProcess, edgepack, wait_until
 from tests.integration.fleet.test_removal import gets_in
+from tests.simulators import web_ways
 from tests.simulators.certificates import issue, make_authority, sign_until
+from tests.simulators.web_ways import Nginx
 
 DAY_S = 86400.0
 
@@ -247,3 +251,34 @@ def test_without_tls_at_the_broker_there_is_nothing_to_ask_for(
     assert agent_command("enroll", str(package), "--folder", str(etc)).returncode == 0
     with running_agent(etc / "agent.toml"):
         fleet.wait_until(lambda: is_online(fleet), "the device reports")
+
+
+def test_sources_are_set_at_the_fleet_or_for_one_device_and_bundles_come_from_there(
+    serve: Callable[..., FleetProcess], tmp_path: Path, release: Callable[..., Path]
+) -> None:
+    if missing := web_ways.missing():
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    archive = release(1)
+    (tmp_path / "files").mkdir()
+    shutil.copy(archive, tmp_path / "files/tiny-1.1.0.edgepack")
+    with Nginx(tmp_path / "nginx", tmp_path / "files") as server:
+        url = f"http://127.0.0.1:{server.port}/{{name}}-{{version}}.edgepack"
+        fleet = serve("--source", "https://files.example/{digest}", "--source", url)
+        carried = read_package(enroll(fleet, tmp_path / "one"))
+        assert carried.sources == ("https://files.example/{digest}", url)
+        fleet.client.remove_devices(["cam-1"])
+        package = enroll(fleet, tmp_path / "two", "--source", url)
+        assert read_package(package).sources == (url,)
+        etc = tmp_path / "cam-1"
+        done = agent_command("enroll", str(package), "--folder", str(etc))
+        assert done.returncode == 0, done.stderr
+        with running_agent(etc / "agent.toml"):
+            fleet.wait_until(lambda: is_online(fleet), "the device reports")
+            rollout = fleet.roll_out(archive, to=Selector(kind="group", group="g"))
+            assert fleet.wait_for(rollout, "FINISHED").counts == {"COMMITTED": 1}
+        assert [status for _, status, _ in server.answers()].count(206) > 0
+    place = ("--package", str(tmp_path / "x"), "--group", "g")
+    wrong = edgepack(fleet, "fleet", "enroll", "x", *place, "--source", "https://files.example/")
+    assert wrong.returncode == 1
+    assert "a source cannot be used: it names no bundle" in wrong.stderr
+    assert "try: --source 'https://" in wrong.stderr

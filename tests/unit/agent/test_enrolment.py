@@ -194,3 +194,58 @@ def test_a_token_goes_nowhere_where_it_can_be_read(package: Package) -> None:
             ask_for_certificate(replace(package, **changes), "")
     with pytest.raises(DeviceError, match="the authority of the fleet's https cannot be used"):
         ask_for_certificate(replace(package, enrol_at="https://f", enrol_authority="nothing"), "")
+
+
+SOURCES = ("https://files.example/{name}-{version}.edgepack", "oci://registry.example/models/m")
+
+
+def without_a_token(package: Package) -> Package:
+    return replace(package, broker="mqtt://localhost", authority="", token="", enrol_at="")
+
+
+def test_sources_of_the_package_stand_in_the_settings_in_their_order(
+    tmp_path: Path, package: Package
+) -> None:
+    path, folder = tmp_path / "cam-1.enrol", tmp_path / "etc"
+    write_package(path, replace(without_a_token(package), sources=SOURCES))
+    config = install_package(read_package(path), folder).config
+    assert tuple(source.url for source in read_config(config).transfer.sources) == SOURCES
+
+
+def test_who_enrols_again_gets_sources_that_are_new_and_keeps_those_of_its_own(
+    tmp_path: Path, package: Package
+) -> None:
+    first = replace(without_a_token(package), sources=SOURCES[:1])
+    config = install_package(first, tmp_path / "etc").config
+    config.write_text(
+        config.read_text().replace(
+            "[[transfer",
+            '[[transfer.sources]]\nurl = "https://site.example/{digest}"\n\n[[transfer',
+        )
+    )
+    again = install_package(first, tmp_path / "etc")
+    assert again.before is None
+    assert len(read_config(config).transfer.sources) == 2
+    done = install_package(replace(first, sources=SOURCES), tmp_path / "etc")
+    assert done.before is not None
+    assert "site.example" in done.before.read_text()
+    assert tuple(source.url for source in read_config(config).transfer.sources) == SOURCES
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://files.example/",
+        "https://files.example/{nmae}",
+        "ftp://files.example/{name}",
+        "oci://UPPER/{name}",
+        "{",
+        '"\n[trust]\nkeys = []\n#{name}',
+    ],
+)
+def test_a_source_that_could_never_be_used_sets_nothing_up(
+    tmp_path: Path, package: Package, url: str
+) -> None:
+    with pytest.raises(DeviceError, match="a source cannot be used"):
+        install_package(replace(without_a_token(package), sources=(url,)), tmp_path / "etc")
+    assert not (tmp_path / "etc").exists()

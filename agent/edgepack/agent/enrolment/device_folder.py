@@ -88,7 +88,7 @@ def _free(path: Path) -> Path:
 
 
 def _names_all(config: Path, settings: bytes) -> bool:
-    """Whether the settings of a folder name the broker, the files and the trust that others do."""
+    """Whether the settings of a folder name the broker, files, trust and sources that others do."""
     write_file(wanted := config.with_name(f".{CONFIG_FILE}.next"), settings)
     try:
         found, new = read_config(config), read_config(wanted)
@@ -97,8 +97,11 @@ def _names_all(config: Path, settings: bytes) -> bool:
     if found.broker is None or new.broker is None:
         return False
     names = ("url", "ca_file", "cert_file", "key_file")
-    return (found.trust.keys, found.trust.root) == (new.trust.keys, new.trust.root) and all(
-        getattr(found.broker, name) == getattr(new.broker, name) for name in names
+    urls, new_urls = ({one.url for one in of.transfer.sources} for of in (found, new))
+    return (
+        new_urls <= urls
+        and (found.trust.keys, found.trust.root) == (new.trust.keys, new.trust.root)
+        and all(getattr(found.broker, name) == getattr(new.broker, name) for name in names)
     )
 
 
@@ -126,6 +129,8 @@ def _settings(package: Package, certificate: str, trusted: list[str]) -> str:
         lines.append(f'root = "{ROOT_FILE}"')
         if package.enrol_at and not package.enrol_authority:
             lines.append(f"metadata = {_quoted(package.enrol_at.rstrip('/') + METADATA_PATH)}")
+    for source in package.sources:
+        lines += ["", "[[transfer.sources]]", f"url = {_quoted(source)}"]
     return "\n".join([*lines, ""])
 
 

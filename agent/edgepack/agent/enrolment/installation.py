@@ -55,7 +55,7 @@ def install_package(
 ) -> Installed:
     """Sets up a device.
 
-    1. The folder is new, or holds the settings of this very device.
+    1. The folder is new, or holds the settings of this very device; sources can be used.
     2. The key is made here where the package has none, and noted before anybody is asked.
     3. The certificate comes from the package or the fleet, and is judged.
     4. All is written, and what was noted goes.
@@ -67,11 +67,12 @@ def install_package(
         wall: Clock, seconds since the epoch.
 
     Raises:
-        DeviceError: The folder is another device's or cannot be written, the fleet gives no
-            certificate, or what it gives is not this device's.
+        DeviceError: The folder is another device's or cannot be written, a source is none, the
+            fleet gives no certificate, or what it gives is not this device's.
     """
     # 1.
     _check_same_device(package, folder / CONFIG_FILE)
+    _check_sources(package)
     is_made_here = bool(package.token)
     try:
         # 2.
@@ -112,6 +113,14 @@ def _check_same_device(package: Package, config: Path) -> None:
             found_in=str(config),
             remedy="name another with --folder",
         )
+
+
+def _check_sources(package: Package) -> None:
+    if package.sources:
+        # Loaded where it is needed: urllib3 takes 0.06 s and 14 MB.
+        from edgepack.agent.transfer.configured import check_urls
+
+        check_urls(package.sources)
 
 
 def _next_key(folder: Path) -> ec.EllipticCurvePrivateKey:

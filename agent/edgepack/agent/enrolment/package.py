@@ -31,6 +31,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
         authority: PEM of the fleet's certificate authority; "" where the broker has no TLS.
         root: The fleet's TUF root metadata.
         certificate, key: PEM of both, where they were made for it; else "".
+        sources: URLs of what has bundles beside the broker, as its settings name them. Since 1.1.
         enrol_at: URL of the fleet, which gives a certificate for a key that is made here; else "".
         enrol_authority: PEM of whose certificates are believed there; "" for this machine's.
         token: What it shows there: once, and for this device alone.
@@ -46,13 +47,14 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     root: str = ""
     certificate: str = ""
     key: str = ""
+    sources: tuple[str, ...] = ()
     enrol_at: str = ""
     enrol_authority: str = ""
     token: str = ""
     expires_at: Moment | None = None
 
 
-_PACKAGES = Format("enrolment package", Package, Version(1, 0))
+_PACKAGES = Format("enrolment package", Package, Version(1, 1))
 
 
 def check_free(path: Path) -> None:

@@ -1,5 +1,6 @@
 """The sources that the settings name."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from edgepack.agent.config import SourceConfig
@@ -31,6 +32,16 @@ def check_source(source: SourceConfig) -> None:
             found_in=f"transfer.sources: {shown_url(source.url)}",
             remedy='url = "https://files.example.com/{name}-{version}.edgepack"',
         ) from error
+
+
+def check_urls(urls: Iterable[str]) -> None:
+    """Refuses sources that have nothing but a URL, where one could never be used.
+
+    Raises:
+        DeviceError: See `check_source`.
+    """
+    for url in urls:
+        check_source(SourceConfig(url=url))
 
 
 def open_source(source: SourceConfig) -> Source:

@@ -1,6 +1,6 @@
 """What a `FleetClient` does to take devices in, and to end their certificates."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from edgepack.fleet.documents.devices import (
     Revocations,
 )
 from edgepack.fleet.documents.fleet import FleetInfo
+from edgepack.fleet.enrolment.device_sources import check_sources
 
 MAX_CERTIFICATE_BYTES = 64 * 1024
 TOKEN_S = 24 * 3600.0
@@ -100,6 +101,7 @@ class EnrolmentMethods:
         state_dir: str | Path = DEFAULT_STATE_DIR,
         labels: Mapping[str, str] | None = None,
         replace: bool = False,
+        sources: Sequence[str] = (),
     ) -> EnrolledDevice:
         """Takes a device into the fleet and writes the folder that it is set up from.
 
@@ -115,13 +117,15 @@ class EnrolmentMethods:
             labels: Its first labels, by key.
             replace: Whether an id that is enrolled already shall get new credentials, which ends
                 those that it has.
+            sources: URLs where it fetches bundles before it asks the broker; those that the fleet
+                serves with where none are named.
 
         Returns:
             What the device was enrolled as, and where its settings lie.
 
         Raises:
             FleetError: A name is impossible, the id is enrolled already, the fleet trusts no key
-                yet, or the folder holds settings already or cannot be written.
+                yet, a source is none, or the folder holds settings already or cannot be written.
 
         Example:
             ```python
@@ -129,10 +133,11 @@ class EnrolmentMethods:
             ```
         """
         folder = Path(folder)
+        check_sources(sources)
         with _as_fleet_error():
             check_unused(folder)
         request = self._request(device, group, labels, replace=replace)
-        package = self._enroll(request, Path(state_dir))
+        package = self._enroll(request, Path(state_dir), sources)
         key = load_key(package.key.encode(), "the new key") if package.key else make_key()
         with _as_fleet_error():
             config, _ = write_device_folder(folder, package, package.certificate, key)
@@ -150,6 +155,7 @@ class EnrolmentMethods:
         state_dir: str | Path = DEFAULT_STATE_DIR,
         labels: Mapping[str, str] | None = None,
         replace: bool = False,
+        sources: Sequence[str] = (),
     ) -> PackagedDevice:
         """Takes a device into the fleet and writes the one file that it is set up from.
 
@@ -169,13 +175,15 @@ class EnrolmentMethods:
             labels: Its first labels, by key.
             replace: Whether an id that is enrolled already shall get new credentials, which ends
                 those that it has.
+            sources: URLs where it fetches bundles before it asks the broker; those that the fleet
+                serves with where none are named.
 
         Returns:
             What the device was enrolled as, and where the file lies.
 
         Raises:
             FleetError: A name is impossible, the id is enrolled already, the fleet trusts no key
-                yet, the file cannot be written, or `enrol_at` is no such URL.
+                yet, the file cannot be written, or `enrol_at` or a source is no such URL.
 
         Example:
             ```python
@@ -186,6 +194,7 @@ class EnrolmentMethods:
             ```
         """
         package = Path(package)
+        check_sources(sources)
         with _as_fleet_error():
             check_free(package)
             if enrol_at:
@@ -194,7 +203,7 @@ class EnrolmentMethods:
         request = self._request(device, group, labels, replace=replace)
         if enrol_at:
             request = msgspec.structs.replace(request, token_valid_s=valid_s)
-        made = self._enroll(request, Path(state_dir))
+        made = self._enroll(request, Path(state_dir), sources)
         if made.token:
             made = msgspec.structs.replace(made, enrol_at=enrol_at, enrol_authority=authority)
         with _as_fleet_error():
@@ -208,7 +217,7 @@ class EnrolmentMethods:
     ) -> EnrollRequest:
         return EnrollRequest(device=device, group=group, labels=dict(labels or {}), replace=replace)
 
-    def _enroll(self, request: EnrollRequest, state_dir: Path) -> Package:
+    def _enroll(self, request: EnrollRequest, state_dir: Path, sources: Sequence[str]) -> Package:
         """Enrols a device; its key is made here, unless it gets a token to use with its own."""
         key = None
         is_tls = self._connection.get("/v1/info", FleetInfo).broker_is_tls
@@ -223,6 +232,7 @@ class EnrolmentMethods:
             broker=told.broker,
             state_dir=str(state_dir.absolute()),
             trusted_keys=told.trusted_keys,
+            sources=tuple(sources) or told.sources,
             authority=told.authority,
             root=told.root,
             certificate=told.certificate,

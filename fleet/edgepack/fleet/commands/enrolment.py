@@ -49,6 +49,14 @@ MAX_TOKEN_HOURS = 720
     help="Hours in which it must come there.",
 )
 @click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="URL",
+    help="Where it fetches bundles before it asks the broker, instead of what the fleet serves "
+    "with; repeatable.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -71,6 +79,7 @@ def enroll(
     enrol_at: str,
     enrol_ca: Path | None,
     valid_hours: float,
+    sources: tuple[str, ...],
     output: Path | None,
     state_dir: Path,
     data: Path,
@@ -86,6 +95,7 @@ def enroll(
     Example:
       edgepack fleet enroll cam-7 --group cameras --label site=berlin
       edgepack fleet enroll cam-8 --group cameras --enrol-at https://fleet.example:8600
+      edgepack fleet enroll cam-9 --group cameras --source oci://registry.example/models/m
       edgepack-agent enroll cam-7.enrol
     """
     client = FleetClient(url, data=data)
@@ -100,6 +110,7 @@ def enroll(
             replace=replace,
             folder=output,
             state_dir=state_dir,
+            sources=sources,
         )
         print_result(
             folder,
@@ -117,6 +128,7 @@ def enroll(
         state_dir=state_dir,
         labels=labels,
         replace=replace,
+        sources=sources,
     )
     print_result(made, as_json, _packaged)
     if enrol_at and made.expires_at is None:

@@ -109,6 +109,14 @@ if TYPE_CHECKING:
     help="What may be sent of bundles a second, to all devices together, as 20MB/s; or by the hour "
     "of this machine: 08:00-18:00=2MB/s,50MB/s. No limit when not given.",
 )
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="URL",
+    help="Where devices that are enrolled from now on fetch bundles before they ask the broker: "
+    "https:// with words in braces, such as {name}-{version}.edgepack, or oci://; repeatable.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log every transition.")
 def serve(
     data: Path,
@@ -131,6 +139,7 @@ def serve(
     certificate_days: int,
     bandwidth: Bandwidth,
     oidc: Path | None,
+    sources: tuple[str, ...],
     verbose: bool,
 ) -> None:
     """Run controller, depot and API, and a broker when none is named, until Ctrl-C.
@@ -209,6 +218,7 @@ def serve(
             certificate_days=certificate_days,
             bandwidth=bandwidth,
             oidc=oidc,
+            device_sources=sources,
         ),
         dashboard_routes,
         ready,

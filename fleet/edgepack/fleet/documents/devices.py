@@ -41,12 +41,14 @@ class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
         root: The fleet's TUF root metadata; "" from a fleet that has none.
         token: By which it gets its certificate itself; "" where none was asked for.
         expires_at: When that token is over, seconds since the epoch.
+        sources: URLs of what has bundles beside the broker.
     """
 
     device: str
     tenant: str
     broker: str
     trusted_keys: tuple[str, ...]
+    sources: tuple[str, ...] = ()
     certificate: str = ""
     authority: str = ""
     root: str = ""

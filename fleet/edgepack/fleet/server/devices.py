@@ -177,6 +177,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
             tenant=self.tenant,
             broker=self.broker_url,
             trusted_keys=tuple(public_pem(key).decode() for key in self.trust.keys),
+            sources=self.device_sources,
             certificate=certificate,
             authority=ca.pem if ca is not None else "",
             root=self.repository.state.root.to_bytes().decode(),

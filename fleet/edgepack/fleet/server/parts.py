@@ -22,10 +22,12 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         by: Who asks, as the audit log names them; `msgspec.structs.replace` gives the fleet as
             somebody else sees it.
         certificate_days: How long the certificates last that devices get.
+        device_sources: What has bundles beside the broker, as devices that are enrolled get it.
     """
 
     by: str = "token"
     certificate_days: int = CERTIFICATE_DAYS
+    device_sources: tuple[str, ...] = ()
     name: str
     tenant: str
     broker_url: str

@@ -29,6 +29,7 @@ from edgepack.fleet.database.lease import make_holder
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS, Authority
+from edgepack.fleet.enrolment.device_sources import check_sources
 from edgepack.fleet.oidc.provider import Provider
 from edgepack.fleet.oidc.settings import read_settings
 from edgepack.fleet.releases.cache import ReleaseCache
@@ -74,6 +75,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         lease_s: Of several controllers on a PostgreSQL another one leads so long after the leader
             died.
         bandwidth: What the depot may send a second.
+        device_sources: URLs of what has bundles beside the broker: devices that are enrolled from
+            now on ask there first.
         oidc: TOML file about the OpenID Connect provider that people log in at; None for none.
     """
 
@@ -96,6 +99,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 5.0
     certificate_days: int = CERTIFICATE_DAYS
     bandwidth: Bandwidth = UNLIMITED
+    device_sources: tuple[str, ...] = ()
     oidc: Path | None = None
 
 
@@ -173,6 +177,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
             "--auto-enroll would take in any device that reaches a shared broker",
             remedy="edgepack fleet enroll DEVICE --group GROUP -o FOLDER",
         )
+    check_sources(settings.device_sources)
     folder = DataFolder(settings.data)
     place = take_place(folder, settings.database, stack)
     name = folder.controller(place)
@@ -243,6 +248,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         broker_url=access.url,
         broker_is_tls=access.is_tls,
         certificate_days=settings.certificate_days,
+        device_sources=settings.device_sources,
         folder=folder,
         trust=trust,
         store=store,
