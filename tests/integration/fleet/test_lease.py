@@ -164,6 +164,7 @@ def test_a_follower_takes_down_telemetry_alone_and_says_nothing(
         depot=world.depot,
         metadata=world.metadata,
         sign=world.controller_sign,
+        is_released=lambda _: True,
         auto_enroll=False,
         lead=elected(stores, "b"),
     )

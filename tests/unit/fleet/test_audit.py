@@ -67,8 +67,8 @@ def test_a_silence_and_an_aborting_breach_are_told(world: World) -> None:
     world.enroll("a")
     name = world.start(deadline_s=20.0, on_breach="abort")
     with world.store.transaction() as session:
-        steps.step(session, 10.0)
-        steps.step(session, 100.0)
+        steps.step(session, 10.0, lambda _: True)
+        steps.step(session, 100.0, lambda _: True)
     entries = log_of(world, rollout=name)
     assert [entry.action for entry in entries][2:] == [
         "rollout.silent",

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from edgepack.fleet.database import measurements
+from edgepack.fleet.database import audit, measurements
 from edgepack.fleet.database.measurements import AWAITED, Sample, WaveSums
 from edgepack.fleet.database.measures import FULL_INFERENCES, Told
 from edgepack.fleet.database.schema import MeasurementRow
@@ -238,6 +238,44 @@ def test_a_breach_can_roll_everybody_back(world: World) -> None:
     assert world.view(name).counts == {"RECALLED": 5}
     world.look()
     assert {world.orders(device)[-1].bundle for device in devices} == {OLD}
+
+
+def breach_with_a_rollback(world: World, devices: str, **changes: Any) -> str:
+    prepare(world, devices)
+    name = world.start(on_breach="rollback", **changes)
+    world.look()
+    for device in devices:
+        commit(world, device)
+        world.hear(device, window(NEW, 2.0, 10.4), "telemetry")
+    world.look()
+    return name
+
+
+def test_a_breach_orders_nobody_to_go_back_to_what_was_withdrawn_and_waits_for_a_person(
+    world: World,
+) -> None:
+    world.withdrawn = {OLD}
+    name = breach_with_a_rollback(world, "abcde")
+    view = world.view(name)
+    assert (view.state, view.counts) == ("PAUSED", {"COMMITTED": 5})
+    why = f"5 devices cannot go back: digits 1.0.0 ({'01' * 6}), which it ran before, was withdrawn"
+    assert view.because.startswith("p95 of ")
+    assert view.because.endswith(f"; {why}")
+    assert {world.orders(device)[-1].bundle for device in "abcde"} == {NEW}
+    with world.store.reading() as session:
+        entry = audit.entries(session, audit.Wanted(action="rollout.breach"), 10)[0]
+    assert (entry.because, entry.actor) == (view.because, "gate p95")
+    assert entry.numbers["on_breach"] == "rollback"
+
+
+def test_a_hardware_class_that_cannot_go_back_is_held_where_it_is(world: World) -> None:
+    world.withdrawn = {OLD}
+    name = breach_with_a_rollback(world, "abcde", split_by="hardware")
+    view = world.view(name)
+    assert view.counts == {"COMMITTED": 5}
+    assert all("was withdrawn" in held for held in view.held.values())
+    assert len(view.held) == 1
+    assert {world.orders(device)[-1].bundle for device in "abcde"} == {NEW}
 
 
 def test_sums_are_what_a_recount_gives_whatever_is_told(world: World) -> None:

@@ -88,7 +88,7 @@ def test_a_rollout_begins_when_it_is_time(world: World) -> None:
     assert not world.orders("a")
     assert world.view(name).waits_for.startswith("its start, 20")
     with world.store.transaction() as session:
-        publications = steps.step(session, start + 1).publications
+        publications = steps.step(session, start + 1, lambda _: True).publications
     assert [publication.device for publication in publications] == ["a"]
 
 
@@ -102,7 +102,7 @@ def test_devices_are_offered_it_while_the_window_is_open_where_they_are(world: W
     for hour in range(24):
         with world.store.transaction() as session:
             now = (moment + timedelta(hours=hour)).timestamp()
-            publications = steps.step(session, now).publications
+            publications = steps.step(session, now, lambda _: True).publications
         seen |= {publication.device: hour for publication in publications}
     assert seen == {"c": 0, "b": 5, "a": 15}
     assert world.view(name).waits_for == ""

@@ -59,6 +59,7 @@ class World:
         self._folder, self._url = folder, url or f"sqlite:///{folder / 'fleet.db'}"
         self.store: Store = open_store(self._url)
         self.inbox = Inbox("t")
+        self.withdrawn: set[BundleRef] = set()
         self.published: list[tuple[str, bytes]] = []
         self.sent: list[tuple[str, bytes]] = []
         self.depot = Depot(
@@ -79,6 +80,7 @@ class World:
             depot=self.depot,
             metadata=self.metadata,
             sign=self.controller_sign,
+            is_released=lambda bundle: bundle not in self.withdrawn,
             open_authority=lambda: Authority(folder / "pki"),
             auto_enroll=auto_enroll,
             gathering=Gathering(idle_s=0.0, rolling_s=0.0, idle_step_s=idle_step_s),

@@ -31,6 +31,7 @@ from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.rollouts import steps
+from edgepack.fleet.rollouts.rollback import IsReleased
 from edgepack.wire import topics
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class Controller:
         depot: Sends chunks.
         metadata: Looks after what the image repository says.
         sign: Signs what a device shall run: the device and the encoded `Desired`.
+        is_released: Says of a release whether devices take it.
         open_authority: Opens who signs devices' certificates; None where they have none.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
         lead: Whether this controller leads.
@@ -112,6 +114,7 @@ class Controller:
         depot: Depot,
         metadata: MetadataKeeper,
         sign: Callable[[str, bytes], bytes],
+        is_released: IsReleased,
         open_authority: Callable[[], Authority] | None = None,
         auto_enroll: bool,
         lead: Lead = Sole(),  # noqa: B008 (it cannot be changed)
@@ -123,6 +126,7 @@ class Controller:
         self._inbox = inbox
         self._broker, self._lead = broker, lead
         self._depot, self._metadata, self._sign = depot, metadata, sign
+        self._is_released = is_released
         self._renewals = Renewals(
             open_authority,
             lambda device, why: inbox.quotas.note_dropped(device, "certificate not renewed", why),
@@ -217,7 +221,7 @@ class Controller:
         self._metadata.turn(time.monotonic())
         # 2.
         with self._leading() as session:
-            publications, running = steps.step(session, now)
+            publications, running = steps.step(session, now, self._is_released)
             left = unsent.read(session)
             if now - self._forgot_at >= FORGET_S:
                 self._forgot_at = now

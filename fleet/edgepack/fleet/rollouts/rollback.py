@@ -33,10 +33,11 @@ from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import MAX_EXAMPLES, open_rollouts
 from edgepack.fleet.rollouts.settings import check_numbers
 from edgepack.fleet.rollouts.waves import divide, keys_of, parse_waves
-from edgepack.text import natural_order
+from edgepack.text import counted, natural_order
 from edgepack.wire.messages import BundleRef
 
 _ROLLOUT = re.compile(r"r\d+")
+_WITHDRAWN = ", which it ran before, was withdrawn"
 
 IsReleased = Callable[[BundleRef], bool]
 """Whether the image repository lists a bundle: devices take back nothing that was withdrawn."""
@@ -121,24 +122,53 @@ def rollback(
     return tuple(started), publications
 
 
+class WayBack(NamedTuple):
+    """Where the devices that committed a rollout's release go back to.
+
+    Attributes:
+        going: By digest of the release that they go back to: the devices.
+        withdrawn: How many stay since the release that they would go back to was withdrawn, and
+            which it was; "" where none does.
+    """
+
+    going: dict[str, list[Candidate]]
+    withdrawn: str
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody can go back, as what was before was withdrawn."""
+        return bool(self.withdrawn) and not self.going
+
+
+def find_way_back(
+    session: Session, rollout: RolloutRow, is_released: IsReleased, name: str | None
+) -> WayBack:
+    """Looks where devices of a hardware class go back to; None are all that committed."""
+    release = session.get_one(ReleaseRow, rollout.digest)
+    rows = committed_candidates(session, rollout.number, Asked(release.name), name)
+    going, staying = _divide(session, release, rows, rollout, is_released)
+    withdrawn = [
+        f"{counted(len(rows), 'device')} cannot go back: {because}"
+        for because, rows in staying.items()
+        if because.endswith(_WITHDRAWN)
+    ]
+    return WayBack(going, "; ".join(withdrawn))
+
+
 def take_back(
-    session: Session, rollout: RolloutRow, *, because: str, now: float
+    session: Session, rollout: RolloutRow, way: WayBack, *, because: str, now: float
 ) -> tuple[Publication, ...]:
-    """Ends a rollout that breached a gate, and leads all that committed back at once."""
+    """Ends a rollout that breached a gate, and leads all that can go back at once."""
     release = session.get_one(ReleaseRow, rollout.digest)
     publications = execution.abort(session, rollout, because=because, now=now)
-    rows = committed_candidates(session, rollout.number, Asked(release.name))
-    going, _ = _divide(session, release, rows, rollout)
-    _lead_back(session, release, going, _at_once(rollout), now)
+    _lead_back(session, release, way.going, _at_once(rollout), now)
     return publications
 
 
-def take_back_class(session: Session, rollout: RolloutRow, name: str, now: float) -> None:
-    """Leads the devices of a hardware class back that committed a rollout's release; it goes on."""
+def take_back_class(session: Session, rollout: RolloutRow, way: WayBack, now: float) -> None:
+    """Leads devices of a hardware class back, while the rollout goes on."""
     release = session.get_one(ReleaseRow, rollout.digest)
-    rows = committed_candidates(session, rollout.number, Asked(release.name), name)
-    going, _ = _divide(session, release, rows, rollout)
-    _lead_back(session, release, going, _at_once(rollout), now)
+    _lead_back(session, release, way.going, _at_once(rollout), now)
 
 
 def _at_once(rollout: RolloutRow) -> RolloutSettings:
@@ -202,7 +232,7 @@ def _divide(
     release: ReleaseRow,
     rows: Iterable[Candidate],
     ended: RolloutRow | None,
-    is_released: IsReleased = lambda _: True,
+    is_released: IsReleased,
 ) -> tuple[dict[str, list[Candidate]], dict[str, list[Candidate]]]:
     """Devices by the release that they go back to, and by the reason why they cannot."""
     others = open_rollouts(session, release.name)
@@ -223,7 +253,7 @@ def _divide(
         elif not _is_held(session, kept):
             staying[f"the fleet does not hold {full_title(kept)}, which it ran before"].append(row)
         elif not is_released(kept):
-            staying[f"{full_title(kept)}, which it ran before, was withdrawn"].append(row)
+            staying[f"{full_title(kept)}{_WITHDRAWN}"].append(row)
         else:
             going[kept.digest].append(row)
     return going, staying

@@ -20,6 +20,7 @@ from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.rollouts import counting, execution, judgement, rollback, rules
 from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back
+from edgepack.fleet.rollouts.rollback import IsReleased, WayBack, find_way_back
 from edgepack.fleet.rollouts.windows import closed_zones
 from edgepack.text import counted
 
@@ -39,8 +40,14 @@ class Step(NamedTuple):
     running: int
 
 
-def step(session: Session, now: float) -> Step:
-    """Carries out what the rules decide for every rollout that is not over."""
+def step(session: Session, now: float, is_released: IsReleased) -> Step:
+    """Carries out what the rules decide for every rollout that is not over.
+
+    Args:
+        session: The transaction.
+        now: Seconds since the epoch.
+        is_released: Says of a release that devices would go back to whether they take it.
+    """
     publications: list[Publication] = []
     _end_unprepared(session, now)
     query = select(RolloutRow).where(RolloutRow.state.in_(("RUNNING", "PAUSED")))
@@ -52,7 +59,7 @@ def step(session: Session, now: float) -> Step:
         if decision is None:
             rollout.waits_for = ""
         else:
-            publications += _carry_out(session, rollout, decision, judged, now)
+            publications += _carry_out(session, rollout, decision, judged, now, is_released)
     running = sum(rollout.state == "RUNNING" for rollout in rollouts)
     return Step(tuple(publications), running)
 
@@ -89,6 +96,7 @@ def _carry_out(
     decision: rules.Decision,
     judged: judgement.Judgement,
     now: float,
+    is_released: IsReleased,
 ) -> tuple[Publication, ...]:
     match decision:
         case rules.Offer(wave=wave, devices=count):
@@ -110,7 +118,7 @@ def _carry_out(
                 rollout.evidence_since = now
             rollout.waits_for = _tell(rollout, reason)
         case rules.Breach():
-            return _breach(session, rollout, decision, now)
+            return _breach(session, rollout, decision, now, is_released)
         case rules.Stop(because=because):
             execution.change(session, rollout, "stop", because, now, _said(judged.views))
         case rules.Finish(because=because):
@@ -147,26 +155,44 @@ def _said(views: tuple[GateView, ...]) -> Numbers:
 
 
 def _breach(
-    session: Session, rollout: RolloutRow, breach: rules.Breach, now: float
+    session: Session,
+    rollout: RolloutRow,
+    breach: rules.Breach,
+    now: float,
+    is_released: IsReleased,
 ) -> tuple[Publication, ...]:
-    """Does what the plan says of a breach: to all devices, or to those of a hardware class."""
+    """Does what the plan says of a breach: to all devices, or to those of a hardware class.
+
+    Where nobody can go back, since devices refuse the release before, it pauses for a person.
+    """
     numbers = {**breach.numbers, "on_breach": breach.action}
+    way: WayBack | None = None
+    if breach.action == "rollback":
+        way = find_way_back(session, rollout, is_released, breach.hardware_class)
+        breach = msgspec.structs.replace(
+            breach,
+            action="pause" if way.is_closed else "rollback",
+            because="; ".join(filter(None, (breach.because, way.withdrawn))),
+        )
     actor = f"gate {breach.gate}"
     note_act(session, rollout, "rollout.breach", breach.because, numbers, now, actor)
     if breach.hardware_class is not None:
-        return _hold(session, rollout, breach, breach.hardware_class, now)
-    match breach.action:
-        case "pause":
-            execution.change(session, rollout, "breach", breach.because, now)
-            return ()
-        case "abort":
-            return execution.abort(session, rollout, because=breach.because, now=now)
-        case "rollback":
-            return rollback.take_back(session, rollout, because=breach.because, now=now)
+        return _hold(session, rollout, breach, breach.hardware_class, way, now)
+    if breach.action == "pause":
+        execution.change(session, rollout, "breach", breach.because, now)
+        return ()
+    if way is None:
+        return execution.abort(session, rollout, because=breach.because, now=now)
+    return rollback.take_back(session, rollout, way, because=breach.because, now=now)
 
 
 def _hold(
-    session: Session, rollout: RolloutRow, breach: rules.Breach, name: str, now: float
+    session: Session,
+    rollout: RolloutRow,
+    breach: rules.Breach,
+    name: str,
+    way: WayBack | None,
+    now: float,
 ) -> tuple[Publication, ...]:
     """Holds a hardware class back, while the others go on."""
     held = msgspec.json.decode(rollout.held, type=dict[str, str]) | {name: breach.because}
@@ -178,6 +204,6 @@ def _hold(
     assignments.withdraw_waiting(session, rollout.number, now, name)
     parts = assignments.of_rollout(session, rollout.number, execution.OPEN, name)
     publications = send_back(session, rollout, parts, now)
-    if breach.action == "rollback":
-        rollback.take_back_class(session, rollout, name, now)
+    if way is not None:
+        rollback.take_back_class(session, rollout, way, now)
     return publications

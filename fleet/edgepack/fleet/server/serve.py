@@ -223,6 +223,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
             repository, settings.tenant, publish=broker.publish_retained, send=broker.publish
         ),
         sign=Director(repository, settings.tenant).sign,
+        is_released=repository.is_listed,
         open_authority=(
             partial(Authority, folder.pki, certificate_days=settings.certificate_days)
             if access.is_tls
