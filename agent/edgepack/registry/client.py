@@ -234,7 +234,7 @@ class Registry:
             content = read_body(answer, MAX_ANSWER_BYTES, shown_url(realm))
         try:
             found = msgspec.json.decode(content, type=_Token)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise TransferError(
                 "the server of tokens gave none", found_in=shown_url(realm)
             ) from error
@@ -277,7 +277,7 @@ def _reason(answer: Answer) -> str:
     """What a registry says of its refusal, made harmless; "" when it says nothing."""
     try:
         said = msgspec.json.decode(answer.read1(64 * 1024) or b"{}", type=_Errors)
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
         return ""
     texts = [one.message or one.code for one in said.errors]
     return printable(f": {'; '.join(texts)}"[:_SAID_BYTES]) if texts else ""

@@ -4,7 +4,6 @@ import base64
 import io
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,6 @@ from edgepack.bundle.signature import verify_envelope
 from edgepack.errors import (
     BundleError,
     DeviceError,
-    EdgepackError,
     FleetError,
     TransferError,
     TrustError,
@@ -69,26 +67,10 @@ from tests.simulators.repository import MemoryCache, RepositoryWorld
 from tests.simulators.trusting_device import TENANT, TrustingDevice, wants, word
 from tests.simulators.world import World
 from tests.unit.agent.test_daemon import MemoryPublisher, make_daemon
+from tests.unit.untrusted.table import Parser, Read
+from tests.unit.untrusted.web_parsers import web_parsers
 
 COMPAT = Path(__file__).parents[2] / "compat"
-Read = Callable[[bytes], object]
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Parser:
-    """One parser.
-
-    Attributes:
-        name: For people.
-        seeds: Valid inputs.
-        read: Reads bytes.
-        errors: What it may raise; nothing else, and nothing where it is empty.
-    """
-
-    name: str
-    seeds: tuple[bytes, ...]
-    read: Read
-    errors: tuple[type[EdgepackError] | type[OSError], ...]
 
 
 def all_parsers(folder: Path) -> Iterator[Parser]:
@@ -107,6 +89,7 @@ def all_parsers(folder: Path) -> Iterator[Parser]:
     yield from _of_metadata(folder, bundle)
     yield from _of_state(folder)
     yield from _of_registries(folder, bundle)
+    yield from web_parsers(folder)
 
 
 def _in_file(path: Path, read: Callable[[Path], object]) -> Read:

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.simulators.mutations import mutated
-from tests.unit.untrusted.parsers import Parser, all_parsers
+from tests.unit.untrusted.parsers import all_parsers
+from tests.unit.untrusted.table import Parser
 
 pytestmark = pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 
@@ -45,6 +46,11 @@ NAMES = (
     *("state: capture settings",),
     *("state: note of a download", "state: verdicts", "state: place of the key"),
     *("state: latency file", "artifact", "reference", "docker's settings"),
+    *("answer of a webhook", "provider's word of itself", "provider's keys"),
+    *("provider's answer with a token", "ID token", "claims that the provider signed"),
+    *("ranges of a source", "file of a web server"),
+    *("token of a registry", "reasons of a registry", "challenge of a registry"),
+    *("handshake of a WebSocket", "frames of a WebSocket"),
 )
 
 

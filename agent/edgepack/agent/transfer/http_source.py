@@ -29,10 +29,17 @@ class HttpSource:
         title: What a person knows it by.
         ask: Gives the answer for a URL and headers.
         close: Ends the connections that `ask` has.
+        retry_s: See `RETRY_S`.
     """
 
-    def __init__(self, title: str, ask: AskAt, close: Callable[[], None]) -> None:
-        self._title = title
+    def __init__(
+        self,
+        title: str,
+        ask: AskAt,
+        close: Callable[[], None],
+        retry_s: Sequence[float] = RETRY_S,
+    ) -> None:
+        self._title, self._retry_s = title, retry_s
         self._ask_at, self._close = ask, close
         self._ended = threading.Event()
 
@@ -58,11 +65,11 @@ class HttpSource:
             self._close()
 
     def _read_remote(self, remote: Remote) -> Iterator[Chunk]:
-        pieces, waits = deque(remote.pieces), list(RETRY_S)
+        pieces, waits = deque(remote.pieces), list(self._retry_s)
         while pieces and not self._ended.is_set():
             try:
                 for chunk in self._ask(remote, pieces):
-                    waits = list(RETRY_S)
+                    waits = list(self._retry_s)
                     yield chunk
             except WebError as error:
                 if error.is_final or not waits:

@@ -47,5 +47,5 @@ def fetch(
         raise FleetError("the provider's answer is too long", found_in=url)
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FleetError("the provider's answer is no JSON object", found_in=url) from error

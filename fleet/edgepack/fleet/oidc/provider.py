@@ -37,6 +37,8 @@ MAX_TOKEN = 20_000
 MAX_NAME = 100
 
 MAX_KEYS = 20
+LEAST_RSA_BITS = 2048
+"""RFC 7518 asks for as many."""
 
 Fetch = Callable[..., dict[str, Any]]
 Key = RSAKey | ECKey
@@ -270,7 +272,18 @@ def _read_keys(found: list[Any]) -> Sequence[Key]:
     kinds: dict[Any, type[Key]] = {"RSA": RSAKey, "EC": ECKey}
     keys: list[Key] = []
     for one in found[:MAX_KEYS]:
-        if isinstance(one, dict) and one.get("use", "sig") == "sig" and one.get("kty") in kinds:
+        if isinstance(one, dict) and one.get("use", "sig") == "sig" and not _is_weak(one):
             with suppress(JoseError, ValueError, TypeError, KeyError):
                 keys.append(kinds[one["kty"]].import_key(one))
     return keys
+
+
+def _is_weak(key: dict[str, Any]) -> bool:
+    """Whether it is an RSA key that is too short to be believed, or none at all."""
+    if key.get("kty") != "RSA":
+        return False
+    try:
+        modulus = base64.urlsafe_b64decode(f"{key['n']}==")
+    except (KeyError, ValueError):
+        return True
+    return int.from_bytes(modulus).bit_length() < LEAST_RSA_BITS

@@ -1,0 +1,67 @@
+"""A server on loopback that answers with bytes as they are, and hangs up."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+Answer = Callable[[bytes], bytes]
+"""Gives what is answered to a request, its head and body."""
+
+
+class AnyAnswer:
+    """Listens as long as the process lives, or until `close`.
+
+    Attributes:
+        answer: What it says; may be changed at any time.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                opened, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(opened,), daemon=True).start()
+
+    def _serve(self, opened: socket.socket) -> None:
+        with opened, contextlib.suppress(OSError):
+            opened.settimeout(10)
+            opened.sendall(self.answer(read_request(opened)))
+            opened.shutdown(socket.SHUT_WR)
+            while opened.recv(65536):
+                pass
+
+
+def read_request(opened: socket.socket) -> bytes:
+    """Head and body of a request."""
+    request = b""
+    while b"\r\n\r\n" not in request:
+        request += _more(opened)
+    head, _, body = request.partition(b"\r\n\r\n")
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    length = int(lengths[0].split(b":")[1]) if lengths else 0
+    while len(body) < length:
+        body += _more(opened)
+    return head + b"\r\n\r\n" + body
+
+
+def _more(opened: socket.socket) -> bytes:
+    if not (piece := opened.recv(65536)):
+        raise OSError("it hung up")
+    return piece
+
+
+def http_answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+    """A whole answer of HTTP."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
