@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -415,9 +415,16 @@ def ejabberd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster.stop()
 
 
+class TlsBroker(NamedTuple):
+    """A mosquitto that was set up by `edgepack fleet broker-config`."""
+
+    url: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+
 @pytest.fixture
-def tls_fleet(serve: Callable[..., FleetProcess], tmp_path: Path) -> Iterator[FleetProcess]:
-    """A fleet on a mosquitto that was set up by `edgepack fleet broker-config`."""
+def tls_broker(tmp_path: Path) -> Iterator[TlsBroker]:
     port = free_port()
     folder = tmp_path / "broker"
     done = subprocess.run(
@@ -435,11 +442,17 @@ def tls_fleet(serve: Callable[..., FleetProcess], tmp_path: Path) -> Iterator[Fl
     config = Path(written["config"])
     config.write_text(config.read_text() + f"user {os.environ.get('USER', 'root')}\n")
     broker = run_mosquitto(config, port)
-    fleet = serve("--broker", written["broker"])
-    fleet.broker, fleet.broker_folder = broker, folder
-    yield fleet
+    yield TlsBroker(written["broker"], folder, broker)
     broker.terminate()
     broker.wait(10)
+
+
+@pytest.fixture
+def tls_fleet(serve: Callable[..., FleetProcess], tls_broker: TlsBroker) -> FleetProcess:
+    """A fleet on such a mosquitto."""
+    fleet = serve("--broker", tls_broker.url)
+    fleet.broker, fleet.broker_folder = tls_broker.process, tls_broker.folder
+    return fleet
 
 
 def edgepack(fleet: FleetProcess, *arguments: str) -> subprocess.CompletedProcess[str]:

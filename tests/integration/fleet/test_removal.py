@@ -16,7 +16,7 @@ from edgepack.agent.config import read_config
 from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
-from tests.integration.fleet.conftest import edgepack
+from tests.integration.fleet.conftest import TlsBroker, edgepack
 
 Serve = Callable[..., Any]
 REPORT = b'{"v":2,"online":true,"at":1}'
@@ -155,3 +155,39 @@ def edgepack_offline(fleet: Any, *words: str) -> Any:
 
     command = [sys.executable, "-m", "edgepack.cli", "fleet", *words, "--data", str(fleet.data)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_program_tells_the_broker_and_its_failure_is_a_warning_until_it_succeeds(
+    serve: Serve, tls_broker: TlsBroker, tmp_path: Path
+) -> None:
+    program, place = tmp_path / "tell-broker", tls_broker.folder / "ca.crl"
+    is_broken = tmp_path / "broken"
+    program.write_text(
+        f"""#!/bin/sh
+set -e
+if [ -e {is_broken} ]; then echo "no way to the broker" >&2; exit 3; fi
+cp "$EDGEPACK_REVOCATIONS" {place}
+kill -HUP {tls_broker.process.pid}
+"""
+    )
+    program.chmod(0o755)
+    place.unlink()
+    fleet = serve("--broker", tls_broker.url, "--on-revocation", str(program))
+    fleet.wait_until(place.is_file, "it runs at the start")
+    one, other = tmp_path / "cam-1", tmp_path / "cam-2"
+    for folder in (one, other):
+        assert enroll(fleet, folder).returncode == 0
+        assert gets_in(folder)
+    fleet.client.remove_devices(["cam-1"])
+    fleet.wait_until(lambda: not gets_in(one), "the broker refuses it, by nobody's hand")
+    assert gets_in(other)
+    is_broken.touch()
+    fleet.client.remove_devices(["cam-2"])
+    fleet.wait_until(lambda: bool(fleet.info().warnings), "it is said")
+    (said,) = fleet.info().warnings
+    assert said.startswith("the broker may not know of revoked certificates yet: ")
+    assert said.endswith(f"{program} failed: exit code 3: no way to the broker")
+    assert gets_in(other)
+    is_broken.unlink()
+    fleet.wait_until(lambda: not gets_in(other), "it is tried again")
+    fleet.wait_until(lambda: fleet.info().warnings == (), "nothing is left to say")

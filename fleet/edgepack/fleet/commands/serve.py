@@ -110,6 +110,13 @@ if TYPE_CHECKING:
     "of this machine: 08:00-18:00=2MB/s,50MB/s. No limit when not given.",
 )
 @click.option(
+    "--on-revocation",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="PROGRAM",
+    help="Run this when certificates were revoked, and at the start: it tells the broker. "
+    "EDGEPACK_REVOCATIONS names the list.",
+)
+@click.option(
     "--source",
     "sources",
     multiple=True,
@@ -139,6 +146,7 @@ def serve(
     certificate_days: int,
     bandwidth: Bandwidth,
     oidc: Path | None,
+    on_revocation: Path | None,
     sources: tuple[str, ...],
     verbose: bool,
 ) -> None:
@@ -218,6 +226,7 @@ def serve(
             certificate_days=certificate_days,
             bandwidth=bandwidth,
             oidc=oidc,
+            on_revocation=on_revocation,
             device_sources=sources,
         ),
         dashboard_routes,

@@ -46,7 +46,7 @@ class Fleet(
             sent_bytes=dict(self.depot.sent_bytes),
             pace_bytes_per_s=self.depot.bytes_per_s,
             dropped=self.inbox.quotas.most_dropped(),
-            warnings=self.cache.warnings(),
+            warnings=tuple(said for one in self.warners for said in one.warnings()),
         )
 
     def is_healthy(self) -> bool:

@@ -1,5 +1,7 @@
 """The parts of a running fleet, which whatever is asked of it needs."""
 
+from typing import Protocol
+
 import msgspec
 
 from edgepack.bundle.trust import TrustPolicy
@@ -10,9 +12,15 @@ from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS
-from edgepack.fleet.releases.cache import ReleaseCache
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.repository.repository import ImageRepository
+
+
+class Warner(Protocol):
+    """A part that may have something to warn of."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """What it cannot do, one sentence each."""
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +30,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         by: Who asks, as the audit log names them; `msgspec.structs.replace` gives the fleet as
             somebody else sees it.
         certificate_days: How long the certificates last that devices get.
+        warners: Those that work by themselves, and say what they cannot do.
         device_sources: What has bundles beside the broker, as devices that are enrolled get it.
     """
 
@@ -36,7 +45,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     trust: TrustPolicy
     store: Store
     releases: ReleaseFolder
-    cache: ReleaseCache
+    warners: tuple[Warner, ...] = ()
     repository: ImageRepository
     inbox: Inbox
     link: Link

@@ -28,8 +28,9 @@ from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.database.lease import make_holder
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS, Authority
+from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS, CRL_FILE, Authority
 from edgepack.fleet.enrolment.device_sources import check_sources
+from edgepack.fleet.enrolment.revocation_hook import RevocationHook
 from edgepack.fleet.oidc.provider import Provider
 from edgepack.fleet.oidc.settings import read_settings
 from edgepack.fleet.releases.cache import ReleaseCache
@@ -75,6 +76,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         lease_s: Of several controllers on a PostgreSQL another one leads so long after the leader
             died.
         bandwidth: What the depot may send a second.
+        on_revocation: Program that tells the broker of revoked certificates; None for none.
         device_sources: URLs of what has bundles beside the broker: devices that are enrolled from
             now on ask there first.
         oidc: TOML file about the OpenID Connect provider that people log in at; None for none.
@@ -99,6 +101,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 5.0
     certificate_days: int = CERTIFICATE_DAYS
     bandwidth: Bandwidth = UNLIMITED
+    on_revocation: Path | None = None
     device_sources: tuple[str, ...] = ()
     oidc: Path | None = None
 
@@ -240,6 +243,12 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     cache = ReleaseCache(store, releases, trust, name)
     cache.start()
     stack.callback(cache.stop)
+    hooks = []
+    if settings.on_revocation is not None:
+        hooks = [RevocationHook(settings.on_revocation, folder.pki / CRL_FILE)]
+    for hook in hooks:
+        hook.start()
+        stack.callback(hook.stop)
     deliverer = Deliverer(store, settings.tenant, lead)
     deliverer.start()
     stack.callback(deliverer.stop)
@@ -254,7 +263,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         trust=trust,
         store=store,
         releases=releases,
-        cache=cache,
+        warners=(cache, *hooks),
         repository=repository,
         inbox=inbox,
         link=link,
