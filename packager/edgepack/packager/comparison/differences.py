@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.agent.update.fetching import wanted_files
 from edgepack.bundle.chunks import chunk_digests
@@ -88,7 +89,7 @@ def _compare_variant(
     if a.nodes is None or b.nodes is None:
         return comparison
     every_a, every_b = a.nodes.quantized | a.nodes.float_, b.nodes.quantized | b.nodes.float_
-    return msgspec.structs.replace(
+    return replace(
         comparison,
         quantized_only_in_a=tuple(sorted(a.nodes.quantized & b.nodes.float_)),
         quantized_only_in_b=tuple(sorted(b.nodes.quantized & a.nodes.float_)),

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from edgepack.errors import BuildError
@@ -106,7 +107,7 @@ def check_about(
         BuildError: A value is not what its key says.
     """
     place = f"{path}, about"
-    about = msgspec.structs.replace(
+    about = replace(
         about, license=_license(about.license, f"{place}.license") if about.license else ""
     )
     for key, url in (
@@ -138,7 +139,7 @@ def check_about(
                 remedy="64 hexadecimal digits, as sha256sum prints them",
             )
         named = _license(dataset.license, f"{where}.license") if dataset.license else ""
-        checked[name] = msgspec.structs.replace(dataset, sha256=digest, license=named)
+        checked[name] = replace(dataset, sha256=digest, license=named)
     return about, checked
 
 

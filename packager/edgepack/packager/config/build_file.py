@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.about import AboutSection, DatasetSection, check_about
@@ -113,7 +114,7 @@ def read_config(path: Path) -> BuildConfig:
             remedy="edgepack init MODEL -o example.toml shows every key",
         ) from error
     about, datasets = check_about(config.about, config.datasets, str(path))
-    return msgspec.structs.replace(
+    return replace(
         config,
         about=about,
         datasets=datasets,
@@ -122,7 +123,7 @@ def read_config(path: Path) -> BuildConfig:
             path=_anchor(config.evaluation.path, path.parent),
             labels=_anchor(config.evaluation.labels, path.parent),
         ),
-        build=msgspec.structs.replace(
+        build=replace(
             config.build,
             profiles=tuple(
                 str(path.parent / name) if name.endswith(".toml") else name

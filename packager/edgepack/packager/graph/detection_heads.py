@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 import onnx
+from msgspec.structs import replace
 
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, index_graph
@@ -254,8 +255,8 @@ def _yolo(view: _View) -> DetectionHead | None:
         if channels == _COORDINATES + 1:
             continue
         if 1 in anchors and _is_raw(view, name):
-            return msgspec.structs.replace(head, layout="yolox")
-        return msgspec.structs.replace(head, layout="yolo-objectness")
+            return replace(head, layout="yolox")
+        return replace(head, layout="yolo-objectness")
     return None
 
 

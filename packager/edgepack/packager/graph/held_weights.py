@@ -9,7 +9,6 @@ import mmap
 import shutil
 from copy import deepcopy
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -50,12 +49,7 @@ class WeightsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ended_by: object) -> None:
         self._file.close()
 
     def keep(self, tensor: onnx.TensorProto) -> None:

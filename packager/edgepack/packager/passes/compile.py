@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.opening import ProviderSettings
 from edgepack.agent.runtime.providers import (
@@ -156,7 +157,7 @@ def compile_context(
         compiled_for=f"v{chip.htp_arch} ({chip.soc})",
         compatibility_string=_read_compatibility(out_dir / MODEL_FILE),
         provider_options=options,
-        placement=msgspec.structs.replace(placement, verified=ran_here),
+        placement=replace(placement, verified=ran_here),
         because=because,
         tools=_tools(known.plugin, toolchain),
     )
@@ -231,12 +232,12 @@ def _compare(
     inputs = folder.with_name(f"{folder.name}.inputs.npz")
     np.savez(inputs, *feeds.values())
     try:
-        request = msgspec.structs.replace(
+        request = replace(
             request,
             step="compare",
             inputs=str(inputs),
             input_names=tuple(feeds),
-            settings=msgspec.structs.replace(request.settings, provider_options=options),
+            settings=replace(request.settings, provider_options=options),
         )
         answer = _ask(request, str(folder), command)
     except BuildError as error:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.child import keep_stdout_clean, take_request
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
@@ -56,9 +57,7 @@ class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def _open(request: CompileRequest, path: str, extra: dict[str, str]) -> Session:
     entries = {**request.settings.session_options, **extra}
-    return open_model_file(
-        Path(path), msgspec.structs.replace(request.settings, session_options=entries)
-    )
+    return open_model_file(Path(path), replace(request.settings, session_options=entries))
 
 
 def _compile_here(request: CompileRequest) -> CompileAnswer:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.gates.checks import Advice
@@ -65,8 +66,8 @@ def look_at_alternatives(
 
 def _with_budget(other: Profile, profile: Profile) -> Profile:
     """A profile with the accuracy that another one asks for."""
-    gates = msgspec.structs.replace(other.gates, accuracy=profile.gates.accuracy)
-    return msgspec.structs.replace(other, gates=gates)
+    gates = replace(other.gates, accuracy=profile.gates.accuracy)
+    return replace(other, gates=gates)
 
 
 def _look_at(

@@ -1,6 +1,6 @@
 """Puts a build's report together from what each of its steps yielded."""
 
-import msgspec
+from msgspec.structs import replace
 
 from edgepack.bundle.manifest import Variant
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
@@ -80,11 +80,11 @@ def add_times(
 ) -> Report:
     """The report beside the bundle: with times, and with what the rehearsal saw."""
     prepared = {variant.name: variant for variant in variants}
-    return msgspec.structs.replace(
+    return replace(
         report,
         choice=rehearsal.choice.because,
         variants=tuple(
-            msgspec.structs.replace(
+            replace(
                 variant,
                 notes=(*variant.notes, *prepared[variant.name].timed_notes),
                 attempts=prepared[variant.name].attempts,
@@ -130,12 +130,12 @@ def _reported(prepared: PreparedVariant, variant: Variant) -> VariantReport:
 
 
 def _untimed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
-    return tuple(msgspec.structs.replace(attempt, latency_ms=None) for attempt in attempts)
+    return tuple(replace(attempt, latency_ms=None) for attempt in attempts)
 
 
 def _untimed_refusal(refused: RefusedProfile) -> RefusedProfile:
     best = refused.best
     if best is None:
         return refused
-    untimed = msgspec.structs.replace(best, attempts=_untimed(best.attempts))
-    return msgspec.structs.replace(refused, best=untimed)
+    untimed = replace(best, attempts=_untimed(best.attempts))
+    return replace(refused, best=untimed)

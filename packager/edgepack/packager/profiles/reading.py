@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.errors import ProfileError
 from edgepack.packager.profiles.checks import check_consistency
@@ -88,14 +89,14 @@ def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
         ) from error
     profile = _with_its_precision(profile)
     check_consistency(profile, source)
-    return with_digest(msgspec.structs.replace(profile, source=source))
+    return with_digest(replace(profile, source=source))
 
 
 def with_digest(profile: Profile) -> Profile:
     """The profile with the digest of its settings, whatever it had."""
-    plain = msgspec.structs.replace(profile, sha256="", source="")
+    plain = replace(profile, sha256="", source="")
     digest = hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
-    return msgspec.structs.replace(profile, sha256=digest)
+    return replace(profile, sha256=digest)
 
 
 def _with_its_precision(profile: Profile) -> Profile:
@@ -103,8 +104,8 @@ def _with_its_precision(profile: Profile) -> Profile:
     about, lowering = profile.about, profile.quantize
     if lowering is None or not _PRECISION_OF_TYPES.match(about.precision):
         return profile
-    about = msgspec.structs.replace(about, precision=lowering.precision)
-    return msgspec.structs.replace(profile, about=about)
+    about = replace(about, precision=lowering.precision)
+    return replace(profile, about=about)
 
 
 def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from edgepack.agent.runtime.child import Ending, describe_end, end_group
@@ -67,12 +66,7 @@ class ProviderProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ended_by: object) -> None:
         self.close()
 
     def start_anew(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.profiles.reading import resolve_profile
@@ -257,8 +258,8 @@ def _name_precision(profile: Profile, changed: Profile) -> Profile:
     before, after = profile.quantize, changed.quantize
     if before is None or after is None or before.precision == after.precision:
         return changed
-    about = msgspec.structs.replace(changed.about, precision=after.precision)
-    return msgspec.structs.replace(changed, about=about)
+    about = replace(changed.about, precision=after.precision)
+    return replace(changed, about=about)
 
 
 def _parse_value(text: str) -> Any:

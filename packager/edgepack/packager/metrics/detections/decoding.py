@@ -5,7 +5,6 @@ every candidate: whether scores are logits, which class means nothing, which num
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -313,21 +312,17 @@ def _text_map(head: DetectionHead, given: Given) -> Boxes:
     return find_regions(given_map.reshape(given_map.shape[-2:]).astype(np.float64))
 
 
-_PLACES: Mapping[LayoutName, Callable[[DetectionHead, Given], _Places]] = MappingProxyType(
-    {
-        "yolo": _yolo,
-        "yolo-objectness": _yolo_objectness,
-        "yolox": _yolox,
-        "ssd": _boxes_and_scores,
-        "detr": _boxes_and_scores,
-    }
-)
+_PLACES: Mapping[LayoutName, Callable[[DetectionHead, Given], _Places]] = {
+    "yolo": _yolo,
+    "yolo-objectness": _yolo_objectness,
+    "yolox": _yolox,
+    "ssd": _boxes_and_scores,
+    "detr": _boxes_and_scores,
+}
 
-_DECODERS: Mapping[LayoutName, Callable[[DetectionHead, Given], Boxes]] = MappingProxyType(
-    {
-        "suppressed": _suppressed,
-        "labelled": _labelled,
-        "centernet": _centernet,
-        "text-map": _text_map,
-    }
-)
+_DECODERS: Mapping[LayoutName, Callable[[DetectionHead, Given], Boxes]] = {
+    "suppressed": _suppressed,
+    "labelled": _labelled,
+    "centernet": _centernet,
+    "text-map": _text_map,
+}
