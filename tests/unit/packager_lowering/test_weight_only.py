@@ -12,13 +12,14 @@ from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.gptq import Moments, round_by_gptq
-from edgepack.packager.quantization.products import Floats, find_products
+from edgepack.packager.quantization.products import find_products
 from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWeight
 from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnlyCandidateMaker
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.packager.quantization.weight_only.rtn import make_grid, round_to_nearest
 from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tensors.arrays import Singles
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, weight
@@ -32,7 +33,7 @@ def _furthest(got: Any, wanted: Any) -> float:
     return float(np.max(np.abs(got - wanted)))
 
 
-def _floats(tensor: onnx.TensorProto) -> Floats:
+def _floats(tensor: onnx.TensorProto) -> Singles:
     return numpy_helper.to_array(tensor).astype(np.float32)
 
 
@@ -44,7 +45,7 @@ def _samples(count: int = 16) -> Samples:
     return Samples(count=count, read=lambda index: {"x": rows[index]}, source="made")
 
 
-def _by_gptq(matrix: Floats, grid: BlockGrid, moments: Moments) -> BlockWeight:
+def _by_gptq(matrix: Singles, grid: BlockGrid, moments: Moments) -> BlockWeight:
     codes = round_by_gptq(matrix[None], grid, moments[None])[0]
     return BlockWeight(codes=codes.astype(np.uint8), grid=grid)
 
@@ -177,7 +178,7 @@ def test_gptq_makes_the_products_on_the_samples_better_than_rounding_does(
     np.testing.assert_allclose(moments, rows.T @ rows, rtol=1e-3, atol=1e-2)
     grid = make_grid(matrix, bits=4, block_size=32, symmetric=False)
 
-    def error(restored: Floats) -> float:
+    def error(restored: Singles) -> float:
         return float(np.linalg.norm(rows @ (restored - matrix).T))
 
     nearest = error(round_to_nearest(matrix, grid).restore())

@@ -22,7 +22,6 @@ from functools import cached_property
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.gates.task_kept import task_kept
 from edgepack.packager.gates.tasks import OutputReference, open_reference, task_of
@@ -38,9 +37,9 @@ from edgepack.packager.metrics.tokens.agreement import measure_tokens
 from edgepack.packager.metrics.tokens.chains import ChainCounts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.arrays import Bools, Tensor
 from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
-from edgepack.packager.tensors.sequence import Tensor
 
 _WHOLE_METRICS = ("cosine", "sqnr_db")
 """Metrics that a profile asks for by name and that are taken of whole outputs."""
@@ -175,7 +174,7 @@ class Reference:
         kind: OutputKind,
         expected: list[Tensor],
         got: list[Tensor],
-        read: Sequence[npt.NDArray[np.bool_]] | None = None,
+        read: Sequence[Bools] | None = None,
     ) -> OutputDistance:
         """As `measure_distance`; what the float model alone tells is found out once."""
         if name not in self._variances:

@@ -11,8 +11,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
@@ -25,6 +23,7 @@ from edgepack.packager.graph.model_files import (
     weights_size_bytes,
 )
 from edgepack.packager.memory import return_freed_memory
+from edgepack.packager.tensors.arrays import Tensor
 
 HELD_FROM_BYTES = 16_000_000
 """Models with fewer bytes of weights stay in memory: their copies are small beside the tools."""
@@ -62,7 +61,7 @@ class WeightsFile:
         self._file.write(tensor.raw_data)
         stored_tensors.put(tensor, str(self._path), offset, length)
 
-    def kept(self, name: str, values: npt.NDArray[np.generic]) -> onnx.TensorProto:
+    def kept(self, name: str, values: Tensor) -> onnx.TensorProto:
         """A tensor of these values, which are in the file where that is worth it."""
         tensor = numpy_helper.from_array(values, name)
         self.keep(tensor)

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.tensors.arrays import Tensor
 
 _T = TypeVar("_T")
 
@@ -134,7 +133,7 @@ class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a tensor holds 32-bit floats."""
         return self.types.get(name) == onnx.TensorProto.FLOAT
 
-    def values(self, name: str) -> npt.NDArray[np.generic]:
+    def values(self, name: str) -> Tensor:
         """The values of an initializer.
 
         Raises:
@@ -142,7 +141,7 @@ class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
         """
         return stored_tensors.values(self.initializers[name])
 
-    def constant(self, name: str) -> npt.NDArray[np.generic] | None:
+    def constant(self, name: str) -> Tensor | None:
         """The values of an initializer; None for any other tensor."""
         tensor = self.initializers.get(name)
         return None if tensor is None else stored_tensors.values(tensor)

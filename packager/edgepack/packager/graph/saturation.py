@@ -8,7 +8,6 @@ products of two neighbours in 16 bits: more than 32,767 stays 32,767. ONNX Runti
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from edgepack.packager.graph import stored_tensors
@@ -20,6 +19,7 @@ from edgepack.packager.graph.source_quantization import (
     moves_of,
     read_source_quantization,
 )
+from edgepack.packager.tensors.arrays import Tensor
 
 EXACT_SUMS = {"session.x64quantprecision": "1"}
 """Session config entry with which such sums are computed in 32 bits."""
@@ -39,7 +39,7 @@ def may_saturate(graph: onnx.GraphProto) -> bool:
     return any(map(_sum_exceeds, _integer_weights(graph)))
 
 
-def _integer_weights(graph: onnx.GraphProto) -> Iterator[npt.NDArray[np.generic]]:
+def _integer_weights(graph: onnx.GraphProto) -> Iterator[Tensor]:
     """Signed weights, also those that the graph itself makes of floats, as training leaves them."""
     nodes = list(all_nodes(graph))
     constants, moves = dict(constants_of(graph)), moves_of(nodes)
@@ -59,7 +59,7 @@ def _integer_weights(graph: onnx.GraphProto) -> Iterator[npt.NDArray[np.generic]
 
 def _quantized(
     node: onnx.NodeProto, weight: onnx.TensorProto, constants: Mapping[str, onnx.TensorProto]
-) -> Iterator[npt.NDArray[np.generic]]:
+) -> Iterator[Tensor]:
     """What becomes of stored floats, where that is signed."""
     scale, zero_point = (constants.get(name) for name in (*node.input[1:], "", "")[:2])
     kind = zero_point.data_type if zero_point else attribute(node, "output_dtype", 0)
@@ -73,7 +73,7 @@ def _quantized(
     yield np.clip(np.rint(wide / steps), -128, 127)
 
 
-def _sum_exceeds(values: npt.NDArray[np.generic]) -> bool:
+def _sum_exceeds(values: Tensor) -> bool:
     flat = values.ravel()
     if flat.size < 2:
         return False

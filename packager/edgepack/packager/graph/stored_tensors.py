@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.packager.tensors.arrays import Tensor
 
 _PIECE_BYTES = 16 << 20
 
@@ -85,7 +86,7 @@ def size_bytes(tensor: onnx.TensorProto) -> int:
     return stored.length if stored else len(tensor.raw_data) or tensor.ByteSize()
 
 
-def values(tensor: onnx.TensorProto) -> npt.NDArray[np.generic]:
+def values(tensor: onnx.TensorProto) -> Tensor:
     """The values of a tensor; of a file, pages are read only as they are looked at."""
     stored = place(tensor)
     if stored is None:

@@ -4,18 +4,16 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.metrics.confidence import kept_low
 from edgepack.packager.metrics.stacking import as_rows, stacks
+from edgepack.packager.tensors.arrays import Bools, Floats, Tensor
 
 _FEWEST_FOR_MEAN = 8
 """Samples from which on the mean over samples says something."""
 
 
-def variances_between(
-    values: Sequence[npt.NDArray[np.generic]], read: Sequence[npt.NDArray[np.bool_]] | None
-) -> list[float]:
+def variances_between(values: Sequence[Tensor], read: Sequence[Bools] | None) -> list[float]:
     """Squared distance of each sample to the mean over samples, element by element.
 
     Where samples have different shapes, or there are too few for a mean, the mean over all
@@ -46,9 +44,7 @@ def variances_between(
 
 
 def neighbourhood_kept(
-    expected: Sequence[npt.NDArray[np.generic]],
-    got: Sequence[npt.NDArray[np.generic]],
-    narrowest: int,
+    expected: Sequence[Tensor], got: Sequence[Tensor], narrowest: int
 ) -> tuple[float, float] | None:
     """Share of the differences between samples that is kept, each sample's rows averaged.
 
@@ -81,7 +77,7 @@ def neighbourhood_kept(
     return 1.0 - float(lost.sum() / whole.sum()), kept_low(lost.tolist(), whole.tolist())
 
 
-def _mean(values: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
+def _mean(values: Sequence[Tensor]) -> Floats:
     """Mean over arrays of one shape of what is not NaN; NaN where nothing is left."""
     counts = np.zeros(values[0].shape, dtype=np.int64)
     sums = np.zeros(values[0].shape, dtype=np.float64)

@@ -9,15 +9,14 @@ p(a) - p(b) of a right answer.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from edgepack.packager.tensors.arrays import Floats, Tensor
 
 _CLEAR = 0.5
 """Least share of the winner, in the median sample: below it scores do not say how sure it is."""
 
 
-def cost_of_changes(
-    expected: Sequence[npt.NDArray[np.generic]], got: Sequence[npt.NDArray[np.generic]]
-) -> float | None:
+def cost_of_changes(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | None:
     """Share of right answers that changed decisions are expected to cost, 0…1.
 
     Args:
@@ -44,7 +43,7 @@ def cost_of_changes(
     return float(np.mean(costs))
 
 
-def _as_shares(row: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _as_shares(row: Floats) -> Floats:
     """A distribution as it is, scores by their softmax."""
     if (row >= -1e-6).all() and abs(row.sum() - 1.0) < 1e-3:
         return row

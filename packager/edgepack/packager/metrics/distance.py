@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.bundle.overlap import overlap
 from edgepack.packager.metrics.between_samples import neighbourhood_kept, variances_between
@@ -17,6 +16,7 @@ from edgepack.packager.metrics.decisions import cost_of_changes
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.own_measures import measure_own
 from edgepack.packager.metrics.stacking import as_rows, stacks
+from edgepack.packager.tensors.arrays import Bools, Floats, Tensor
 
 
 class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,9 +83,9 @@ class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
 def measure_distance(
     name: str,
     kind: OutputKind,
-    expected: Sequence[npt.NDArray[np.generic]],
-    got: Sequence[npt.NDArray[np.generic]],
-    read: Sequence[npt.NDArray[np.bool_]] | None = None,
+    expected: Sequence[Tensor],
+    got: Sequence[Tensor],
+    read: Sequence[Bools] | None = None,
     variances: list[float] | None = None,
 ) -> OutputDistance:
     """Measures one output over all samples.
@@ -165,9 +165,7 @@ def measure_distance(
 
 
 def relative_error(
-    expected: Sequence[npt.NDArray[np.generic]],
-    got: Sequence[npt.NDArray[np.generic]],
-    read: Sequence[npt.NDArray[np.bool_]] | None = None,
+    expected: Sequence[Tensor], got: Sequence[Tensor], read: Sequence[Bools] | None = None
 ) -> float:
     """What `OutputDistance.nrmse` is, without the rest; arguments as of `measure_distance`."""
     sizes, errors = [], []
@@ -185,10 +183,8 @@ def _at_least(variances: list[float], least: list[float]) -> list[float]:
 
 
 def _comparable(
-    expected: Sequence[npt.NDArray[np.generic]],
-    got: Sequence[npt.NDArray[np.generic]],
-    read: Sequence[npt.NDArray[np.bool_]] | None,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], list[int]]:
+    expected: Sequence[Tensor], got: Sequence[Tensor], read: Sequence[Bools] | None
+) -> tuple[Floats, Floats, list[int]]:
     """A stack's samples as rows, 0 where nothing is compared, and how many values are.
 
     A candidate's sample that cannot be compared (shape, NaN) counts as zeros.
@@ -206,7 +202,7 @@ def _comparable(
     return a, b, counts.sum(axis=1).tolist()
 
 
-def _dots(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> list[float]:
+def _dots(a: Floats, b: Floats) -> list[float]:
     """a @ b of each row in one thread: with several the last digits depend on their number.
 
     On a busy machine those of the BLAS library waited for each other longer than they computed: a
@@ -216,9 +212,7 @@ def _dots(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> list[float]
     return products
 
 
-def _same_decisions(
-    kind: OutputKind, want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
-) -> npt.NDArray[np.bool_]:
+def _same_decisions(kind: OutputKind, want: Tensor, have: Tensor) -> Bools:
     """Of each decision in a sample whether it is the same; none where nothing can be compared."""
     if not KINDS[kind].rows:
         return np.asarray([want.shape == have.shape])

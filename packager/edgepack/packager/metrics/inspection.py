@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from edgepack.packager.graph.held_weights import hold_weights, save_for_session
@@ -21,6 +20,7 @@ from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.metrics.layer_errors import LayerError, measure_layer, shared_layers
 from edgepack.packager.metrics.tensor_ranges import TensorRange, describe_range, find_scales
 from edgepack.packager.runtime.model_run import run_of
+from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
 
@@ -37,7 +37,7 @@ _VALUES_A_SAMPLE = 2048
 
 _T = TypeVar("_T")
 
-Values = dict[str, list[npt.NDArray[np.float64]]]
+Values = dict[str, list[Floats]]
 """Some values of each tensor, one array a sample."""
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from edgepack.packager.graph.node_precision import node_label, node_precision
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.tensors.arrays import Floats
 
 _INSERTED = ("Cast", "Identity")
 """What lowering puts between nodes, beside pairs."""
@@ -98,9 +98,7 @@ def _is_inserted(node: onnx.NodeProto) -> bool:
 
 
 def measure_layer(
-    layer: Layer,
-    expected: Sequence[npt.NDArray[np.float64]],
-    got: Sequence[npt.NDArray[np.float64]],
+    layer: Layer, expected: Sequence[Floats], got: Sequence[Floats]
 ) -> LayerError | None:
     """The error of one tensor over all samples.
 

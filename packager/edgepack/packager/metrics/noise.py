@@ -6,7 +6,6 @@ from operator import itemgetter
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.metrics.between_samples import variances_between
 from edgepack.packager.metrics.distance import measure_distance, relative_error
@@ -15,8 +14,8 @@ from edgepack.packager.metrics.output_kinds import kinds_of_outputs
 from edgepack.packager.metrics.parts import Part, find_parts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.arrays import Bools, Tensor
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
-from edgepack.packager.tensors.sequence import Tensor
 
 
 class NoiseMeter:
@@ -89,7 +88,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
 
     of: Callable[[Outputs], Tensor]
     values: tuple[Tensor, ...]
-    read: Sequence[npt.NDArray[np.bool_]] | None = None
+    read: Sequence[Bools] | None = None
 
 
 def _views(expected: Sequence[Outputs], meanings: Mapping[str, Meaning]) -> list[_View]:

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.parts import find_parts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.wording import toml_key
 
@@ -61,9 +61,7 @@ def kinds_of_outputs(
     return kinds
 
 
-def _declared(
-    meaning: Meaning | None, values: Sequence[npt.NDArray[np.generic]]
-) -> OutputKind | None:
+def _declared(meaning: Meaning | None, values: Sequence[Tensor]) -> OutputKind | None:
     """What is declared; None where nothing is, or scores of what holds no row of them."""
     if meaning is Meaning.SCORES:
         return _decision_or_sequence(values[0]) if values and values[0].ndim else None
@@ -73,12 +71,7 @@ def _declared(
     return next(named, None) if meaning else None
 
 
-def _propose(
-    name: str,
-    given: npt.NDArray[np.generic],
-    values: Sequence[npt.NDArray[np.generic]],
-    gate: AccuracyGate,
-) -> OutputKind:
+def _propose(name: str, given: Tensor, values: Sequence[Tensor], gate: AccuracyGate) -> OutputKind:
     """What an output seems to mean.
 
     Args:
@@ -101,7 +94,7 @@ def _propose(
     return OutputKind.WINNERS if _have_winners(name, values, gate) else OutputKind.NUMBERS
 
 
-def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
+def _are_decisions(values: Sequence[Tensor]) -> bool:
     """Distributions, or a row of scores that is no embedding (those have unit length).
 
     Several rows that are no distributions are boxes or points rather than scores.
@@ -112,7 +105,7 @@ def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
     return is_one_row and not all(_is_unit_vector(value) for value in values)
 
 
-def _kind_of_scores(values: Sequence[npt.NDArray[np.generic]], gate: AccuracyGate) -> OutputKind:
+def _kind_of_scores(values: Sequence[Tensor], gate: AccuracyGate) -> OutputKind:
     """Decisions, but where their agreement says nothing: they are all alike, or not clear."""
     kind = _decision_or_sequence(values[0])
     is_alike = says_nothing(values, kind, gate)
@@ -121,7 +114,7 @@ def _kind_of_scores(values: Sequence[npt.NDArray[np.generic]], gate: AccuracyGat
     return OutputKind.NUMBERS if is_alike or _clearness(values) < _CLEAR else kind
 
 
-def _have_winners(name: str, values: Sequence[npt.NDArray[np.generic]], gate: AccuracyGate) -> bool:
+def _have_winners(name: str, values: Sequence[Tensor], gate: AccuracyGate) -> bool:
     """Whether rows look like scores of classes: nearly all have a clear winner, not always one.
 
     Hidden states have none, a spectrum's bands and the bins of a box's distances less clear ones.
@@ -136,7 +129,7 @@ def _have_winners(name: str, values: Sequence[npt.NDArray[np.generic]], gate: Ac
     return not find_parts([{name: value} for value in values], {name: OutputKind.NUMBERS})
 
 
-def _clearness(values: Sequence[npt.NDArray[np.generic]]) -> float:
+def _clearness(values: Sequence[Tensor]) -> float:
     """How far from an even share to all the winner has, in the median sample's softmax, 0…1.
 
     A classifier is trained until its scores, read so, say how sure it is. Quantities side by side
@@ -152,9 +145,7 @@ def _clearness(values: Sequence[npt.NDArray[np.generic]]) -> float:
     return float((np.median(np.concatenate(shares)) - even) / (1.0 - even))
 
 
-def says_nothing(
-    values: Sequence[npt.NDArray[np.generic]], kind: OutputKind, gate: AccuracyGate
-) -> bool:
+def says_nothing(values: Sequence[Tensor], kind: OutputKind, gate: AccuracyGate) -> bool:
     """Whether always giving the commonest decision would hold the budget.
 
     Args:
@@ -170,7 +161,7 @@ def says_nothing(
     return count / total >= with_one_miss(gate.top1_agreement_min, total)
 
 
-def _commonest(values: Sequence[npt.NDArray[np.generic]]) -> tuple[int, int, int]:
+def _commonest(values: Sequence[Tensor]) -> tuple[int, int, int]:
     """The decision that most rows take, how many do, and of how many; padding is left out."""
     counts: Counter[int] = Counter()
     for value in values:
@@ -229,14 +220,14 @@ def describe_scores(
     return tuple(remarks)
 
 
-def _may_be_quantities(kind: OutputKind, values: Sequence[npt.NDArray[np.generic]]) -> bool:
+def _may_be_quantities(kind: OutputKind, values: Sequence[Tensor]) -> bool:
     """Whether a short row was taken for scores by its values alone: angles look so too."""
     is_short = bool(values) and values[0].size < _FEWEST_CLASSES
     is_guess = kind is OutputKind.DECISION and is_short
     return is_guess and not all(_is_distribution(value) for value in values)
 
 
-def _describe_quiet(name: str, values: Sequence[npt.NDArray[np.generic]]) -> str:
+def _describe_quiet(name: str, values: Sequence[Tensor]) -> str:
     """Says so where what may be a score never leaves the neighbourhood of 0."""
     least = min(float(np.nanmin(value)) for value in values)
     greatest = max(float(np.nanmax(value)) for value in values)
@@ -254,18 +245,18 @@ def with_one_miss(budget: float, count: int) -> float:
     return budget if count < ONE_MISS_FROM else min(budget, 1.0 - 1.0 / count)
 
 
-def _decision_or_sequence(value: npt.NDArray[np.generic]) -> OutputKind:
+def _decision_or_sequence(value: Tensor) -> OutputKind:
     """Several rows are many decisions, whichever axis counts them: exports put time first too."""
     rows = value.size // value.shape[-1]
     return OutputKind.SEQUENCE if rows > 1 else OutputKind.DECISION
 
 
-def _is_distribution(value: npt.NDArray[np.generic]) -> bool:
+def _is_distribution(value: Tensor) -> bool:
     rows = value.astype(np.float64).reshape(-1, value.shape[-1])
     rows = rows[~np.isnan(rows).any(axis=-1)]
     return bool((rows >= -1e-6).all()) and bool(np.allclose(rows.sum(axis=-1), 1.0, atol=1e-3))
 
 
-def _is_unit_vector(value: npt.NDArray[np.generic]) -> bool:
+def _is_unit_vector(value: Tensor) -> bool:
     norms = np.linalg.norm(value.astype(np.float64), axis=-1)
     return bool(np.allclose(norms, 1.0, atol=1e-3))

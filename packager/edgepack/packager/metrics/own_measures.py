@@ -10,14 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.metrics.confidence import OwnMeasure, kept_low, mean_low
 from edgepack.packager.metrics.kinds import MOST_DECIBELS, OutputKind
 from edgepack.packager.metrics.segments import measure_segments
-from edgepack.packager.tensors.sequence import Tensor
-
-Floats = npt.NDArray[np.float64]
+from edgepack.packager.tensors.arrays import Floats, Tensor
 
 _PEAKS = ((-0.1, 1.1, 1.0), (-1.1, 1.1, 2.0), (-25.0, 280.0, 255.0))
 """Bounds of values, and from the darkest to the brightest one: 0…1, -1…1, 0…255."""

@@ -19,11 +19,10 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.sequence import Tensor
+from edgepack.packager.tensors.arrays import Bools, Floats, Tensor
 
 _GAP = 30.0
 """Sizes that differ by this factor, with none in between, are two things. The outlying dimensions
@@ -87,7 +86,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
             return value
         return np.take(value, self.channels, axis=self.axis)
 
-    def read_in(self, expected: Sequence[Outputs]) -> tuple[npt.NDArray[np.bool_], ...] | None:
+    def read_in(self, expected: Sequence[Outputs]) -> tuple[Bools, ...] | None:
         """Which values of the part are read.
 
         Args:
@@ -224,9 +223,9 @@ class _Channels(msgspec.Struct, frozen=True, kw_only=True):
         least, greatest: float64 (channels,), of all samples.
     """
 
-    sizes: npt.NDArray[np.float64]
-    least: npt.NDArray[np.float64]
-    greatest: npt.NDArray[np.float64]
+    sizes: Floats
+    least: Floats
+    greatest: Floats
 
 
 def _channels(values: Sequence[Tensor], axis: int) -> _Channels | None:
@@ -280,7 +279,7 @@ def _scores(channels: _Channels) -> tuple[int, ...]:
     return tuple(map(int, np.flatnonzero(within))) if is_signed or is_larger else ()
 
 
-def _groups(sizes: npt.NDArray[np.float64], among: Sequence[int]) -> list[tuple[int, ...]]:
+def _groups(sizes: Floats, among: Sequence[int]) -> list[tuple[int, ...]]:
     """Channels of like size, those with the largest values first; one group where all are alike.
 
     Args:

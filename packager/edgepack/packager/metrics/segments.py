@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.metrics.confidence import OwnMeasure, jackknife_low
 from edgepack.packager.number_format import format_metric
-from edgepack.packager.tensors.sequence import Tensor
+from edgepack.packager.tensors.arrays import Integers, Tensor
 
-Classes = npt.NDArray[np.int64]
+Classes = Integers
 
 _THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
 """Probabilities from which on applications count a place to the foreground."""

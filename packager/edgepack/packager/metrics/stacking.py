@@ -3,15 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from edgepack.packager.tensors.arrays import Floats, Tensor
 
 _MOST_VALUES = 65_536
 """Of a stack; outputs of more are looked at one after the other, as they may be megabytes each."""
 
 
-def stacks(
-    expected: Sequence[npt.NDArray[np.generic]], got: Sequence[npt.NDArray[np.generic]]
-) -> Iterator[slice]:
+def stacks(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[slice]:
     """Neighbouring samples that may be compared at once: of one shape on both sides, and small.
 
     Args:
@@ -32,6 +31,6 @@ def stacks(
         start = number
 
 
-def as_rows(values: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
+def as_rows(values: Sequence[Tensor]) -> Floats:
     """Samples of one shape as the rows of a matrix, float64 (samples, values)."""
     return np.stack([value.reshape(-1) for value in values]).astype(np.float64)

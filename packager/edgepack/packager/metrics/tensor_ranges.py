@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.observations import Observation
 
 OUTLIER_FACTOR = 4.0
@@ -106,9 +106,7 @@ def find_scales(
 
 
 def describe_range(
-    scale: ActivationScale,
-    calibrated: Observation | None,
-    values: Sequence[npt.NDArray[np.float64]],
+    scale: ActivationScale, calibrated: Observation | None, values: Sequence[Floats]
 ) -> TensorRange:
     """Sets a scale against the values that the float model gives.
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.metrics.segments import classes_of, is_single
 from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.arrays import Floats, Tensor
 from edgepack.packager.tensors.meanings import Meaning
-from edgepack.packager.tensors.sequence import Feeds, Tensor
+from edgepack.packager.tensors.sequence import Feeds
 
 _COARSEST = 0.125
 """Of a map, its places along an axis as a share of the picture's: segmenters give 1, 1/4 or 1/8."""
@@ -175,7 +175,7 @@ def _correlation(first: Tensor, second: Tensor) -> float:
     return float((a * b).sum()) / size if size else 0.0
 
 
-def _by_places(value: Tensor) -> npt.NDArray[np.float64]:
+def _by_places(value: Tensor) -> Floats:
     axis = _channel_axis(value)
     wide = value.astype(np.float64)
     return (wide if axis is None else np.moveaxis(wide, axis, -1)).reshape(-1)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 
@@ -27,14 +26,14 @@ from edgepack.packager.graph.node_chains import (
 )
 from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.profiles.schema import Limits
+from edgepack.packager.tensors.arrays import Floats
 
 _FIRST_OPSET_WITH_GELU = 20
 
-_Values = npt.NDArray[np.float64]
 _POINTS = np.linspace(-4.0, 4.0, 33)
 """Where two formulas are compared: further out both are 0 or x."""
 
-_ARITHMETIC: dict[str, Callable[..., _Values]] = {
+_ARITHMETIC: dict[str, Callable[..., Floats]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -89,8 +88,8 @@ def fuse_fast_gelu(model: onnx.ModelProto) -> str:
         A note of what was done, or "" where there is none.
     """
 
-    def argument(x: _Values) -> _Values:
-        values: _Values = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
+    def argument(x: Floats) -> Floats:
+        values: Floats = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
         return values
 
     index = index_graph(model.graph)
@@ -125,7 +124,7 @@ def _put(model: onnx.ModelProto, chains: list[_Chain], op_type: str, domain: str
 
 
 def _find(
-    graph: onnx.GraphProto, op_type: str, argument: Callable[[_Values], _Values]
+    graph: onnx.GraphProto, op_type: str, argument: Callable[[Floats], Floats]
 ) -> list[_Chain]:
     """Each GELU around a node of that type, of which the formula takes that argument."""
     index = index_graph(graph)
@@ -134,7 +133,7 @@ def _find(
     return [found for node in nodes if (found := _match(index, node, wanted)) is not None]
 
 
-def _match(index: GraphIndex, node: onnx.NodeProto, wanted: _Values) -> _Chain | None:
+def _match(index: GraphIndex, node: onnx.NodeProto, wanted: Floats) -> _Chain | None:
     plus = only_reader(index, node.output[0], "Add")
     if plus is None or not is_near(scalar(index, beside(plus, node.output[0])), 1.0):
         return None
@@ -171,7 +170,7 @@ def _product(index: GraphIndex, plus: onnx.NodeProto) -> _Chain | None:
     return None
 
 
-def _evaluate(index: GraphIndex, name: str, source: str, nodes: list[str]) -> _Values | None:
+def _evaluate(index: GraphIndex, name: str, source: str, nodes: list[str]) -> Floats | None:
     """What a tensor is at the points that the source takes, where it is computed from that alone.
 
     Args:

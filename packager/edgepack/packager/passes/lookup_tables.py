@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, reached
 from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tensors.arrays import Singles
 
 _MOST_NODES = 200
 _ANY_TABLE_BYTES = 256 * 1024
@@ -137,9 +137,7 @@ def _is_read_elsewhere(index: GraphIndex, name: str, nodes: Sequence[onnx.NodePr
     return is_open or any(all(reader is not node for node in nodes) for reader in readers)
 
 
-def _compute(
-    model: onnx.ModelProto, index: GraphIndex, region: _Region, path: Path
-) -> npt.NDArray[np.float32]:
+def _compute(model: onnx.ModelProto, index: GraphIndex, region: _Region, path: Path) -> Singles:
     """What the table's rows become."""
     first = region.lookup.output[0]
     rows = index.initializers[region.lookup.input[0]]

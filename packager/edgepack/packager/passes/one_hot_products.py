@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
+from edgepack.packager.tensors.arrays import Singles
 
 _TOKENS: dict[int, type[np.signedinteger]] = {
     TensorProto.INT32: np.int32,
@@ -105,7 +106,7 @@ def _of_operator(index: GraphIndex, node: onnx.NodeProto) -> _OneHot | None:
     return _OneHot(tokens, int(depth.item()), has_column_axis=False, counts_from_end=True)
 
 
-def _table(index: GraphIndex, node: onnx.NodeProto) -> npt.NDArray[np.float32] | None:
+def _table(index: GraphIndex, node: onnx.NodeProto) -> Singles | None:
     rows = index.constant(node.input[1])
     if rows is None or rows.ndim != 2 or not index.is_float(node.input[1]):
         return None
@@ -113,11 +114,7 @@ def _table(index: GraphIndex, node: onnx.NodeProto) -> npt.NDArray[np.float32] |
 
 
 def _lookup(
-    graph: onnx.GraphProto,
-    node: onnx.NodeProto,
-    found: _OneHot,
-    table: npt.NDArray[np.float32],
-    index: GraphIndex,
+    graph: onnx.GraphProto, node: onnx.NodeProto, found: _OneHot, table: Singles, index: GraphIndex
 ) -> Iterator[onnx.NodeProto]:
     name, dtype = node.name, _TOKENS[index.types[found.tokens]]
 

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from msgspec.structs import replace
 from onnx import TensorProto, helper
@@ -26,6 +25,7 @@ from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import run_of
+from edgepack.packager.tensors.arrays import Bools, Singles
 from edgepack.packager.tensors.observations import (
     BINS,
     NOTHING_SEEN,
@@ -44,7 +44,7 @@ def observe(
     path: Path,
     progress: Progress,
     what: str,
-) -> Iterator[list[npt.NDArray[np.float32]]]:
+) -> Iterator[list[Singles]]:
     """Runs an instrumented model on calibration samples.
 
     Args:
@@ -151,14 +151,14 @@ class Calibration:
 
     def _observe(
         self, model: onnx.ModelProto, names: Sequence[str], file: str, what: str
-    ) -> Iterator[list[npt.NDArray[np.float32]]]:
+    ) -> Iterator[list[Singles]]:
         def read(index: int) -> Feeds:
             return {**self.samples.read(index), PHASE: np.array([index], dtype=np.int64)}
 
         path = self.work_dir / f"{file}.onnx"
         return observe(model, names, replace(self.samples, read=read), path, self.progress, what)
 
-    def _refuse_nan(self, is_nan: npt.NDArray[np.bool_], number: int) -> None:
+    def _refuse_nan(self, is_nan: Bools, number: int) -> None:
         if is_nan.any():
             raise BuildError(
                 f"tensor '{self.tensors[int(is_nan.argmax())]}' holds NaN on calibration sample "

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.sequence import Samples
 
-Channels = npt.NDArray[np.float64]
+Channels = Floats
 """One number a channel, float64 (channels,)."""
 
 _FIRST_OPSET_WITH_AXES_INPUT = 18

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+from edgepack.packager.tensors.arrays import Floats, Singles
+
 Moments = npt.NDArray[np.floating[Any]]
 """Sums of x^T x."""
 
@@ -32,7 +33,7 @@ class Grid(Protocol):
     def highest(self) -> int:
         """The greatest integer."""
 
-    def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+    def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Singles, Singles]:
         """Step and zero point of one column of each group.
 
         Args:
@@ -43,7 +44,7 @@ class Grid(Protocol):
         """
 
 
-def round_by_gptq(weight: Floats, grid: Grid, moments: Moments) -> Floats:
+def round_by_gptq(weight: Singles, grid: Grid, moments: Moments) -> Singles:
     """Rounds a weight so that its products on the samples stay near.
 
     Args:
@@ -75,7 +76,7 @@ def round_by_gptq(weight: Floats, grid: Grid, moments: Moments) -> Floats:
     return result
 
 
-def _sorted(moments: Moments, order: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+def _sorted(moments: Moments, order: npt.NDArray[np.intp]) -> Floats:
     """The same with rows and columns in an order of their own for each group."""
     result = np.empty(moments.shape)
     for sorted_one, one, places in zip(result, moments, order, strict=True):
@@ -83,7 +84,7 @@ def _sorted(moments: Moments, order: npt.NDArray[np.intp]) -> npt.NDArray[np.flo
     return result
 
 
-def output_error(difference: Floats, moments: Moments) -> float:
+def output_error(difference: Singles, moments: Moments) -> float:
     """Squared error of a product's outputs where its weights differ, summed over the samples.
 
     Args:
@@ -94,7 +95,7 @@ def output_error(difference: Floats, moments: Moments) -> float:
     return float(np.sum((wide @ moments) * wide))
 
 
-def inverse_factor(moments: npt.NDArray[np.float64]) -> Floats:
+def inverse_factor(moments: Floats) -> Singles:
     """The upper Cholesky factor of the inverse, for each of a stack of matrices or for one.
 
     It is the inverse of the lower factor of the matrix with its rows and columns reversed, reversed

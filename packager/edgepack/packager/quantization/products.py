@@ -4,12 +4,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from edgepack.packager.graph.queries import GraphIndex, attribute, attributes
-
-Floats = npt.NDArray[np.float32]
+from edgepack.packager.tensors.arrays import Singles
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +34,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     inputs: int
     outputs: int
 
-    def matrix(self, index: GraphIndex) -> Floats:
+    def matrix(self, index: GraphIndex) -> Singles:
         """The weights, float32 (outputs, inputs), Gemm's factor included."""
         matrix = np.asarray(index.values(self.weight), dtype=np.float32)
         if not self.is_transposed:

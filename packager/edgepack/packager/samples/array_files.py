@@ -9,7 +9,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from edgepack.errors import BuildError
-from edgepack.packager.tensors.sequence import Tensor
+from edgepack.packager.tensors.arrays import Tensor
 
 
 def read_npz(path: Path) -> dict[str, Tensor]:

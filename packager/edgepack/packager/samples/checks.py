@@ -9,7 +9,8 @@ import numpy as np
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.tensors.sequence import Feeds, Tensor
+from edgepack.packager.tensors.arrays import Tensor
+from edgepack.packager.tensors.sequence import Feeds
 from edgepack.packager.tensors.spec import TensorSpec
 
 

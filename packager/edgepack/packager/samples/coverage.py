@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
-from edgepack.packager.tensors.sequence import Samples, SampleSplit, Tensor
+from edgepack.packager.tensors.arrays import Tensor
+from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from edgepack.packager.tensors.spec import TensorSpec
 
 _BEYOND_SHARE = 0.1

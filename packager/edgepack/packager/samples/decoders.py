@@ -29,8 +29,9 @@ from edgepack.packager.samples.rereading import (
 )
 from edgepack.packager.samples.token_steps import next_feeds, next_scores, without_padding_behind
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.decoders import Cache, Decoder, Rule
-from edgepack.packager.tensors.sequence import Feeds, State, Tensor
+from edgepack.packager.tensors.sequence import Feeds, State
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key
 from edgepack.text import counted

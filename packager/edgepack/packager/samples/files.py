@@ -12,7 +12,8 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.tensors.sequence import Feeds, Samples, Tensor, digest_of
+from edgepack.packager.tensors.arrays import Tensor
+from edgepack.packager.tensors.sequence import Feeds, Samples, digest_of
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.text import counted
 

@@ -26,7 +26,7 @@ from edgepack.packager.samples.array_files import (
 from edgepack.packager.samples.checks import without_fixed
 from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.tensors.sequence import Tensor
+from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key
 

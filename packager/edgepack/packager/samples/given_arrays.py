@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edgepack.errors import BuildError
-from edgepack.packager.tensors.sequence import Tensor
+from edgepack.packager.tensors.arrays import Tensor
 
 
 def write_arrays(samples: Iterable[Mapping[str, Tensor]], folder: Path) -> Path:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
@@ -12,6 +11,7 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.random_numbers import check_repeatable
 from edgepack.packager.source.reference import FloatSource, open_reference
+from edgepack.packager.tensors.arrays import Floats, Tensor
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import Feeds, Samples
 
@@ -121,7 +121,7 @@ def _sizes(outputs: Sequence[Feeds]) -> dict[str, float]:
     return sizes
 
 
-def _position(outputs: Feeds, sizes: Mapping[str, float]) -> npt.NDArray[np.float64]:
+def _position(outputs: Feeds, sizes: Mapping[str, float]) -> Floats:
     """A point for one sample's outputs, each of which weighs the same over all samples."""
     parts = [_thinned(outputs[name]) / sizes[name] for name in _numeric(outputs)]
     return np.concatenate(parts) if parts else np.zeros(1)
@@ -131,13 +131,13 @@ def _numeric(outputs: Feeds) -> list[str]:
     return sorted(name for name, array in outputs.items() if array.dtype.kind in "fiub")
 
 
-def _thinned(array: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+def _thinned(array: Tensor) -> Floats:
     """A few thousand values of an output."""
     flat = array.ravel()
     return flat[:: max(1, flat.size // _POSITION_VALUES)].astype(np.float64)
 
 
-def _spread(points: list[npt.NDArray[np.float64]], most: int) -> list[int]:
+def _spread(points: list[Floats], most: int) -> list[int]:
     """Indices of points far from each other, the first point first."""
     width = max(point.size for point in points)
     table = np.stack([np.pad(point, (0, width - point.size)) for point in points])

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import ImageInput, image_size
+from edgepack.packager.tensors.arrays import Singles
 from edgepack.packager.tensors.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".
 
 def read_image(
     path: Path, declaration: ImageInput, spec: TensorSpec
-) -> npt.NDArray[np.float32] | npt.NDArray[np.uint8]:
+) -> Singles | npt.NDArray[np.uint8]:
     """Decodes an image and brings it into the form that the model's input takes.
 
     Args:

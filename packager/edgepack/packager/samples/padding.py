@@ -9,14 +9,14 @@ model does: what is fed where the mask is 0 must not move a row where it is 1.
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import open_as_given
-from edgepack.packager.tensors.sequence import Feeds, Mask, Samples, Tensor
+from edgepack.packager.tensors.arrays import Bools, Tensor
+from edgepack.packager.tensors.sequence import Feeds, Mask, Samples
 
 _UNMOVED = 1e-4
 """Root-mean-square change, as a share of the rows' own, that rounding may leave."""
@@ -92,7 +92,7 @@ def without_padding(outputs: Outputs, feeds: Feeds, mask: Mask | None) -> Output
     }
 
 
-def _blanked(value: Tensor, hidden: npt.NDArray[np.bool_]) -> Tensor:
+def _blanked(value: Tensor, hidden: Bools) -> Tensor:
     if value.shape[:2] != hidden.shape:
         return value  # a candidate's shape is wrong: whoever compares it says so
     blanked = value.copy()
@@ -136,7 +136,7 @@ def _hides_some(value: Tensor) -> bool:
     return bool((value == 0).any() and (value != 0).any())
 
 
-def _with_padding_changed(feeds: Feeds, name: str, used: npt.NDArray[np.bool_]) -> Feeds:
+def _with_padding_changed(feeds: Feeds, name: str, used: Bools) -> Feeds:
     """The same sample, with the values of places in use in those that are padding."""
     changed = {}
     for other, value in feeds.items():

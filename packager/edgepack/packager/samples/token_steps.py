@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.arrays import Floats, Tensor
 from edgepack.packager.tensors.decoders import Decoder, Rule
-from edgepack.packager.tensors.sequence import Feeds, Tensor
+from edgepack.packager.tensors.sequence import Feeds
 
-Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
 

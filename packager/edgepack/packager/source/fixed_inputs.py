@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
 from edgepack.errors import BuildError
+from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.wording import unknown_name
 
 Numbers = tuple[float | int | bool, ...]
@@ -30,7 +30,7 @@ class FixedInput(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     position: int
-    value: npt.NDArray[np.generic]
+    value: Tensor
 
     def __str__(self) -> str:
         values = self.value.ravel()
@@ -114,7 +114,7 @@ def describe_fixed(fixed: Iterable[FixedInput]) -> tuple[str, ...]:
     )
 
 
-def _as_tensor(value: onnx.ValueInfoProto, numbers: Numbers) -> npt.NDArray[np.generic]:
+def _as_tensor(value: onnx.ValueInfoProto, numbers: Numbers) -> Tensor:
     tensor = value.type.tensor_type
     where = f"--value {value.name}={','.join(map(str, numbers))}"
     sizes = [dim.dim_value if dim.HasField("dim_value") else 0 for dim in tensor.shape.dim]

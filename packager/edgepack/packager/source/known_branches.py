@@ -9,7 +9,6 @@ crashes on a constant condition around other Ifs (seen with a voice detector): i
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
@@ -21,8 +20,7 @@ from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import attribute, own_names, subgraphs
 from edgepack.packager.graph.renaming import rename_tensors
 from edgepack.packager.graph.shape_inference import infer
-
-_Values = npt.NDArray[np.generic]
+from edgepack.packager.tensors.arrays import Tensor
 
 
 def take_known_branches(model: onnx.ModelProto) -> int:
@@ -61,7 +59,7 @@ class KnownValues:
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
         self._shapes = _shapes(model)
 
-    def value_of(self, name: str) -> _Values | None:
+    def value_of(self, name: str) -> Tensor | None:
         """The value of a tensor that follows from constants and shapes alone, else None."""
         graph = onnx.GraphProto(name="known")
         if not self._collect(name, graph, set()):

@@ -4,11 +4,12 @@ import math
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
+
+from edgepack.packager.tensors.arrays import Floats, Integers, Singles
 
 BINS = 2048
 
-Histogram = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+Histogram = tuple[Floats, Floats]
 """Counts and bin centers, float64 (BINS,) each."""
 
 
@@ -23,7 +24,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     low: float
     high: float
-    counts: npt.NDArray[np.int64] | None = None
+    counts: Integers | None = None
 
     @property
     def is_finite(self) -> bool:
@@ -47,9 +48,7 @@ NOTHING_SEEN = Observation(low=0.0, high=0.0)
 """Of a tensor that is empty in every sample, as the past of a first step is: any scale will do."""
 
 
-def count_into(
-    counts: npt.NDArray[np.int64], values: npt.NDArray[np.float32], low: float, high: float
-) -> None:
+def count_into(counts: Integers, values: Singles, low: float, high: float) -> None:
     """Adds values to a histogram over [low, high], in place.
 
     In a range narrower than 32-bit floats can divide all values are one.

@@ -8,15 +8,13 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
+from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import Meaning
 
-Tensor = npt.NDArray[np.generic]
 Feeds = dict[str, Tensor]
 """Inputs of one inference by input name, in the model's dtypes and with the batch axis."""
 

@@ -22,7 +22,8 @@ import msgspec
 import numpy as np
 
 from edgepack.packager.metrics.confidence import independent, kept_low, share_low
-from edgepack.packager.metrics.detections.boxes import Boxes, Floats, pair
+from edgepack.packager.metrics.detections.boxes import Boxes, pair
+from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.detections import MARGIN, Layout
 
 _FEWEST = 0.5

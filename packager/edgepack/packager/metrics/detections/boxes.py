@@ -2,10 +2,8 @@
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from edgepack.packager.tensors.arrays import Floats, Integers, Tensor
 
 _SUPPRESSED_FROM = 0.45
 """Intersection over union from which the box with the lower score goes; as YOLOv5 and YOLOX do."""
@@ -35,7 +33,7 @@ class Boxes(msgspec.Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return len(self.scores)
 
-    def pick(self, which: npt.NDArray[np.generic]) -> "Boxes":
+    def pick(self, which: Tensor) -> "Boxes":
         """Some of them."""
         return Boxes(
             corners=self.corners[which], scores=self.scores[which], classes=self.classes[which]

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from edgepack.packager.metrics.detections.boxes import NONE, Boxes, Floats, suppress
+from edgepack.packager.metrics.detections.boxes import NONE, Boxes, suppress
 from edgepack.packager.metrics.detections.regions import find_regions
 from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.arrays import Bools, Floats, Integers
 from edgepack.packager.tensors.detections import (
     Activation,
     BoxOrder,
@@ -180,7 +181,7 @@ def _of_places(head: DetectionHead, given: Given) -> Boxes:
     )
 
 
-def _best(head: DetectionHead, places: _Places) -> tuple[npt.NDArray[np.int64], Floats]:
+def _best(head: DetectionHead, places: _Places) -> tuple[Integers, Floats]:
     """The class with the highest score of each place, and that score as a probability."""
     scores = places.scores
     if head.activation == "softmax":
@@ -207,7 +208,7 @@ def _corners(boxes: Floats) -> Floats:
     return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
 
 
-def _are_finite(boxes: Boxes) -> npt.NDArray[np.bool_]:
+def _are_finite(boxes: Boxes) -> Bools:
     return np.asarray(np.isfinite(boxes.corners).all(axis=1))
 
 

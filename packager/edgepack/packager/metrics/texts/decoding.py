@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.sequence import Tensor
+from edgepack.packager.tensors.arrays import Floats, Tensor
 from edgepack.packager.tensors.texts import TextHead
 
 Text = tuple[int, ...]
@@ -94,7 +93,7 @@ def _clearness(values: Sequence[Tensor]) -> float:
     return float(np.median(np.concatenate(shares)))
 
 
-def _shares(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _shares(rows: Floats) -> Floats:
     if (rows >= 0.0).all() and np.allclose(rows.sum(axis=-1), 1.0, atol=1e-2):
         return np.asarray(rows.max(axis=-1))
     return np.asarray(1.0 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1))

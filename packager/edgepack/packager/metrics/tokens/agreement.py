@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from edgepack.packager.metrics.confidence import independent, share_bounds, share_low
-from edgepack.packager.metrics.tokens.chains import Bools, ChainCounts
+from edgepack.packager.metrics.tokens.chains import ChainCounts
+from edgepack.packager.tensors.arrays import Bools
 
 _GROUPS = 8
 """Positions are told in so many groups."""

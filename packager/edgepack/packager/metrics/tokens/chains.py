@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.runtime.model_run import Outputs, Run
-from edgepack.packager.samples.token_steps import Floats, next_feeds, next_scores, steps_left
+from edgepack.packager.samples.token_steps import next_feeds, next_scores, steps_left
+from edgepack.packager.tensors.arrays import Bools, Floats, Integers
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Feeds
 
@@ -40,8 +40,6 @@ _FEWEST_AGAIN = 8
 _ENDING = 0.25
 """Share of the chains that end so, all with one token."""
 
-Bools = npt.NDArray[np.bool_]
-
 
 class FloatChain(msgspec.Struct, frozen=True, kw_only=True):
     """What the float model says after one sample.
@@ -57,8 +55,8 @@ class FloatChain(msgspec.Struct, frozen=True, kw_only=True):
 
     first: Outputs
     most: int
-    tokens: npt.NDArray[np.int64]
-    probable: npt.NDArray[np.int64]
+    tokens: Integers
+    probable: Integers
     logarithms: Floats
 
 
@@ -133,7 +131,7 @@ def cut(chain: FloatChain, end: int | None) -> FloatChain:
     )
 
 
-def _until(tokens: npt.NDArray[np.int64], end: int | None) -> npt.NDArray[np.int64]:
+def _until(tokens: Integers, end: int | None) -> Integers:
     if end is None or end not in tokens:
         return tokens
     return tokens[: int((tokens == end).argmax()) + 1]
@@ -198,12 +196,12 @@ def unchanged(chain: FloatChain) -> ChainCounts:
 def _go_on(
     run: Run,
     decoder: Decoder,
-    said: npt.NDArray[np.int64],
+    said: Integers,
     feeds: Feeds,
     outputs: Outputs,
     steps: int,
     end: int | None,
-) -> npt.NDArray[np.int64]:
+) -> Integers:
     """What a model says by itself after what it said, to the end or for so many steps."""
     tokens = said.tolist()
     while len(tokens) < steps and tokens[-1] != end:
@@ -214,13 +212,8 @@ def _go_on(
 
 
 def _choices_after(
-    run: Run,
-    decoder: Decoder,
-    feeds: Feeds,
-    said: npt.NDArray[np.int64],
-    chain: FloatChain,
-    known: int,
-) -> npt.NDArray[np.int64]:
+    run: Run, decoder: Decoder, feeds: Feeds, said: Integers, chain: FloatChain, known: int
+) -> Integers:
     """What the float model would have said in each place of what another one says.
 
     Args:

@@ -1,9 +1,9 @@
 """Resize, written so that no provider takes other rows and columns than ONNX Runtime does."""
 
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.passes.workarounds.site import Site
+from edgepack.packager.tensors.arrays import Integers
 
 _SCALES, _SIZES = 2, 3
 """Which inputs hold the scales and the sizes."""
@@ -22,7 +22,7 @@ _BY_SCALE = (b"half_pixel", b"pytorch_half_pixel", b"asymmetric")
 
 _MOST_REPEATED = 16
 _WHOLE = 1e-4
-Indices = npt.NDArray[np.int64]
+Indices = Integers
 
 
 def take_plainly(site: Site) -> None:

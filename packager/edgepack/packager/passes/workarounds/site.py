@@ -15,6 +15,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tensors.arrays import Floats, Tensor
 
 _IR_VERSION = 8
 
@@ -138,9 +139,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         node.attribute.extend(helper.make_attribute(name, value) for name, value in given)
         return node
 
-    def run(
-        self, node: onnx.NodeProto, feeds: Mapping[str, npt.NDArray[np.generic]]
-    ) -> npt.NDArray[np.float64]:
+    def run(self, node: onnx.NodeProto, feeds: Mapping[str, Tensor]) -> Floats:
         """What a node by itself makes of tensors, as ONNX Runtime computes it.
 
         Args:

@@ -9,7 +9,6 @@ from copy import deepcopy
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -19,6 +18,7 @@ from edgepack.packager.graph.queries import attribute
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.quantization.dynamic.scopes import Constants
 from edgepack.packager.quantization.products import Product
+from edgepack.packager.tensors.arrays import Singles, Tensor
 
 _UNSIGNED_MIDDLE = 128
 _LSTM_PLACES = 8
@@ -109,9 +109,7 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
         refill(result.attribute, (entry for entry in node.attribute if entry.name != "layout"))
         return result
 
-    def _quantize(
-        self, weight: npt.NDArray[np.float32], *, axis: int
-    ) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.float32], npt.NDArray[np.generic]]:
+    def _quantize(self, weight: Singles, *, axis: int) -> tuple[Tensor, Singles, Tensor]:
         """Codes, scales and the zero point, symmetric around it.
 
         Args:
@@ -129,6 +127,6 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
         shifted = (codes + _UNSIGNED_MIDDLE).astype(np.uint8)
         return shifted, scale, np.array(_UNSIGNED_MIDDLE, dtype=np.uint8)
 
-    def _store(self, name: str, values: npt.NDArray[np.generic]) -> str:
+    def _store(self, name: str, values: Tensor) -> str:
         self.made.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name

@@ -11,7 +11,6 @@ from copy import deepcopy
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
@@ -19,6 +18,7 @@ from edgepack.packager.graph.edits import drop_unread, refill
 from edgepack.packager.graph.queries import GraphIndex, attribute
 from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.quantization.channels import Channels
+from edgepack.packager.tensors.arrays import Floats
 
 _WORTH_A_NODE = 4.0
 """An explicit Mul must divide a channel that is this many times the median channel."""
@@ -58,7 +58,7 @@ class ChannelDivision:
         self._index = index
         self._nodes = list(model.graph.node)
         self._before: dict[int, list[onnx.NodeProto]] = {}
-        self._current: dict[str, npt.NDArray[np.float64]] = {}
+        self._current: dict[str, Floats] = {}
         self._divided: dict[str, str] = {}
         self.explicit = 0
 
@@ -202,7 +202,7 @@ class ChannelDivision:
         self._before.setdefault(first, []).append(node)
         return output
 
-    def _scale(self, node: onnx.NodeProto, number: int, factor: npt.NDArray[np.float64]) -> None:
+    def _scale(self, node: onnx.NodeProto, number: int, factor: Floats) -> None:
         """Multiplies a constant input of a node; other readers keep the constant as it was."""
         name = f"{node.name}/smoothed_{number}"
         if name not in self._current:

@@ -20,7 +20,6 @@ from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
@@ -31,6 +30,7 @@ from edgepack.packager.quantization.equalization.layers_in_row import (
     Pair,
     find_pairs,
 )
+from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.text import counted
 
@@ -39,8 +39,6 @@ _CLEARANCE = 1.25
 _ROUNDS = 20
 _SETTLED = 1e-3
 _LEAST, _MOST = 1e-4, 1e4
-
-_Weights = npt.NDArray[np.float64]
 
 
 def can_equalize(index: GraphIndex) -> bool:
@@ -105,28 +103,28 @@ class _Layer:
         self._bias = None if bias is None else bias.astype(np.float64)
         self._groups = attribute(self._node, "group", 1)
 
-    def output_maxima(self) -> _Weights:
+    def output_maxima(self) -> Floats:
         """Greatest magnitude of the weights that make each output channel."""
-        reach: _Weights = np.abs(self._weights).reshape(len(self._weights), -1).max(axis=1)
+        reach: Floats = np.abs(self._weights).reshape(len(self._weights), -1).max(axis=1)
         return reach
 
-    def input_maxima(self) -> _Weights:
+    def input_maxima(self) -> Floats:
         """Greatest magnitude of the weights that read each input channel."""
-        reach: _Weights = np.abs(self._by_input()).max(axis=(1, 3)).reshape(-1)
+        reach: Floats = np.abs(self._by_input()).max(axis=(1, 3)).reshape(-1)
         return reach
 
-    def divide_outputs(self, factors: _Weights) -> None:
+    def divide_outputs(self, factors: Floats) -> None:
         """Divides each output channel."""
         self._weights /= factors.reshape(-1, *[1] * (self._weights.ndim - 1))
         if self._bias is not None:
             self._bias = self._bias / factors
 
-    def multiply_inputs(self, factors: _Weights) -> None:
+    def multiply_inputs(self, factors: Floats) -> None:
         """Multiplies what reads each input channel."""
         scaled = self._by_input() * factors.reshape(self._groups, 1, -1, 1)
         self._weights[...] = scaled.reshape(self._weights.shape)
 
-    def _by_input(self) -> _Weights:
+    def _by_input(self) -> Floats:
         """(groups, outputs of a group, inputs of a group, kernel)."""
         outputs, inputs = self._weights.shape[:2]
         return self._weights.reshape(self._groups, outputs // self._groups, inputs, -1)

@@ -1,7 +1,8 @@
 """Whether values survive as 16-bit floats: none too large, none that matters lost as too small."""
 
 import numpy as np
-import numpy.typing as npt
+
+from edgepack.packager.tensors.arrays import Singles
 
 LARGEST = 65504.0
 LEAST_NORMAL = 2.0**-14
@@ -22,7 +23,7 @@ def activation_fits(low: float, high: float, largest: float) -> bool:
     return size == 0.0 or LEAST_NORMAL <= size <= largest
 
 
-def constant_fits(values: npt.NDArray[np.float32]) -> bool:
+def constant_fits(values: Singles) -> bool:
     """Whether a constant can be 16-bit; infinities can, and small weights among larger ones."""
     finite = np.abs(values[np.isfinite(values)])
     if not finite.size or not finite.any():

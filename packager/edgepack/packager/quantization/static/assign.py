@@ -20,6 +20,7 @@ from edgepack.packager.quantization.static.scales import (
     scale_of_range,
     widen_for_bias,
 )
+from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.observations import Observation
 
 _FIXED: Mapping[tuple[str, str], tuple[float, int]] = {
@@ -63,9 +64,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         """The scale that a node uses for a tensor."""
         return (self.high_precision if node.is_high_precision else self.activations)[name]
 
-    def round_weight(
-        self, use: WeightUse, values: npt.NDArray[np.generic]
-    ) -> npt.NDArray[np.integer]:
+    def round_weight(self, use: WeightUse, values: Tensor) -> npt.NDArray[np.integer]:
         """The integers of a weight."""
         given = self.integers.get(use)
         if given is not None:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, reads
 from edgepack.packager.quantization.channels import ChannelAxis, Channels, reduce_to_channels
 from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.sequence import Samples
 
 _MOST_SAMPLES = 16
@@ -152,7 +152,7 @@ def _correct_in_turn(
     return corrections
 
 
-def _unless_chance(errors: npt.NDArray[np.float64]) -> Channels:
+def _unless_chance(errors: Floats) -> Channels:
     """Means over samples, of (samples, channels); zero where they could be chance."""
     mean = errors.mean(axis=0)
     standard_error = errors.std(axis=0) / np.sqrt(len(errors))

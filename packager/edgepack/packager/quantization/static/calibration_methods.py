@@ -20,6 +20,7 @@ from edgepack.packager.quantization.static.scales import (
     scale_of_range,
     scales_of_ranges,
 )
+from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.observations import Histogram, Observation
 
 _SHRINKS = np.linspace(1.0, 0.1, 46)
@@ -79,7 +80,7 @@ def _mse_range(observed: Observation, kind: IntegerType) -> tuple[float, float]:
     low, high = observed.low, observed.high
     histogram = observed.histogram()
 
-    def best(lows: npt.NDArray[np.float64], highs: npt.NDArray[np.float64]) -> int:
+    def best(lows: Floats, highs: Floats) -> int:
         factors, zero_points = scales_of_ranges(lows, highs, kind)
         stored = factors.astype(np.float32).astype(np.float64)
         return int(np.argmin(_squared_errors(histogram, stored, zero_points, kind)))
@@ -125,7 +126,7 @@ def _entropy_bound(observed: Observation) -> float:
     return float(bound * best_bins / bins)
 
 
-def _coarsen(magnitudes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _coarsen(magnitudes: Floats) -> Floats:
     """What remains of a histogram when it is expressed in `_ENTROPY_LEVELS` levels."""
     level = np.arange(len(magnitudes)) * _ENTROPY_LEVELS // len(magnitudes)
     occupied = magnitudes > 0
@@ -135,7 +136,7 @@ def _coarsen(magnitudes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(occupied, mean[level], 0.0)
 
 
-def _divergence(p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]) -> float:
+def _divergence(p: Floats, q: Floats) -> float:
     if not p.sum() or not q.sum():
         return np.inf
     p, q = p / p.sum(), q / q.sum()

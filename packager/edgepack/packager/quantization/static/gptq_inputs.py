@@ -9,16 +9,16 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 
 from edgepack.packager.graph.queries import GraphIndex, attribute
 from edgepack.packager.memory import divide_by_size
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.quantization.gptq import Floats, Moments
+from edgepack.packager.quantization.gptq import Moments
 from edgepack.packager.quantization.static.plan import NodePlan, WeightUse
 from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tensors.arrays import Integers, Singles, Tensor
 from edgepack.packager.tensors.sequence import Samples
 
 _MOST_ROWS = 256
@@ -49,17 +49,17 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
         """Length of the sums that the product makes."""
         return self.shape[0] if self.is_transposed else int(np.prod(self.shape[1:]))
 
-    def to_matrix(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def to_matrix(self, values: Tensor) -> Tensor:
         """Values in the weights' shape as (groups, rows, columns)."""
         flat = values.T if self.is_transposed else values.reshape(self.shape[0], -1)
         return flat.reshape(self.groups, -1, self.columns)
 
-    def from_matrix(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def from_matrix(self, values: Tensor) -> Tensor:
         """The reverse of `to_matrix`."""
         flat = values.reshape(-1, self.columns)
         return np.ascontiguousarray(flat.T if self.is_transposed else flat.reshape(self.shape))
 
-    def rows(self, data: Floats) -> Floats:
+    def rows(self, data: Singles) -> Singles:
         """What the weights are multiplied with, float32 (groups, rows, columns); evenly picked."""
         if self.node.op_type == "Conv":
             return _windows(self, data)
@@ -146,7 +146,7 @@ def measure_halves(
     return [(halves[0], halves[1]) for halves in found]
 
 
-def _windows(product: Product, data: Floats) -> Floats:
+def _windows(product: Product, data: Singles) -> Singles:
     """The windows of a convolution, float32 (groups, rows, columns)."""
     node, kernel = product.node, product.shape[2:]
     axes = len(kernel)
@@ -189,7 +189,7 @@ def _margins(
     return list(zip(given[:axes], given[axes:], strict=True))
 
 
-def _evenly(count: int) -> npt.NDArray[np.int64]:
+def _evenly(count: int) -> Integers:
     """Indices of at most `_MOST_ROWS` of so many rows."""
     few = min(count, _MOST_ROWS)
     return np.arange(few, dtype=np.int64) * count // max(few, 1)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.memory import return_freed_memory
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.gptq import Floats, Moments, output_error, round_by_gptq
+from edgepack.packager.quantization.gptq import Moments, output_error, round_by_gptq
 from edgepack.packager.quantization.static.assign import Assignment
 from edgepack.packager.quantization.static.gptq_inputs import (
     Product,
@@ -28,6 +28,7 @@ from edgepack.packager.quantization.static.gptq_inputs import (
 )
 from edgepack.packager.quantization.static.plan import Plan, WeightUse
 from edgepack.packager.quantization.static.scales import FloatArray, Scale, quantize, restore
+from edgepack.packager.tensors.arrays import Singles, Tensor
 from edgepack.packager.tensors.sequence import Samples
 
 Rounder = Callable[[Plan, Assignment], Assignment]
@@ -49,16 +50,16 @@ class IntegerGrid(msgspec.Struct, frozen=True, kw_only=True):
         lowest, highest: The integers' bounds.
     """
 
-    step: Floats
-    zero_point: Floats
+    step: Singles
+    zero_point: Singles
     lowest: int
     highest: int
 
-    def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+    def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Singles, Singles]:
         """The same for every column."""
         return self.step, self.zero_point
 
-    def restore(self, integers: Floats) -> Floats:
+    def restore(self, integers: Singles) -> Singles:
         """The reals of integers, (groups, rows, columns)."""
         return (integers - self.zero_point[..., None]) * self.step[..., None]
 
@@ -179,7 +180,7 @@ def _grid(product: Product, scale: Scale) -> IntegerGrid:
     if scale.axis is not None:
         shape[scale.axis] = -1
 
-    def each(values: npt.NDArray[np.generic]) -> Floats:
+    def each(values: Tensor) -> Singles:
         full = np.broadcast_to(values.astype(np.float32).reshape(shape), product.shape)
         return np.ascontiguousarray(product.to_matrix(full)[:, :, 0], dtype=np.float32)
 

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from edgepack.packager.tensors.arrays import Floats, Integers, Singles
+
 FloatArray = npt.NDArray[np.floating]
 
 _DTYPES: dict[str, type[np.integer]] = {
@@ -83,7 +85,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
         kind: The integer type.
     """
 
-    scale: npt.NDArray[np.float32]
+    scale: Singles
     zero_point: npt.NDArray[np.integer]
     axis: int | None
     kind: IntegerType
@@ -113,9 +115,7 @@ def scale_of_range(low: float, high: float, kind: IntegerType) -> Scale:
     return fixed_scale(float(scales[0]), int(zero_points[0]), kind)
 
 
-def scales_of_ranges(
-    low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], kind: IntegerType
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def scales_of_ranges(low: Floats, high: Floats, kind: IntegerType) -> tuple[Floats, Integers]:
     """What covers each of several ranges; zero is always exactly representable.
 
     Args:
@@ -181,7 +181,7 @@ def scale_of_weights(
 
 def _scales_of_rows(
     rows: FloatArray, kind: IntegerType, method: Literal["minmax", "mse"]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]:
+) -> tuple[Singles, npt.NDArray[np.integer]]:
     """Scale and zero point of each row.
 
     Args:
@@ -209,10 +209,7 @@ def _scales_of_rows(
 
 
 def _errors(
-    rows: FloatArray,
-    scale: npt.NDArray[np.float32],
-    zero_point: npt.NDArray[np.integer],
-    kind: IntegerType,
+    rows: FloatArray, scale: Singles, zero_point: npt.NDArray[np.integer], kind: IntegerType
 ) -> npt.NDArray[np.floating]:
     """Mean squared error of each row, float32 (channels,)."""
     scales = Scale(scale=scale, zero_point=zero_point, axis=0, kind=kind)
@@ -239,7 +236,7 @@ def restore(integers: npt.NDArray[np.integer], scale: Scale) -> FloatArray:
     return difference.astype(np.float32) * factor
 
 
-def _aligned(scale: Scale, ndim: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]:
+def _aligned(scale: Scale, ndim: int) -> tuple[Singles, npt.NDArray[np.integer]]:
     if scale.axis is None:
         return scale.scale, scale.zero_point
     shape = [1] * ndim

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import onnx
 import onnxruntime
 
@@ -27,7 +25,8 @@ from edgepack.packager.quantization.static.switchable_quantizers import (
     add_switches,
 )
 from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.sequence import Feeds, Tensor, digest_of
+from edgepack.packager.tensors.arrays import Bools, Tensor
+from edgepack.packager.tensors.sequence import Feeds, digest_of
 
 _MOST_PIECES = 8
 """With 8 of equal cost 9/16 of a model run on average; each has threads and memory of its own."""
@@ -69,7 +68,7 @@ class SwitchableModel:
         self._outputs = [value.name for value in switchable.model.graph.output]
         self._kept = _KeptRuns()
 
-    def run(self, feeds: Feeds, quantized: npt.NDArray[np.bool_]) -> Outputs:
+    def run(self, feeds: Feeds, quantized: Bools) -> Outputs:
         """One inference with a subset of nodes quantized.
 
         Args:

@@ -22,6 +22,7 @@ from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.quantization.static.assign import Assignment
 from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.static.scales import Scale, quantize, restore
+from edgepack.packager.tensors.arrays import Tensor
 
 SWITCHES = "edgepack/switches"
 """Graph input that switches the nodes."""
@@ -123,7 +124,7 @@ class _Writer:
         integers = self.scales.round_weight(use, self.index.values(use.name))
         return self._restored(f"{use.name}/axis{use.axis}", integers, self.scales.weights[use])
 
-    def _constant(self, name: str, values: npt.NDArray[np.generic], scale: Scale) -> str:
+    def _constant(self, name: str, values: Tensor, scale: Scale) -> str:
         return self._restored(name, quantize(values.astype(np.float32), scale), scale)
 
     def _restored(self, name: str, integers: npt.NDArray[np.integer], scale: Scale) -> str:

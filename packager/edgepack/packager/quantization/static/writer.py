@@ -15,7 +15,6 @@ Graph inputs and outputs keep their names and stay float.
 from copy import deepcopy
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
@@ -26,6 +25,7 @@ from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.quantization.static.assign import Assignment
 from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.static.scales import FloatArray, Scale, quantize
+from edgepack.packager.tensors.arrays import Tensor
 
 _FIRST_OPSET_WITH_16_BIT = 21
 
@@ -232,7 +232,7 @@ class _Writer:
             self._written[key] = label
         return f"{label}/scale", f"{label}/zero_point"
 
-    def _constant(self, name: str, values: npt.NDArray[np.generic]) -> str:
+    def _constant(self, name: str, values: Tensor) -> str:
         self._initializers.append(numpy_helper.from_array(np.array(values, order="C"), name))
         return name
 
@@ -258,7 +258,7 @@ def _domain(settings: Quantize, opset: int, *, has_high_precision: bool) -> str:
     return MICROSOFT if settings.qdq_domain == "microsoft" else ""
 
 
-def _as_float(values: npt.NDArray[np.generic]) -> FloatArray:
+def _as_float(values: Tensor) -> FloatArray:
     return values.astype(np.float32)
 
 

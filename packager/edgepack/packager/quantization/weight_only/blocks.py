@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.quantization.products import Floats
+from edgepack.packager.tensors.arrays import Singles
 
 Codes = npt.NDArray[np.uint8]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -27,7 +27,7 @@ class BlockGrid(msgspec.Struct, frozen=True, kw_only=True):
         block_size: Columns that share a scale; the last block of a row may be shorter.
     """
 
-    scales: Floats
+    scales: Singles
     zero_points: Codes
     bits: int
     block_size: int
@@ -47,12 +47,12 @@ class BlockGrid(msgspec.Struct, frozen=True, kw_only=True):
         """The zero point of symmetric weights."""
         return 1 << (self.bits - 1)
 
-    def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+    def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Singles, Singles]:
         """Step and zero point of a column, float32 (1, rows) each: see `gptq.Grid`."""
         blocks = columns // self.block_size
         return self.scales[:, blocks].T, self.zero_points[:, blocks].T.astype(np.float32)
 
-    def round(self, weight: Floats) -> Codes:
+    def round(self, weight: Singles) -> Codes:
         """The nearest codes.
 
         Args:
@@ -76,7 +76,7 @@ class BlockWeight(msgspec.Struct, frozen=True, kw_only=True):
     codes: Codes
     grid: BlockGrid
 
-    def restore(self) -> Floats:
+    def restore(self) -> Singles:
         """The weight that the codes stand for, float32 (rows, columns)."""
         blocked = cut(self.codes.astype(np.float32), self.grid.block_size)
         wide = (blocked - self.grid.zero_points[..., None]) * self.grid.scales[..., None]
@@ -110,7 +110,7 @@ def read_packed(
     Args:
         settings: The node's attributes.
         codes: uint8, see `BlockWeight.packed_codes`.
-        scales: Floats, rows and blocks in whatever shape.
+        scales: Singles, rows and blocks in whatever shape.
         zero_points: uint8, see `BlockWeight.packed_zero_points`, or one number each; None where all
             are in the middle.
     """

@@ -26,13 +26,7 @@ from edgepack.packager.quantization.contract import (
 from edgepack.packager.quantization.gptq import round_by_gptq
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
-from edgepack.packager.quantization.products import (
-    Floats,
-    Product,
-    Table,
-    find_products,
-    find_tables,
-)
+from edgepack.packager.quantization.products import Product, Table, find_products, find_tables
 from edgepack.packager.quantization.weight_only.block_nodes import (
     product_nodes,
     stored_parts,
@@ -42,6 +36,7 @@ from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWe
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.packager.quantization.weight_only.rtn import make_grid, round_to_nearest
+from edgepack.packager.tensors.arrays import Singles
 from edgepack.packager.tensors.sequence import Samples
 
 _LEAST_ELEMENTS = 1024
@@ -199,12 +194,12 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker):
                         codes=codes[0].astype(np.uint8), grid=grid
                     )
 
-    def _matrix(self, place: Product | Table) -> Floats:
+    def _matrix(self, place: Product | Table) -> Singles:
         if isinstance(place, Product):
             return place.matrix(self._index)
         return np.asarray(self._index.constant(place.weight), dtype=np.float32)
 
-    def _grid(self, weight: Floats, *, bits: int, refine: bool) -> BlockGrid:
+    def _grid(self, weight: Singles, *, bits: int, refine: bool) -> BlockGrid:
         settings = self._settings
         grid = make_grid(
             weight,

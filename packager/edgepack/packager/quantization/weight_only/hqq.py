@@ -9,8 +9,8 @@ and a block keeps its first grid where that was better.
 
 import numpy as np
 
-from edgepack.packager.quantization.products import Floats
 from edgepack.packager.quantization.weight_only.blocks import BlockGrid, cut
+from edgepack.packager.tensors.arrays import Singles
 
 _NORM = 0.7
 _FIRST_PENALTY = 10.0
@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 2048
 _LEAST = np.float32(1e-12)
 
 
-def refine_grid(weight: Floats, grid: BlockGrid) -> BlockGrid:
+def refine_grid(weight: Singles, grid: BlockGrid) -> BlockGrid:
     """A grid with a smaller error, or the same.
 
     Args:
@@ -43,14 +43,14 @@ def refine_grid(weight: Floats, grid: BlockGrid) -> BlockGrid:
 
 
 def _refine(
-    blocked: Floats, scale: Floats, first_zero: Floats, highest: np.float32
-) -> tuple[Floats, Floats]:
+    blocked: Singles, scale: Singles, first_zero: Singles, highest: np.float32
+) -> tuple[Singles, Singles]:
     """Works in steps of the scale, so that the penalty means the same for every block."""
     target = blocked / scale
 
-    def error(zero: Floats, stretch: Floats) -> Floats:
+    def error(zero: Singles, stretch: Singles) -> Singles:
         codes = np.clip(np.rint(target / stretch + zero), 0.0, highest)
-        left: Floats = target - (codes - zero) * stretch
+        left: Singles = target - (codes - zero) * stretch
         return left
 
     same = np.ones_like(scale)
@@ -72,14 +72,14 @@ def _refine(
     return best_scale, best_zero
 
 
-def _norm(error: Floats) -> Floats:
-    total: Floats = np.sum(np.abs(error) ** np.float32(_NORM), axis=-1, keepdims=True)
+def _norm(error: Singles) -> Singles:
+    total: Singles = np.sum(np.abs(error) ** np.float32(_NORM), axis=-1, keepdims=True)
     return total
 
 
-def _shrink(error: Floats, penalty: float) -> Floats:
+def _shrink(error: Singles, penalty: float) -> Singles:
     """The proximal operator of the l_p norm, as in the paper."""
     size = np.abs(error)
     threshold = np.power(np.maximum(size, _LEAST), np.float32(_NORM - 1.0)) / np.float32(penalty)
-    shrunk: Floats = np.sign(error) * np.maximum(size - threshold, 0.0)
+    shrunk: Singles = np.sign(error) * np.maximum(size - threshold, 0.0)
     return shrunk

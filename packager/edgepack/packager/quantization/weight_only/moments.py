@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -18,9 +17,10 @@ from edgepack.errors import BuildError
 from edgepack.packager.memory import divide_by_size
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import observe
+from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.sequence import Samples
 
-Moments = Mapping[str, npt.NDArray[np.float64]]
+Moments = Mapping[str, Floats]
 
 _MOST_BYTES = 512 << 20
 

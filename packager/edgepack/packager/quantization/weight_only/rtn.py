@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from edgepack.packager.quantization.products import Floats
 from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWeight, cut
+from edgepack.packager.tensors.arrays import Singles
 
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
 
-def make_grid(weight: Floats, *, bits: int, block_size: int, symmetric: bool) -> BlockGrid:
+def make_grid(weight: Singles, *, bits: int, block_size: int, symmetric: bool) -> BlockGrid:
     """The grid that reaches every weight of a block, and 0 exactly.
 
     A symmetric one spends its extra code, -2^(bits-1), on the side of the largest weight.
@@ -39,7 +39,7 @@ def make_grid(weight: Floats, *, bits: int, block_size: int, symmetric: bool) ->
     )
 
 
-def round_to_nearest(weight: Floats, grid: BlockGrid) -> BlockWeight:
+def round_to_nearest(weight: Singles, grid: BlockGrid) -> BlockWeight:
     """Every weight by itself to the nearest code.
 
     Args:

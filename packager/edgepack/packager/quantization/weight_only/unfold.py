@@ -9,7 +9,6 @@
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
@@ -27,6 +26,7 @@ from edgepack.packager.graph.source_quantization import (
 from edgepack.packager.graph.unused_nodes import drop_unused_nodes
 from edgepack.packager.quantization.weight_only.blocks import read_packed
 from edgepack.packager.source.known_branches import KnownValues
+from edgepack.packager.tensors.arrays import Tensor
 
 _INPUTS = 6
 """Of a MatMulNBits: data, codes, scales, zero points, an order of columns, a bias."""
@@ -51,7 +51,7 @@ def unfold_weights(model: onnx.ModelProto) -> onnx.ModelProto | None:
     values = KnownValues(floats)
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        made: npt.NDArray[np.generic] | None = None
+        made: Tensor | None = None
         if node.op_type == "DequantizeLinear":
             made = values.value_of(node.output[0])
         if made is not None:

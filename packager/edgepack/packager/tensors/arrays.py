@@ -1,0 +1,12 @@
+"""Arrays by what they hold: the names that signatures spell them with."""
+
+import numpy as np
+import numpy.typing as npt
+
+Tensor = npt.NDArray[np.generic]
+"""An array of whatever type a model's tensor has."""
+
+Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
