@@ -10,7 +10,7 @@ from onnx import TensorProto
 from edgepack.errors import ProfileError
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate_makers import make_candidate_maker
+from edgepack.packager.quantization.candidate_makers import maker_for
 from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.runtime.model_run import ModelRunner
 from tests.unit.packager_passes.models import attention, samples_for
@@ -23,7 +23,8 @@ def _built(name: str, folder: Path) -> onnx.ModelProto:
     assert profile.lowering is not None
     model = attention(mask_value=-64.0)
     samples = samples_for(model, 4)
-    maker = make_candidate_maker(model, profile.lowering, samples, work_dir=folder, progress=silent)
+    make = maker_for(profile.lowering)
+    maker = make(model, profile.lowering, samples, work_dir=folder, progress=silent)
     built = maker.build(CandidateSpec(method=maker.methods[0])).model
     ModelRunner(built, folder / "built.onnx").run(samples.read(0))
     return built

@@ -10,7 +10,7 @@ from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate_makers import make_candidate_maker
+from edgepack.packager.quantization.candidate_makers import maker_for
 from edgepack.packager.quantization.quark.candidate_maker import QuarkCandidateMaker, quark_config
 from edgepack.packager.quantization.quark.environment import VARIABLE, find_quark
 from tests.unit.packager_passes.candidate_specs import spec
@@ -48,9 +48,9 @@ def _write(path: Path, code: str) -> None:
 
 def _maker(folder: Path, **changes: object) -> QuarkCandidateMaker:
     target = residual_cnn()
-    maker = make_candidate_maker(
-        target.model, _settings(**changes), target.samples, work_dir=folder, progress=silent
-    )
+    settings = _settings(**changes)
+    make = maker_for(settings)
+    maker = make(target.model, settings, target.samples, work_dir=folder, progress=silent)
     assert isinstance(maker, QuarkCandidateMaker)
     return maker
 

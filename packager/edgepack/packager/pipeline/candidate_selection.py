@@ -25,7 +25,7 @@ from edgepack.packager.pipeline.selection import (
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.quantization.candidate_makers import make_candidate_maker
+from edgepack.packager.quantization.candidate_makers import maker_for
 from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
@@ -102,7 +102,8 @@ class CandidateSelector:
             return
         if profile.lowering is None:
             return
-        self._maker = make_candidate_maker(
+        make = maker_for(profile.lowering)
+        self._maker = make(
             prepared.model,
             profile.lowering,
             inputs.split.calibration,

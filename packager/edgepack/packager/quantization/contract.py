@@ -5,6 +5,8 @@ The search knows nothing of integers, 16-bit floats or blocks of weights; candid
 
 import abc
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 import onnx
@@ -96,8 +98,13 @@ class HighPrecision(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
-Measured = MutableMapping[str, float]
+Measured = MutableMapping[str, float] | None
 """What a ranking measured, by nodes and samples: one that was ended goes on from there."""
+
+Ranked = tuple[NodeSensitivity, ...]
+"""One entry a node, worst first; equal ones by name."""
+
+_Settings = TypeVar("_Settings")
 
 
 class CandidateMaker(abc.ABC):
@@ -128,12 +135,8 @@ class CandidateMaker(abc.ABC):
 
     @abc.abstractmethod
     def rank(
-        self,
-        spec: CandidateSpec,
-        samples: Samples,
-        progress: Progress,
-        measured: Measured | None = None,
-    ) -> tuple[NodeSensitivity, ...]:
+        self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
+    ) -> Ranked:
         """Measures what lowering each node alone costs.
 
         Args:
@@ -142,6 +145,40 @@ class CandidateMaker(abc.ABC):
             progress: Told about each node.
             measured: What the same ranking measured before it was ended; added to.
 
-        Returns:
-            One entry a node, worst first; equal ones by name.
         """
+
+
+class PassCandidateMaker(CandidateMaker, Generic[_Settings]):
+    """Makes what one lowering pass of a profile asks for of one float model.
+
+    Args:
+        model: The float model, clean and with shapes.
+        settings: The profile's pass.
+        samples: Calibration samples.
+        work_dir: Folder for what it writes.
+        progress: Told about calibration.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        settings: _Settings,
+        samples: Samples,
+        *,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._samples = samples
+        self._folder = work_dir
+        self._progress = progress
+        self._look()
+
+    @abc.abstractmethod
+    def _look(self) -> None:
+        """Finds out which nodes can be lowered, and by what methods."""
+
+    def _lowered(self, spec: CandidateSpec) -> tuple[str, ...]:
+        kept = set(spec.float_nodes)
+        return tuple(name for name in self.names if name not in kept)

@@ -4,9 +4,9 @@ For lowerings that no switch inside the graph turns on and off: each node's mode
 and run. That is seconds for each, so where there are many nodes neighbours are measured together.
 """
 
-import abc
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -17,10 +17,11 @@ from edgepack.packager.graph.workload import Workload
 from edgepack.packager.metrics.noise import NoiseMeter
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import (
-    CandidateMaker,
     CandidateSpec,
     Measured,
     NodeSensitivity,
+    PassCandidateMaker,
+    Ranked,
 )
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.runtime.evaluator import open_plain
@@ -31,35 +32,22 @@ from edgepack.packager.tensors.sequence import Samples
 _MOST_MODELS = 64
 _MOST_SAMPLES = 8
 _MOST_RUNS = 300
+_Settings = TypeVar("_Settings")
 
 
-class OneAtATimeMaker(CandidateMaker):
-    """A candidate maker that ranks nodes by a candidate in which each alone is lowered.
+class OneAtATimeMaker(PassCandidateMaker[_Settings]):
+    """A candidate maker that ranks nodes by a candidate in which each alone is lowered."""
 
-    Args:
-        model: The float model.
-        work_dir: Folder for the models that are ranked.
-    """
-
-    def __init__(self, model: onnx.ModelProto, work_dir: Path) -> None:
-        self._model = model
-        self._folder = work_dir
-
-    @abc.abstractmethod
-    def _workloads(self) -> Mapping[str, Workload]:
-        """What lowering each node saves."""
+    _loads: Mapping[str, Workload]
+    """What lowering each node saves; `_look` finds it out."""
 
     def _open(self, path: Path) -> Run:
         """Opens a model where it is measured."""
         return open_plain(path)
 
     def rank(
-        self,
-        spec: CandidateSpec,
-        samples: Samples,
-        progress: Progress,
-        measured: Measured | None = None,
-    ) -> tuple[NodeSensitivity, ...]:
+        self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
+    ) -> Ranked:
         """See `CandidateMaker`; nodes that were measured together share their cost."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / "ranking.onnx"
@@ -86,4 +74,4 @@ class OneAtATimeMaker(CandidateMaker):
             ranked.extend(NodeSensitivity(name=str(name), noise=known[key]) for name in group)
             progress(BuildStep(what="ranking nodes", done=number, total=len(groups)))
         ranked.sort(key=lambda node: (-node.noise, node.name))
-        return with_workloads(ranked, self._workloads())
+        return with_workloads(ranked, self._loads)

@@ -10,7 +10,7 @@ from edgepack.packager.quantization.contract import (
     CandidateMaker,
     CandidateSpec,
     Measured,
-    NodeSensitivity,
+    Ranked,
 )
 from edgepack.packager.tensors.sequence import Samples
 
@@ -38,12 +38,8 @@ class KeptFloat(CandidateMaker):
         return self._maker.build(replace(spec, float_nodes=together))
 
     def rank(
-        self,
-        spec: CandidateSpec,
-        samples: Samples,
-        progress: Progress,
-        measured: Measured | None = None,
-    ) -> tuple[NodeSensitivity, ...]:
+        self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
+    ) -> Ranked:
         """See `CandidateMaker`; the kept nodes are ranked like the others, and left out then."""
         if spec.high_precision_nodes:
             together = (*spec.high_precision_nodes, *self._kept)

@@ -3,16 +3,14 @@
 Nodes in the bodies of control flow are among them. The calibration samples are not read.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 
 import onnx
 
 from edgepack.packager.graph.edits import MICROSOFT, import_domain, refill
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
-from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
@@ -22,47 +20,27 @@ from edgepack.packager.quantization.dynamic.scopes import Scope, drop_unread_con
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
 from edgepack.packager.quantization.products import as_product
-from edgepack.packager.tensors.sequence import Samples
 
 
-class DynamicCandidateMaker(OneAtATimeMaker):
-    """One float model.
-
-    Args:
-        model: The float model, clean.
-        settings: The profile's pass.
-        samples: Calibration samples; not read.
-        work_dir: Folder for the models that are ranked.
-        progress: Not told anything: there is no calibration.
-    """
+class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
+    """One float model."""
 
     methods = (QuantizationMethod(base="dynamic"),)
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        settings: QuantizeDynamic,
-        samples: Samples,
-        *,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        super().__init__(model, work_dir)
-        self._settings = settings
+    def _look(self) -> None:
         # How often a body runs is not known, and steps of an LSTM neither: weights tell.
         self._loads = {
             scope.name(position): Workload(
                 weight_bytes=weight_bytes(scope.graph.node[position], scope.constants)
             )
-            for scope in scopes(model.graph)
+            for scope in scopes(self._model.graph)
             for position in self._lowerable(scope)
         }
         self.names = tuple(self._loads)
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""
-        kept = set(spec.float_nodes)
-        lowered = tuple(name for name in self.names if name not in kept)
+        lowered = self._lowered(spec)
         result = deepcopy(self._model)
         # Inner bodies first: writing an outer graph copies its nodes, bodies included.
         for scope in reversed(list(scopes(result.graph))):
@@ -70,9 +48,6 @@ class DynamicCandidateMaker(OneAtATimeMaker):
         drop_unread_constants(result)
         import_domain(result, MICROSOFT if lowered else "")
         return BuiltCandidate(model=result, lowered=lowered)
-
-    def _workloads(self) -> Mapping[str, Workload]:
-        return self._loads
 
     def _lowerable(self, scope: Scope) -> Iterator[int]:
         for position, node in enumerate(scope.graph.node):

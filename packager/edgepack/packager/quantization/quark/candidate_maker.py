@@ -9,17 +9,16 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import onnx
 
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
-    CandidateMaker,
     CandidateSpec,
     Measured,
-    NodeSensitivity,
+    PassCandidateMaker,
+    Ranked,
 )
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.quark.environment import find_quark
@@ -36,39 +35,24 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: str
 
 
-class QuarkCandidateMaker(CandidateMaker):
+class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
     """One float model, quantized by Quark.
-
-    Args:
-        model: The float model, clean and with shapes.
-        settings: The profile's quantize pass.
-        samples: Calibration samples.
-        work_dir: Folder for models and samples.
-        progress: Told about each run.
 
     Raises:
         BuildError: Quark is nowhere to be found.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        settings: Quantize,
-        samples: Samples,
-        *,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
+    def _look(self) -> None:
         self._python = find_quark()
         self._own = StaticCandidateMaker(
-            model, settings, samples, work_dir=work_dir, progress=progress
+            self._model,
+            self._settings,
+            self._samples,
+            work_dir=self._folder,
+            progress=self._progress,
         )
-        self._model = model
-        self._samples = samples
-        self._limit_s = settings.backend_timeout_s
-        self._progress = progress
-        self._folder = work_dir.resolve() / "quark"
-        self._config = quark_config(settings)
+        self._folder = self._folder.resolve() / "quark"
+        self._config = quark_config(self._settings)
         self.methods = (QuantizationMethod(base=f"quark-{self._config}"),)
         self.names = self._own.names
 
@@ -87,7 +71,7 @@ class QuarkCandidateMaker(CandidateMaker):
             (self._python, str(_CHILD)),
             msgspec.json.encode(request),
             _Answer,
-            timeout_s=self._limit_s,
+            timeout_s=self._settings.backend_timeout_s,
             failed="AMD Quark gave no result",
             found_in=f"pass quantize, run by {self._python}",
             remedy="backend = 'edgepack', our own quantizer for the same types; where time ran "
@@ -95,17 +79,13 @@ class QuarkCandidateMaker(CandidateMaker):
         )
         return BuiltCandidate(
             model=load_model(output),
-            lowered=tuple(name for name in self.names if name not in set(spec.float_nodes)),
+            lowered=self._lowered(spec),
             notes=(f"Quantized by AMD Quark {answer.version}, {self._config}.",),
         )
 
     def rank(
-        self,
-        spec: CandidateSpec,
-        samples: Samples,
-        progress: Progress,
-        measured: Measured | None = None,
-    ) -> tuple[NodeSensitivity, ...]:
+        self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
+    ) -> Ranked:
         """Measures with our own quantizer what quantizing each node alone costs."""
         return self._own.rank(
             CandidateSpec(method=self._own.methods[0]), samples, progress, measured

@@ -9,12 +9,12 @@ from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
-    CandidateMaker,
     CandidateSpec,
     HighPrecision,
     Measured,
-    NodeSensitivity,
     Origin,
+    PassCandidateMaker,
+    Ranked,
 )
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.savings import with_workloads
@@ -28,35 +28,15 @@ from edgepack.packager.quantization.static.ranking import rank_nodes
 from edgepack.packager.tensors.sequence import Samples
 
 
-class StaticCandidateMaker(CandidateMaker):
+class StaticCandidateMaker(PassCandidateMaker[Quantize]):
     """One float model, and what its profile would have done to it before quantization.
 
     The model is prepared and calibrated once for each preparation, when that is first tried.
-
-    Args:
-        model: The float model, clean and with shapes.
-        settings: The profile's quantize pass.
-        samples: Calibration samples.
-        work_dir: Folder for instrumented models.
-        progress: Told about calibration.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        settings: Quantize,
-        samples: Samples,
-        *,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        self._settings = settings
-        self._samples = samples
-        self._folder = work_dir
-        self._progress = progress
-        self._plain = CalibratedModel(
-            model, settings, samples, work_dir=work_dir, progress=progress
-        )
+    def _look(self) -> None:
+        settings = self._settings
+        self._plain = self._calibrate(self._model, self._folder)
         self.names = self._plain.names
         if settings.has_high_precision:
             able = tuple(name for name in self.names if name not in self._plain.followers)
@@ -65,7 +45,9 @@ class StaticCandidateMaker(CandidateMaker):
         preparations = applicable(self._plain.index, settings.prepare)
         self.costly_methods = costly_methods(settings, preparations)
         self._prepared: dict[str, tuple[CalibratedModel, tuple[str, ...]]] = {"": (self._plain, ())}
-        self._gptq = GptqRounder(model, self._plain.index, samples, work_dir / "gptq", progress)
+        self._gptq = GptqRounder(
+            self._model, self._plain.index, self._samples, self._folder / "gptq", self._progress
+        )
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""
@@ -95,12 +77,8 @@ class StaticCandidateMaker(CandidateMaker):
         return BuiltCandidate(model=quantized, lowered=plan.names, notes=notes, origin=origin)
 
     def rank(
-        self,
-        spec: CandidateSpec,
-        samples: Samples,
-        progress: Progress,
-        measured: Measured | None = None,
-    ) -> tuple[NodeSensitivity, ...]:
+        self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
+    ) -> Ranked:
         """See `CandidateMaker`. Biases stay as they are."""
         calibrated, _ = self._prepare(spec.method.preparation)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -117,11 +95,13 @@ class StaticCandidateMaker(CandidateMaker):
         if name not in self._prepared:
             folder = self._folder / name
             model, note = prepare(name, self._plain.model, self._settings, self._samples, folder)
-            calibrated = CalibratedModel(
-                model, self._settings, self._samples, work_dir=folder, progress=self._progress
-            )
-            self._prepared[name] = (calibrated, (note,))
+            self._prepared[name] = (self._calibrate(model, folder), (note,))
         return self._prepared[name]
+
+    def _calibrate(self, model: onnx.ModelProto, folder: Path) -> CalibratedModel:
+        return CalibratedModel(
+            model, self._settings, self._samples, work_dir=folder, progress=self._progress
+        )
 
 
 def _describe_high_precision(plan: Plan, settings: Quantize) -> str:

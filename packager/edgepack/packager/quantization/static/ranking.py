@@ -7,7 +7,7 @@ import numpy as np
 from edgepack.packager.metrics.chains import run_samples
 from edgepack.packager.metrics.noise import NoiseMeter, in_telling_order
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.quantization.contract import Measured, NodeSensitivity
+from edgepack.packager.quantization.contract import Measured, NodeSensitivity, Ranked
 from edgepack.packager.quantization.static.switchable_model import SwitchableModel
 from edgepack.packager.tensors.sequence import Samples
 
@@ -19,12 +19,8 @@ _MOST_LOOKED_AT = 32
 
 
 def rank_nodes(
-    model: SwitchableModel,
-    samples: Samples,
-    *,
-    progress: Progress,
-    measured: Measured | None = None,
-) -> tuple[NodeSensitivity, ...]:
+    model: SwitchableModel, samples: Samples, *, progress: Progress, measured: Measured = None
+) -> Ranked:
     """Orders nodes by what they cost, worst first.
 
     All nodes are measured on a few samples, the costlier half of them on as many more, and so on:

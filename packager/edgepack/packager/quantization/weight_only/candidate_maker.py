@@ -8,7 +8,6 @@ precision have 8 bits, rounded to the nearest: that is so near that no method is
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -17,7 +16,6 @@ from edgepack.packager.graph.edits import MICROSOFT, drop_unread, import_domain,
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
-from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
@@ -37,7 +35,6 @@ from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.packager.quantization.weight_only.rtn import make_grid, round_to_nearest
 from edgepack.packager.tensors.arrays import Singles
-from edgepack.packager.tensors.sequence import Samples
 
 _LEAST_ELEMENTS = 1024
 """Smaller weights stay float: their scales and nodes would take what the bits save."""
@@ -46,32 +43,13 @@ _HIGH_PRECISION = "8-bit"
 """How weights of high precision are rounded, beside the methods."""
 
 
-class WeightOnlyCandidateMaker(OneAtATimeMaker):
-    """One float model with the weights that were rounded so far.
+class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
+    """One float model with the weights that were rounded so far."""
 
-    Args:
-        model: The float model, clean and with shapes.
-        settings: The profile's pass.
-        samples: Calibration samples; only `gptq` reads them.
-        work_dir: Folder for instrumented models.
-        progress: Told about calibration.
-    """
-
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        settings: QuantizeWeights,
-        samples: Samples,
-        *,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        super().__init__(model, work_dir)
+    def _look(self) -> None:
+        settings = self._settings
         self.methods = tuple(QuantizationMethod(base=name) for name in settings.methods)
-        self._settings = settings
-        self._samples = samples
-        self._progress = progress
-        self._index = index_graph(model.graph)
+        self._index = index_graph(self._model.graph)
         tables = [
             table
             for table in (find_tables(self._index) if settings.embeddings else ())
@@ -84,6 +62,11 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker):
             if math.prod(self._index.initializers[place.weight].dims) >= _LEAST_ELEMENTS
         }
         self.names = tuple(self._places)
+        nodes, constants = self._index.graph.node, self._index.initializers
+        self._loads = {
+            name: Workload(weight_bytes=weight_bytes(nodes[place.position], constants))
+            for name, place in self._places.items()
+        }
         if settings.has_high_precision:
             self.high_precision = HighPrecision(words=_HIGH_PRECISION, names=self.names)
         self._rounded: dict[str, BlockWeight] = {}
@@ -97,13 +80,6 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker):
             if name not in kept
         }
         return BuiltCandidate(model=self._write(roundings), lowered=tuple(roundings))
-
-    def _workloads(self) -> Mapping[str, Workload]:
-        nodes, constants = self._index.graph.node, self._index.initializers
-        return {
-            name: Workload(weight_bytes=weight_bytes(nodes[place.position], constants))
-            for name, place in self._places.items()
-        }
 
     def _write(self, roundings: Mapping[str, str]) -> onnx.ModelProto:
         """The model with some nodes rounded, each in its way; the others stay float."""
