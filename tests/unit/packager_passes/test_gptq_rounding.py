@@ -175,7 +175,8 @@ def test_the_windows_of_a_convolution_are_what_its_weights_are_multiplied_with(
     matrix = product.to_matrix(onnx.numpy_helper.to_array(model.graph.initializer[0]))
     rows = product.rows(feeds["x"].astype(np.float32))
     expected = np.moveaxis(values, 1, -1).reshape(-1, kernel[0])
-    got = np.moveaxis(rows @ np.swapaxes(matrix, 1, 2), 0, 1).reshape(-1, kernel[0])
+    weights = np.swapaxes(matrix, 1, 2).astype(np.float32)
+    got = np.moveaxis(rows @ weights, 0, 1).reshape(-1, kernel[0])
     assert got.shape == expected.shape
     assert np.abs(got.astype(np.float64) - expected.astype(np.float64)).max() < 1e-4
     assert np.array_equal(

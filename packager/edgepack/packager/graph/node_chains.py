@@ -1,12 +1,14 @@
 """Finding and replacing chains of nodes that compute one thing together."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from edgepack.packager.graph.edits import drop_unread, refill
-from edgepack.packager.graph.queries import GraphIndex, attribute
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
 
 
 def producer(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
@@ -57,6 +59,37 @@ def beside(node: onnx.NodeProto, name: str) -> str:
 def is_near(value: float | None, wanted: float) -> bool:
     """Whether a constant is what a formula asks for, as exporters round it."""
     return value is not None and bool(np.isclose(value, wanted, rtol=1e-3, atol=0.0))
+
+
+class Chain(NamedTuple):
+    """Nodes that write an operator out, the last of which makes its output, and the operator."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    by: onnx.NodeProto
+
+
+def as_one(
+    op_type: str, inputs: Sequence[str], nodes: Iterable[onnx.NodeProto], **attributes: Any
+) -> Chain:
+    """The chain of nodes with the operator that they are, which is called after the last."""
+    *others, last = nodes
+    name = f"{last.name}/{op_type}"
+    by = helper.make_node(op_type, inputs, [last.output[0]], name=name, **attributes)
+    return Chain((*others, last), by)
+
+
+def find_chains(
+    graph: onnx.GraphProto, match: Callable[[GraphIndex, onnx.NodeProto], Chain | None]
+) -> list[Chain]:
+    """What a pattern finds at the graph's nodes, in their order."""
+    index = index_graph(graph)
+    return [chain for node in graph.node if (chain := match(index, node)) is not None]
+
+
+def shorten(graph: onnx.GraphProto, chains: Sequence[Chain]) -> None:
+    """Puts each chain's operator in its place."""
+    gone = {node.name for chain in chains for node in chain.nodes}
+    replace(graph, gone, [(chain.nodes[-1].name, chain.by) for chain in chains])
 
 
 def replace(

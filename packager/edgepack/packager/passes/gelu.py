@@ -9,20 +9,21 @@ what the error function or the hyperbolic tangent is taken of is compared by its
 
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 import onnx
-from onnx import helper
 
 from edgepack.packager.graph.edits import MICROSOFT, import_domain
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.node_chains import (
+    Chain,
+    as_one,
     beside,
+    find_chains,
     is_near,
     only_reader,
     producer,
-    replace,
     scalar,
+    shorten,
 )
 from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.profiles.schema import Limits
@@ -43,13 +44,8 @@ _ARITHMETIC: dict[str, Callable[..., Floats]] = {
 _MOST_NODES = 8
 """Of the argument: x + 0.044715 * x ** 3 has five, times a factor."""
 
-
-class _Chain(msgspec.Struct, frozen=True, kw_only=True):
-    """A GELU as it was written: input, output, and nodes, the last of which makes the output."""
-
-    source: str
-    output: str
-    nodes: tuple[str, ...]
+_Written = tuple[str, tuple[onnx.NodeProto, ...]]
+"""A GELU as it was written: its input, and its nodes, the last of which makes its output."""
 
 
 def fuse_gelu(model: onnx.ModelProto, limits: Limits) -> str:
@@ -62,20 +58,15 @@ def fuse_gelu(model: onnx.ModelProto, limits: Limits) -> str:
     Returns:
         A note of what was done, or "" where there is no GELU.
     """
-    chains = _find(model.graph, "Erf", lambda x: x / np.sqrt(2.0))
-    if not chains:
-        return ""
-    if opset_of(model) >= _FIRST_OPSET_WITH_GELU:
-        domain = ""
-    elif limits.reads_microsoft("Gelu"):
-        domain = MICROSOFT
-    else:
+    is_standard = opset_of(model) >= _FIRST_OPSET_WITH_GELU
+    domain = "" if is_standard else MICROSOFT
+    chains = _find(model.graph, "Erf", lambda x: x / np.sqrt(2.0), "Gelu", domain)
+    if chains and not is_standard and not limits.reads_microsoft("Gelu"):
         return (
             f"{len(chains)} GELU stay as exported: Gelu needs opset {_FIRST_OPSET_WITH_GELU}, or a "
             "provider that reads ONNX Runtime's own."
         )
-    _put(model, chains, "Gelu", domain)
-    return f"{len(chains)} GELU became one node each."
+    return _put(model, chains, "GELU")
 
 
 def fuse_fast_gelu(model: onnx.ModelProto) -> str:
@@ -92,63 +83,56 @@ def fuse_fast_gelu(model: onnx.ModelProto) -> str:
         values: Floats = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
         return values
 
+    found = _find(model.graph, "Tanh", argument, "FastGelu", MICROSOFT)
     index = index_graph(model.graph)
-    chains = [
-        chain for chain in _find(model.graph, "Tanh", argument) if index.is_float(chain.source)
-    ]
+    chains = [chain for chain in found if index.is_float(chain.by.input[0])]
+    return _put(model, chains, "GELU by the tanh formula")
+
+
+def _put(model: onnx.ModelProto, chains: list[Chain], words: str) -> str:
     if not chains:
         return ""
-    _put(model, chains, "FastGelu", MICROSOFT)
-    return f"{len(chains)} GELU by the tanh formula became one node each."
-
-
-def _put(model: onnx.ModelProto, chains: list[_Chain], op_type: str, domain: str) -> None:
-    import_domain(model, domain)
-    replace(
-        model.graph,
-        {name for chain in chains for name in chain.nodes},
-        [
-            (
-                chain.nodes[-1],
-                helper.make_node(
-                    op_type,
-                    [chain.source],
-                    [chain.output],
-                    name=f"{chain.nodes[-1]}/{op_type}",
-                    domain=domain,
-                ),
-            )
-            for chain in chains
-        ],
-    )
+    import_domain(model, chains[0].by.domain)
+    shorten(model.graph, chains)
+    return f"{len(chains)} {words} became one node each."
 
 
 def _find(
-    graph: onnx.GraphProto, op_type: str, argument: Callable[[Floats], Floats]
-) -> list[_Chain]:
+    graph: onnx.GraphProto,
+    op_type: str,
+    argument: Callable[[Floats], Floats],
+    fused: str,
+    domain: str,
+) -> list[Chain]:
     """Each GELU around a node of that type, of which the formula takes that argument."""
-    index = index_graph(graph)
     wanted = argument(_POINTS)
-    nodes = [node for node in graph.node if node.op_type == op_type]
-    return [found for node in nodes if (found := _match(index, node, wanted)) is not None]
+
+    def match(index: GraphIndex, node: onnx.NodeProto) -> Chain | None:
+        found = _match(index, node, wanted) if node.op_type == op_type else None
+        return as_one(fused, [found[0]], found[1], domain=domain) if found else None
+
+    return find_chains(graph, match)
 
 
-def _match(index: GraphIndex, node: onnx.NodeProto, wanted: Floats) -> _Chain | None:
+def _match(index: GraphIndex, node: onnx.NodeProto, wanted: Floats) -> _Written | None:
     plus = only_reader(index, node.output[0], "Add")
     if plus is None or not is_near(scalar(index, beside(plus, node.output[0])), 1.0):
         return None
     product = _product(index, plus)
-    if product is None or index.shapes.get(product.source) != index.shapes.get(product.output):
+    if product is None:
         return None
-    before: list[str] = []
+    source, factors = product
+    if index.shapes.get(source) != index.shapes.get(factors[-1].output[0]):
+        return None
+    before: list[onnx.NodeProto] = []
     with np.errstate(all="ignore"):
-        got = _evaluate(index, node.input[0], product.source, before)
+        got = _evaluate(index, node.input[0], source, before)
     if got is None or not np.allclose(got, wanted, rtol=1e-3, atol=1e-6):
         return None
-    return msgspec.structs.replace(product, nodes=(*before, node.name, plus.name, *product.nodes))
+    return source, (*before, node, plus, *factors)
 
 
-def _product(index: GraphIndex, plus: onnx.NodeProto) -> _Chain | None:
+def _product(index: GraphIndex, plus: onnx.NodeProto) -> _Written | None:
     """What a sum is multiplied with: one half and the source, in any order."""
     first = only_reader(index, plus.output[0], "Mul")
     if first is None:
@@ -158,26 +142,27 @@ def _product(index: GraphIndex, plus: onnx.NodeProto) -> _Chain | None:
     if half is not None and only_reader(index, other, "Mul") is not None:
         for source, factor in (half.input, half.input[::-1]):
             if is_near(scalar(index, factor), 0.5):
-                names = (half.name, first.name)
-                return _Chain(source=source, output=first.output[0], nodes=names)
+                return source, (half, first)
     last = only_reader(index, first.output[0], "Mul")
     if last is None:
         return None
     factors = (other, beside(last, first.output[0]))
     for source, factor in (factors, factors[::-1]):
         if is_near(scalar(index, factor), 0.5):
-            return _Chain(source=source, output=last.output[0], nodes=(first.name, last.name))
+            return source, (first, last)
     return None
 
 
-def _evaluate(index: GraphIndex, name: str, source: str, nodes: list[str]) -> Floats | None:
+def _evaluate(
+    index: GraphIndex, name: str, source: str, nodes: list[onnx.NodeProto]
+) -> Floats | None:
     """What a tensor is at the points that the source takes, where it is computed from that alone.
 
     Args:
         index: The graph.
         name: The tensor.
         source: The one that takes the points.
-        nodes: Gets the names of those that compute it.
+        nodes: Gets those that compute it.
     """
     if name == source:
         return _POINTS
@@ -188,7 +173,7 @@ def _evaluate(index: GraphIndex, name: str, source: str, nodes: list[str]) -> Fl
     is_inside = len(index.consumers[name]) == 1 and name not in {*index.outputs, *index.body_reads}
     if node is None or not is_inside or len(nodes) >= _MOST_NODES:
         return None
-    nodes.append(node.name)
+    nodes.append(node)
     values = [_evaluate(index, read, source, nodes) for read in node.input]
     left, right = values
     return None if left is None or right is None else _ARITHMETIC[node.op_type](left, right)

@@ -6,11 +6,19 @@ Written out, an integer device rounds four times where the one operator rounds o
 """
 
 import onnx
-from onnx import helper
 
 from edgepack.packager.graph.model_files import opset_of
-from edgepack.packager.graph.node_chains import beside, is_near, only_reader, replace, scalar
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.node_chains import (
+    Chain,
+    as_one,
+    beside,
+    find_chains,
+    is_near,
+    only_reader,
+    scalar,
+    shorten,
+)
+from edgepack.packager.graph.queries import GraphIndex
 
 _FIRST_OPSET = 14
 
@@ -24,22 +32,15 @@ def fuse_hard_swish(model: onnx.ModelProto) -> str:
     Returns:
         A note of what was done, or "" where there is none or the opset has no HardSwish.
     """
-    index = index_graph(model.graph)
-    chains = [found for node in model.graph.node if (found := _match(index, node)) is not None]
+    chains = find_chains(model.graph, _match)
     if not chains or opset_of(model) < _FIRST_OPSET:
         return ""
-    new = []
-    for source, nodes in chains:
-        last = nodes[-1]
-        name = f"{last.name}/HardSwish"
-        fused = helper.make_node("HardSwish", [source], [last.output[0]], name=name)
-        new.append((last.name, fused))
-    replace(model.graph, {node.name for _, nodes in chains for node in nodes}, new)
+    shorten(model.graph, chains)
     return f"{len(chains)} HardSwish became one node each."
 
 
-def _match(index: GraphIndex, plus: onnx.NodeProto) -> tuple[str, list[onnx.NodeProto]] | None:
-    """The input and the nodes of a chain that starts at its Add; the last makes the output."""
+def _match(index: GraphIndex, plus: onnx.NodeProto) -> Chain | None:
+    """The chain that starts at this Add."""
     if plus.op_type != "Add":
         return None
     constant = next((name for name in plus.input if is_near(scalar(index, name), 3.0)), "")
@@ -57,7 +58,7 @@ def _match(index: GraphIndex, plus: onnx.NodeProto) -> tuple[str, list[onnx.Node
     is_scaled = [_divides_by_six(index, node, name) for node, name in steps]
     is_gated = [node.op_type == "Mul" and beside(node, name) == source for node, name in steps]
     if [*is_scaled, *is_gated] in ([True, False, False, True], [False, True, True, False]):
-        return source, [plus, clip, first, last]
+        return as_one("HardSwish", [source], (plus, clip, first, last))
     return None
 
 

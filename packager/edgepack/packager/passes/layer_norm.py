@@ -5,33 +5,25 @@
 over the last axis. `d ** 2` may be a Pow or a product of d with itself.
 """
 
-import msgspec
 import onnx
-from onnx import helper
 
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.node_chains import (
+    Chain,
+    as_one,
     beside,
+    find_chains,
     is_near,
     only_reader,
     producer,
     reduced_axes,
-    replace,
     scalar,
+    shorten,
 )
-from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attribute
 from edgepack.text import counted
 
 _FIRST_OPSET = 17
-
-
-class _Chain(msgspec.Struct, frozen=True, kw_only=True):
-    source: str
-    scale: str
-    bias: str
-    epsilon: float
-    output: str
-    nodes: tuple[str, ...]
 
 
 def fuse_layer_norm(model: onnx.ModelProto) -> str:
@@ -43,8 +35,7 @@ def fuse_layer_norm(model: onnx.ModelProto) -> str:
     Returns:
         A note of what was done, or "" where there is none.
     """
-    index = index_graph(model.graph)
-    chains = [found for node in model.graph.node if (found := _match(index, node)) is not None]
+    chains = find_chains(model.graph, _match)
     if not chains:
         return ""
     if opset_of(model) < _FIRST_OPSET:
@@ -52,28 +43,11 @@ def fuse_layer_norm(model: onnx.ModelProto) -> str:
             f"Left as exported: {counted(len(chains), 'layer normalization')}; the operator "
             f"needs opset {_FIRST_OPSET}."
         )
-    replace(
-        model.graph,
-        {name for chain in chains for name in chain.nodes},
-        [
-            (
-                chain.nodes[-1],
-                helper.make_node(
-                    "LayerNormalization",
-                    [chain.source, chain.scale, chain.bias],
-                    [chain.output],
-                    name=f"{chain.nodes[-1]}/LayerNormalization",
-                    axis=-1,
-                    epsilon=chain.epsilon,
-                ),
-            )
-            for chain in chains
-        ],
-    )
+    shorten(model.graph, chains)
     return f"{counted(len(chains), 'layer normalization')} became one node each."
 
 
-def _match(index: GraphIndex, root: onnx.NodeProto) -> _Chain | None:
+def _match(index: GraphIndex, root: onnx.NodeProto) -> Chain | None:
     """Starts at the square root in the middle and goes both ways."""
     if root.op_type != "Sqrt":
         return None
@@ -107,14 +81,8 @@ def _match(index: GraphIndex, root: onnx.NodeProto) -> _Chain | None:
     if not _are_vectors(index, scale, bias) or readers != inside:
         return None
     parts = (mean, centered, square, variance, added, root, divided, scaled, shifted)
-    return _Chain(
-        source=centered.input[0],
-        scale=scale,
-        bias=bias,
-        epsilon=epsilon,
-        output=shifted.output[0],
-        nodes=tuple(node.name for node in parts),
-    )
+    inputs = [centered.input[0], scale, bias]
+    return as_one("LayerNormalization", inputs, parts, axis=-1, epsilon=epsilon)
 
 
 def _is_square(index: GraphIndex, node: onnx.NodeProto) -> bool:

@@ -11,18 +11,19 @@ where its decomposed form stayed on the HTP, so no rule is made of it.
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
 import onnx
-from onnx import helper
 
 from edgepack.packager.graph.node_chains import (
+    Chain,
+    as_one,
+    find_chains,
     only_reader,
     producer,
     reduced_axes,
-    replace,
     scalar,
+    shorten,
 )
-from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attribute
 from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_gelu
@@ -35,13 +36,6 @@ _DEPTH_TO_SPACE: Mapping[Sequence[int], str] = {
     (0, 1, 4, 2, 5, 3): "CRD",
 }
 _MOST_EPSILON = 1e-6
-
-
-class _Replacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that go, the last of which makes the output, and the one that takes their place."""
-
-    nodes: tuple[str, ...]
-    by: onnx.NodeProto
 
 
 def qnn_preprocess(
@@ -59,48 +53,39 @@ def qnn_preprocess(
     """
     shapes = list(model.graph.value_info)
     notes = [fuse_gelu(model, context.limits), fuse_hard_swish(model)]
-    index = index_graph(model.graph)
     for match, words in (
         (_match_normalization, "normalizations became LpNormalization"),
         (_match_pixel_move, "moves of pixels became SpaceToDepth or DepthToSpace"),
     ):
-        found = [one for node in model.graph.node if (one := match(index, node)) is not None]
-        if found:
-            notes.append(f"{len(found)} {words}.")
-            gone = {name for one in found for name in one.nodes}
-            replace(model.graph, gone, [(one.nodes[-1], one.by) for one in found])
-            index = index_graph(model.graph)
+        chains = find_chains(model.graph, match)
+        if chains:
+            notes.append(f"{len(chains)} {words}.")
+            shorten(model.graph, chains)
     add_shapes(model)
     add_missing_shapes(model.graph, shapes)
     return PassResult(model=model, notes=tuple(note for note in notes if note))
 
 
-def _match_normalization(index: GraphIndex, node: onnx.NodeProto) -> _Replacement | None:
+def _match_normalization(index: GraphIndex, node: onnx.NodeProto) -> Chain | None:
     if node.op_type != "ReduceL2":
         return None
-    source, current, nodes = node.input[0], node.output[0], [node.name]
+    source, current, nodes = node.input[0], node.output[0], [node]
     clip = only_reader(index, current, "Clip")
     if clip is not None:
         low = scalar(index, clip.input[1]) if len(clip.input) > 1 else None
         if low is None or low > _MOST_EPSILON or any(clip.input[2:]):
             return None
-        current, nodes = clip.output[0], [*nodes, clip.name]
+        current, nodes = clip.output[0], [*nodes, clip]
     expand = only_reader(index, current, "Expand")
     if expand is not None:
         if index.shapes.get(expand.output[0]) != index.shapes.get(source):
             return None
-        current, nodes = expand.output[0], [*nodes, expand.name]
+        current, nodes = expand.output[0], [*nodes, expand]
     divide = only_reader(index, current, "Div")
     axis = _only_axis(index, node)
     if divide is None or list(divide.input) != [source, current] or axis is None:
         return None
-    name = f"{divide.name}/LpNormalization"
-    return _Replacement(
-        nodes=(*nodes, divide.name),
-        by=helper.make_node(
-            "LpNormalization", [source], [divide.output[0]], name=name, axis=axis, p=2
-        ),
-    )
+    return as_one("LpNormalization", [source], (*nodes, divide), axis=axis, p=2)
 
 
 def _only_axis(index: GraphIndex, node: onnx.NodeProto) -> int | None:
@@ -109,7 +94,7 @@ def _only_axis(index: GraphIndex, node: onnx.NodeProto) -> int | None:
     return int(axes[0]) if len(axes) == 1 and attribute(node, "keepdims", 1) else None
 
 
-def _match_pixel_move(index: GraphIndex, node: onnx.NodeProto) -> _Replacement | None:
+def _match_pixel_move(index: GraphIndex, node: onnx.NodeProto) -> Chain | None:
     if node.op_type != "Transpose":
         return None
     split = producer(index, node.input[0], "Reshape")
@@ -126,10 +111,8 @@ def _match_pixel_move(index: GraphIndex, node: onnx.NodeProto) -> _Replacement |
     if made is None:
         return None
     kind, block, mode = made
-    by = helper.make_node(kind, [source], [output], name=f"{joined.name}/{kind}", blocksize=block)
-    if mode:
-        by.attribute.append(helper.make_attribute("mode", mode))
-    return _Replacement(nodes=(split.name, node.name, joined.name), by=by)
+    more = {"mode": mode} if mode else {}
+    return as_one(kind, [source], (split, node, joined), blocksize=block, **more)
 
 
 def _block_node(
