@@ -9,14 +9,14 @@ for.
 import ast
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
 import onnx
 from msgspec.structs import replace
 
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, index_graph, reached
 from edgepack.packager.tensors.detections import DetectionHead
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
@@ -31,6 +31,8 @@ _MOST_QUERIES = 1000
 _SUPPRESSED_ROWS = (6, 7)
 """Corners, score and class; before them the picture's number in YOLOv7's exports."""
 
+_ENDS = ("Conv", "Constant")
+"""Where what merely moves an output ends, looked at from behind."""
 
 Sizes = tuple[int | None, ...]
 
@@ -69,8 +71,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
 
     def behind(self, name: str) -> Iterator[onnx.NodeProto]:
         """The nodes that a tensor comes from, the nearest first, along their first inputs."""
-        while (position := self.index.producers.get(name)) is not None:
-            node = self.index.graph.node[position]
+        while (node := self.index.maker(name)) is not None:
             yield node
             name = node.input[0] if node.input else ""
 
@@ -212,17 +213,13 @@ def _labelled(view: _View) -> DetectionHead | None:
 
 
 def _is_selected(view: _View, name: str) -> bool:
-    waiting, seen = [name], set[str]()
-    while waiting:
-        position = view.index.producers.get(waiting.pop())
-        node = None if position is None else view.index.graph.node[position]
-        if node is None or node.output[0] in seen or facts(node.op_type).weights == "product":
-            continue
-        if facts(node.op_type).selects:
-            return True
-        seen.add(node.output[0])
-        waiting += [entry for entry in node.input if entry]
-    return False
+    def behind(tensor: str) -> Iterable[str]:
+        node = view.index.maker(tensor)
+        goes_on = node is not None and facts(node.op_type).weights != "product"
+        return filter(None, node.input) if node is not None and goes_on else ()
+
+    makers = map(view.index.maker, reached([name], behind))
+    return any(node is not None and facts(node.op_type).selects for node in makers)
 
 
 def _centernet(view: _View) -> DetectionHead | None:
@@ -262,18 +259,15 @@ def _yolo(view: _View) -> DetectionHead | None:
 
 def _is_raw(view: _View, name: str) -> bool:
     """Whether nothing but moves and sigmoids lies between a tensor and its convolutions."""
-    waiting, seen = [name], set[str]()
-    while waiting:
-        position = view.index.producers.get(waiting.pop())
-        node = None if position is None else view.index.graph.node[position]
-        if node is None or node.output[0] in seen or node.op_type in ("Conv", "Constant"):
-            continue
-        if not _moves(node) and node.op_type != "Sigmoid":
-            return False
-        seen.add(node.output[0])
-        waiting.append(node.input[0])
-        waiting += node.input if node.op_type == "Concat" else ()
-    return True
+
+    def behind(tensor: str) -> Iterable[str]:
+        node = view.index.maker(tensor)
+        if node is None or node.op_type in _ENDS:
+            return ()
+        return node.input if node.op_type == "Concat" else node.input[:1]
+
+    makers = filter(None, map(view.index.maker, reached([name], behind)))
+    return all(_moves(node) or node.op_type in ("Sigmoid", *_ENDS) for node in makers)
 
 
 def _boxes_beside_scores(view: _View) -> DetectionHead | None:

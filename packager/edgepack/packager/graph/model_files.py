@@ -15,7 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _runtime
 from edgepack import durable
 from edgepack.agent.runtime.opening import FATAL_ONLY
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.queries import all_nodes
+from edgepack.packager.graph.queries import all_nodes, is_standard
 
 EXTERNAL_ABOVE_BYTES = 1_800_000_000
 """Weights beyond this go to a file of their own: below protobuf's 2 GB with room for the graph."""
@@ -229,6 +229,6 @@ def drop_unused_opsets(model: onnx.ModelProto) -> None:
 def opset_of(model: onnx.ModelProto) -> int:
     """Version of the standard operator set that the model imports."""
     for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx"):
+        if is_standard(entry):
             return int(entry.version)
     raise ValueError("the model imports no standard operator set")

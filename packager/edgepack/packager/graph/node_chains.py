@@ -8,23 +8,20 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.graph.edits import drop_unread, refill
-from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, is_standard
 
 
 def producer(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
     """The node that makes a tensor, if it is of one of these types."""
-    position = index.producers.get(name)
-    if position is None:
-        return None
-    node = index.graph.node[position]
-    return node if node.op_type in op_types and node.domain in ("", "ai.onnx") else None
+    node = index.maker(name)
+    return node if node and node.op_type in op_types and is_standard(node) else None
 
 
 def only_reader(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
     """The one node that reads a tensor inside the graph, if it is of one of these types."""
     reader = only_reading(index, name)
     node = None if reader is None else index.graph.node[reader]
-    return node if node and node.op_type in op_types and node.domain in ("", "ai.onnx") else None
+    return node if node and node.op_type in op_types and is_standard(node) else None
 
 
 def only_reading(index: GraphIndex, name: str) -> int | None:

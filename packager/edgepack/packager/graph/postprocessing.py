@@ -12,7 +12,14 @@ import onnx
 
 from edgepack.packager.graph.float_types import FLOAT_TYPES
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import GraphIndex, index_graph, reached, subgraphs, used_names
+from edgepack.packager.graph.queries import (
+    GraphIndex,
+    index_graph,
+    is_standard,
+    reached,
+    subgraphs,
+    used_names,
+)
 
 
 class Postprocessing(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +131,7 @@ def _after_weights(index: GraphIndex, constants: Collection[str]) -> set[int]:
 def _computes(node: onnx.NodeProto, constants: Collection[str]) -> bool:
     """Where it reads constants; of other domains than the standard's, any operator that does."""
     has_weights = facts(node.op_type).weights in ("product", "layer")
-    may_compute = has_weights or node.domain not in ("", "ai.onnx")
+    may_compute = has_weights or not is_standard(node)
     if may_compute and any(name in constants for name in node.input):
         return True
     return any(

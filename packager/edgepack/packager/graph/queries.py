@@ -29,6 +29,11 @@ def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Node
             yield from all_nodes(body)
 
 
+def is_standard(it: onnx.NodeProto | onnx.OperatorSetIdProto) -> bool:
+    """Whether a node is of the standard operator set, or an import is of it."""
+    return it.domain in ("", "ai.onnx")
+
+
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     """The value of an attribute, as Python has it; the default where it is not set."""
     found = (entry for entry in node.attribute if entry.name == name)
@@ -128,6 +133,11 @@ class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
     body_reads: frozenset[str] = frozenset()
     types: dict[str, int] = msgspec.field(default_factory=dict)
     shapes: dict[str, tuple[int | None, ...]] = msgspec.field(default_factory=dict)
+
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """The node that makes a tensor; None of inputs and initializers."""
+        position = self.producers.get(name)
+        return None if position is None else self.graph.node[position]
 
     def is_float(self, name: str) -> bool:
         """Whether a tensor holds 32-bit floats."""

@@ -73,6 +73,28 @@ def _like_their_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return added
 
 
+def fixed_types(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Element type and shape of each tensor between nodes, and of each input, whose shape is fixed.
+
+    They are inferred anew: what an export noted may be older than its inputs. Of a graph that
+    contradicts itself there are none: the pass infer_shapes says where.
+    """
+    try:
+        inferred = infer(model)
+    except shape_inference.InferenceError:
+        return {}
+    tensors = {
+        value.name: value.type.tensor_type
+        for value in (*inferred.value_info, *inferred.input)
+        if value.type.tensor_type.HasField("shape")
+    }
+    return {
+        name: (tensor.elem_type, tuple(dim.dim_value for dim in tensor.shape.dim))
+        for name, tensor in tensors.items()
+        if all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+    }
+
+
 def add_missing_shapes(graph: onnx.GraphProto, known: Iterable[onnx.ValueInfoProto]) -> None:
     """Adds shapes that were known before: ONNX's inference stops at operators not its own."""
     made = {name for node in graph.node for name in node.output}

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from edgepack.packager.graph.node_chains import replace
-from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.graph.queries import index_graph, is_standard
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.workarounds.site import Site
 from edgepack.packager.passes.workarounds.table import WORKAROUNDS, Workaround
@@ -51,7 +51,7 @@ def _apply(graph: onnx.GraphProto, row: Workaround, opsets: Mapping[str, int], f
     sites = [
         Site(node=node, index=index, opsets=opsets, folder=folder)
         for node in graph.node
-        if node.op_type == (row.replaces or row.op) and node.domain in ("", "ai.onnx")
+        if node.op_type == (row.replaces or row.op) and is_standard(node)
     ]
     for site in sites:
         row.rewrite(site)

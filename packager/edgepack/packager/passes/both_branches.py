@@ -9,13 +9,13 @@ rate does, it stays: whoever builds is told of that, and need not compute two ne
 from copy import deepcopy
 
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
 from edgepack.packager.graph.control_flow import option_that_folds
 from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.queries import own_names
 from edgepack.packager.graph.renaming import rename_tensors
-from edgepack.packager.graph.shape_inference import infer
+from edgepack.packager.graph.shape_inference import fixed_types
 from edgepack.packager.tensors.sequence import Samples
 
 _Type = tuple[int, tuple[int, ...]]
@@ -99,19 +99,7 @@ def _take_apart(body: onnx.GraphProto, prefix: str, graph: onnx.GraphProto) -> l
 
 def _types(model: onnx.ModelProto) -> dict[str, _Type]:
     """Element type and shape of each tensor whose shape is fixed."""
-    try:
-        inferred = infer(model)
-    except shape_inference.InferenceError:  # the pass infer_shapes says where
-        return {}
-    found = {
-        value.name: (
-            value.type.tensor_type.elem_type,
-            tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim),
-        )
-        for value in (*inferred.value_info, *inferred.input)
-        if value.type.tensor_type.HasField("shape")
-        and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
-    }
+    found = fixed_types(model)
     return found | {
         tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer
     }

@@ -15,10 +15,10 @@ from onnx import defs, helper
 
 from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.model_files import opset_of
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.queries import is_standard, subgraphs
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.known_values import fold_known_values
-from edgepack.packager.passes.operator_sets import STANDARD, UnchangeableError, exists, label
+from edgepack.packager.passes.operator_sets import UnchangeableError, exists, label
 from edgepack.packager.passes.opset_rewrites import REWRITES, Reach, Step
 from edgepack.packager.passes.plain_constants import make_constants_plain
 from edgepack.packager.passes.standard_functions import write_out
@@ -39,7 +39,7 @@ def change_opset(model: onnx.ModelProto, target: int) -> None:
     step = Step(start=opset_of(model), target=target)
     _change_graph(model.graph, shaped.graph, step)
     for entry in model.opset_import:
-        if entry.domain in STANDARD:
+        if is_standard(entry):
             entry.version = target
 
 
@@ -72,7 +72,7 @@ def _change_graph(
 
 
 def _change_node(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProto]:
-    if node.domain not in STANDARD:
+    if not is_standard(node):
         return [node]
     if not exists(node, step.target):
         return _write_out(node, step, graph)

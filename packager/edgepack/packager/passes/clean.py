@@ -31,7 +31,7 @@ from edgepack.packager.graph.model_files import (
     is_large,
     opset_of,
 )
-from edgepack.packager.graph.queries import used_names
+from edgepack.packager.graph.queries import is_standard, used_names
 from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.graph.stored_tensors import is_held
 from edgepack.packager.graph.unused_nodes import drop_unused_nodes
@@ -201,7 +201,7 @@ def _convert_opset(
 
 def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | None:
     """What onnx's own converter makes; None where it cannot read or convert the model."""
-    if is_large(model) or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
+    if is_large(model) or any(not is_standard(node) for node in model.graph.node):
         return None
     light = deepcopy(model)
     held = _as_inputs(light.graph)

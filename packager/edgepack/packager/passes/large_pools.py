@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.graph.node_chains import replace
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, index_graph, is_standard
 from edgepack.text import counted
 
 MOST_POOLED = 512
@@ -93,7 +93,7 @@ def _kernels(height: int, width: int) -> Iterator[tuple[int, int]]:
 
 def _map_size(index: GraphIndex, node: onnx.NodeProto) -> tuple[int, int] | None:
     """Height and width that a GlobalAveragePool averages; None for others and unknown sizes."""
-    if node.op_type != "GlobalAveragePool" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "GlobalAveragePool" or not is_standard(node):
         return None
     shape = index.shapes.get(node.input[0], ())
     if len(shape) != 4 or shape[2] is None or shape[3] is None:

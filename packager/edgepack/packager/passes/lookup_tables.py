@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, reached
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, is_standard, reached
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.arrays import Singles
 
@@ -107,7 +107,7 @@ def _width(
     """Values a row of what a node gives, where it treats every row by itself."""
     rows = [name for name in node.input if name in widths]
     others = [name for name in node.input if name and name not in widths]
-    if not rows or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+    if not rows or not is_standard(node) or len(node.output) != 1:
         return None
     constants = [index.initializers.get(name) for name in others]
     if any(tensor is None for tensor in constants):

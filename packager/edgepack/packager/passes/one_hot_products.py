@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, is_standard
 from edgepack.packager.tensors.arrays import Singles
 
 _TOKENS: dict[int, type[np.signedinteger]] = {
@@ -70,11 +70,11 @@ def _find(index: GraphIndex, node: onnx.NodeProto) -> _OneHot | None:
     is_plain = node.op_type == "MatMul" or (
         node.op_type == "Gemm" and not attribute(node, "transA") and not attribute(node, "transB")
     )
-    if not is_plain or node.domain not in ("", "ai.onnx"):
+    if not is_plain or not is_standard(node):
         return None
-    maker = _maker(index, node.input[0])
+    maker = index.maker(node.input[0])
     if maker is not None and maker.op_type == "Cast":
-        maker = _maker(index, maker.input[0])
+        maker = index.maker(maker.input[0])
     if maker is None or not index.is_float(node.input[0]):
         return None
     if maker.op_type == "Equal":
@@ -143,8 +143,3 @@ def _lookup(
     yield helper.make_node("Gather", inputs, [output], f"{name}/lookup", axis=0)
     if has_bias:
         yield helper.make_node("Add", [output, node.input[2]], [node.output[0]], f"{name}/bias")
-
-
-def _maker(index: GraphIndex, tensor: str) -> onnx.NodeProto | None:
-    position = index.producers.get(tensor)
-    return None if position is None else index.graph.node[position]

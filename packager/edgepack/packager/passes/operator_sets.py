@@ -3,10 +3,7 @@
 import onnx
 from onnx import defs
 
-from edgepack.packager.graph.queries import all_nodes
-
-STANDARD = ("", "ai.onnx")
-"""The names of the standard domain."""
+from edgepack.packager.graph.queries import all_nodes, is_standard
 
 
 class UnchangeableError(Exception):
@@ -38,7 +35,7 @@ def check_types(model: onnx.ModelProto, target: int) -> None:
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
-        if node.domain not in STANDARD or not exists(node, target):
+        if not is_standard(node) or not exists(node, target):
             continue
         expected = defs.get_schema(node.op_type, target, "").inputs
         for name, formal in zip(node.input, expected, strict=False):
@@ -56,7 +53,7 @@ def has_unknown_attributes(graph: onnx.GraphProto, version: int) -> bool:
     return any(
         attribute.name not in defs.get_schema(node.op_type, version, "").attributes
         for node in all_nodes(graph)
-        if node.domain in STANDARD and exists(node, version)
+        if is_standard(node) and exists(node, version)
         for attribute in node.attribute
     )
 

@@ -27,6 +27,7 @@ from edgepack.packager.graph.model_files import (
     opset_of,
     quiet_options,
 )
+from edgepack.packager.graph.queries import is_standard
 from edgepack.packager.graph.renaming import name_nodes, rename_tensors
 from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.passes.clean import drop_unused
@@ -164,5 +165,5 @@ def _rename_new_constants(before: onnx.ModelProto, graph: onnx.GraphProto) -> No
 
 def _restore_opset(model: onnx.ModelProto, opset: int) -> None:
     for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx") and entry.version != opset:
+        if is_standard(entry) and entry.version != opset:
             raise ValueError(f"optimization changed the opset from {opset} to {entry.version}")

@@ -8,6 +8,7 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.edits import refill
+from edgepack.packager.graph.queries import is_standard
 
 _VALUE_ATTRIBUTES = {
     "value_float": np.float32,
@@ -37,7 +38,7 @@ def make_constants_plain(graph: onnx.GraphProto) -> None:
 
 
 def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "Constant" or not is_standard(node):
         return None
     attribute = node.attribute[0]
     if attribute.name == "value":

@@ -11,6 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.queries import is_standard
 
 _WEIGHTS, _BIAS = 1, 2
 _FACTORS = (("alpha", _WEIGHTS), ("beta", _BIAS))
@@ -20,7 +21,7 @@ def simplify_gemm(graph: onnx.GraphProto) -> None:
     """Computes each Gemm's factors into its constants, and gives a bias [1, N] the shape [N]."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type == "Gemm" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Gemm" and is_standard(node):
             _fold_factors(graph, node, constants)
             _flatten_bias(graph, node, constants)
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import onnx
 
-from edgepack.packager.graph.queries import GraphIndex, attribute, attributes
+from edgepack.packager.graph.queries import GraphIndex, attribute, attributes, is_standard
 from edgepack.packager.tensors.arrays import Singles
 
 
@@ -70,7 +70,7 @@ def as_product(
     node: onnx.NodeProto, position: int, constants: Mapping[str, onnx.TensorProto]
 ) -> Product | None:
     """A node as a product by a constant matrix; None for any other node."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ("MatMul", "Gemm"):
+    if not is_standard(node) or node.op_type not in ("MatMul", "Gemm"):
         return None
     weight = constants.get(node.input[1])
     if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:
@@ -99,7 +99,7 @@ def as_product(
 def find_tables(index: GraphIndex) -> Iterator[Table]:
     """The tables of a graph, in order."""
     for position, node in enumerate(index.graph.node):
-        if node.op_type != "Gather" or node.domain not in ("", "ai.onnx"):
+        if node.op_type != "Gather" or not is_standard(node):
             continue
         weight = index.initializers.get(node.input[0])
         if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:

@@ -6,8 +6,6 @@ ONNX Runtime 1.31.1 folds what is left here, such as a rank that follows from co
 crashes on a constant condition around other Ifs (seen with a voice detector): it must not see one.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -17,9 +15,9 @@ from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, quiet_options
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import attribute, own_names, subgraphs
+from edgepack.packager.graph.queries import attribute, is_standard, own_names, subgraphs
 from edgepack.packager.graph.renaming import rename_tensors
-from edgepack.packager.graph.shape_inference import infer
+from edgepack.packager.graph.shape_inference import fixed_types
 from edgepack.packager.tensors.arrays import Tensor
 
 
@@ -57,7 +55,7 @@ class KnownValues:
         self._model = model
         self._producers = {name: node for node in model.graph.node for name in node.output}
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._shapes = _shapes(model)
+        self._shapes = {name: sizes for name, (_, sizes) in fixed_types(model).items()}
 
     def value_of(self, name: str) -> Tensor | None:
         """The value of a tensor that follows from constants and shapes alone, else None."""
@@ -86,7 +84,7 @@ class KnownValues:
             graph.initializer.append(constant)
             return not stored_tensors.is_held(constant)
         node = self._producers.get(name)
-        if node is None or node.domain not in ("", "ai.onnx") or facts(node.op_type).draws:
+        if node is None or not is_standard(node) or facts(node.op_type).draws:
             return False
         if facts(node.op_type).reads_shape and node.input[0] in self._shapes:
             graph.initializer.append(_about_shape(node, self._shapes[node.input[0]]))
@@ -98,20 +96,6 @@ class KnownValues:
             return False
         graph.node.append(node)
         return True
-
-
-def _shapes(model: onnx.ModelProto) -> Mapping[str, tuple[int, ...]]:
-    """Fixed shapes by tensor, inferred anew: what an export noted may be older than its inputs."""
-    try:
-        inferred = infer(model)
-    except onnx.shape_inference.InferenceError:  # the pass infer_shapes says where
-        return {}
-    return {
-        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        for value in (*inferred.value_info, *inferred.input)
-        if value.type.tensor_type.HasField("shape")
-        and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
-    }
 
 
 def _about_shape(node: onnx.NodeProto, shape: tuple[int, ...]) -> onnx.TensorProto:

@@ -11,6 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, Inva
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import quiet_options
+from edgepack.packager.graph.queries import is_standard
 
 OLDEST_OPSET = 7
 """The oldest that ONNX Runtime computes as the standard says; the pass `clean` raises it."""
@@ -36,7 +37,7 @@ def check_versions(path: Path, model: onnx.ModelProto) -> int:
         BuildError: With the versions that will do.
     """
     runtime = f"the installed onnxruntime {onnxruntime.__version__} knows up to"
-    imported = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    imported = (entry.version for entry in model.opset_import if is_standard(entry))
     opset, ir_version = int(next(imported, 0)), int(model.ir_version)
     if opset == 0:
         raise BuildError("the model imports no default operator set", found_in=str(path))

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.edits import MICROSOFT, refill
-from edgepack.packager.graph.queries import attribute
+from edgepack.packager.graph.queries import attribute, is_standard
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.quantization.dynamic.scopes import Constants
 from edgepack.packager.quantization.products import Product
@@ -29,7 +29,7 @@ def is_lstm(node: onnx.NodeProto, constants: Constants) -> bool:
     """Whether a node is an LSTM with constant weights that has an integer form."""
     return (
         node.op_type == "LSTM"
-        and node.domain in ("", "ai.onnx")
+        and is_standard(node)
         and all(
             name in constants and constants[name].data_type == TensorProto.FLOAT
             for name in node.input[1:3]

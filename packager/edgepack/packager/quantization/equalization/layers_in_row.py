@@ -9,7 +9,7 @@ import onnx
 
 from edgepack.packager.graph.node_chains import only_reading, scalar
 from edgepack.packager.graph.operators import facts, tells_places
-from edgepack.packager.graph.queries import GraphIndex, attribute
+from edgepack.packager.graph.queries import GraphIndex, attribute, is_standard
 
 
 class BoundedClip(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +64,14 @@ def _pair_from(index: GraphIndex, position: int) -> Pair | None:
 
 def _bound(index: GraphIndex, node: onnx.NodeProto, name: str) -> float | None:
     """Up to where a Clip from 0 passes what it reads; None for what is no such Clip."""
-    if node.op_type != "Clip" or node.domain not in ("", "ai.onnx") or node.input[0] != name:
+    if node.op_type != "Clip" or not is_standard(node) or node.input[0] != name:
         return None
     bounds = [scalar(index, bound) for bound in node.input[1:]]
     return bounds[1] if len(bounds) == 2 and bounds[0] == 0.0 else None
 
 
 def _has_constant_weights(index: GraphIndex, node: onnx.NodeProto) -> bool:
-    if node.op_type not in ("Conv", "Gemm") or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in ("Conv", "Gemm") or not is_standard(node):
         return False
     scaled = any(attribute(node, name, 1.0) != 1.0 for name in ("alpha", "beta"))
     turned = attribute(node, "transA")
@@ -85,7 +85,7 @@ def _has_constant_weights(index: GraphIndex, node: onnx.NodeProto) -> bool:
 
 
 def _passes_a_factor(index: GraphIndex, node: onnx.NodeProto, name: str) -> bool:
-    if not facts(node.op_type).passes_factor or node.domain not in ("", "ai.onnx"):
+    if not facts(node.op_type).passes_factor or not is_standard(node):
         return False
     if tells_places(node):
         return False

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, is_standard
 from edgepack.packager.quantization.channels import ChannelAxis, Channels, channel_maxima
 from edgepack.packager.quantization.equalization.channel_division import (
     ChannelDivision,
@@ -108,7 +108,7 @@ def _path(index: GraphIndex, name: str) -> list[int]:
 
 
 def _is_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
-    if node.op_type not in ("MatMul", "Gemm") or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in ("MatMul", "Gemm") or not is_standard(node):
         return False
     data, weight = node.input[0], node.input[1]
     if data in index.initializers or data not in index.shapes or not index.is_float(data):

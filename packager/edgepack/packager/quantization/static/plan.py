@@ -11,7 +11,7 @@ import onnx
 
 from edgepack.packager.graph import operators
 from edgepack.packager.graph.edits import MICROSOFT
-from edgepack.packager.graph.queries import GraphIndex, attribute
+from edgepack.packager.graph.queries import GraphIndex, attribute, is_standard
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.quantization.static.high_precision_activations import (
     following_rectifier,
@@ -164,7 +164,7 @@ def make_plan(
 
 def _is_able(index: GraphIndex, node: onnx.NodeProto, settings: Quantize) -> bool:
     known = operators.facts(node.op_type)
-    is_known = node.domain in ("", "ai.onnx") or (node.domain == MICROSOFT and known.is_read_as_own)
+    is_known = is_standard(node) or (node.domain == MICROSOFT and known.is_read_as_own)
     if not is_known or node.op_type in settings.exclude_ops:
         return False
     if not node.output or not index.is_float(node.output[0]):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.graph.queries import GraphIndex, reached
 from edgepack.packager.quantization.static.plan import Plan
 from edgepack.packager.tensors.observations import Observation
 
@@ -56,16 +56,12 @@ def find_uneven_concats(
 
 def _moves_to_outputs(index: GraphIndex, position: int) -> frozenset[int] | None:
     """The nodes after one, if they do no more than move its values to the graph's outputs."""
-    after: set[int] = set()
-    waiting = [position]
-    while waiting:
-        for tensor in index.graph.node[waiting.pop()].output:
-            if tensor in index.body_reads:
-                return None
-            for reader in index.consumers.get(tensor, []):
-                if not facts(index.graph.node[reader].op_type).one_scale:
-                    return None
-                if reader not in after:
-                    after.add(reader)
-                    waiting.append(reader)
-    return frozenset(after)
+    nodes = index.graph.node
+
+    def readers(place: int) -> list[int]:
+        return [reader for name in nodes[place].output for reader in index.consumers.get(name, [])]
+
+    after = reached(readers(position), readers)
+    made = {name for place in (position, *after) for name in nodes[place].output}
+    only_moves = all(facts(nodes[place].op_type).one_scale for place in after)
+    return frozenset(after) if only_moves and index.body_reads.isdisjoint(made) else None

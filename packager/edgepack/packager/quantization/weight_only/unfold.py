@@ -87,11 +87,9 @@ def _dequantize_before_moving(graph: onnx.GraphProto) -> bool:
 
 def _moves_for(node: onnx.NodeProto, index: GraphIndex) -> onnx.NodeProto | None:
     """What moves values for a node with one scale for all of them, and for no other."""
-    position = index.producers.get(node.input[0])
-    scale = index.constant(node.input[1])
-    if position is None or scale is None or scale.size != 1:
+    before, scale = index.maker(node.input[0]), index.constant(node.input[1])
+    if before is None or scale is None or scale.size != 1:
         return None
-    before = index.graph.node[position]
     is_move = facts(before.op_type).moves_integers == "first" and not tells_places(before)
     is_alone = len(before.output) == 1 and len(index.consumers[node.input[0]]) == 1
     return before if is_move and is_alone and not before.domain else None
