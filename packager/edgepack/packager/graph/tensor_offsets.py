@@ -1,12 +1,14 @@
 """Where the tensors lie in a variant's files, so that they are cut into chunks along them."""
 
 import mmap
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 
-from edgepack.packager.graph.protobuf_wire import BYTES, Buffer, fields
+from edgepack.packager.graph.protobuf_wire import BYTES, fields
 
 _MODEL_GRAPH = 7
 _GRAPH = {1: "node", 5: "tensor"}
@@ -14,9 +16,20 @@ _NODE = {5: "attribute"}
 _ATTRIBUTE = {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"}
 _TENSOR_NAME = 8
 _TENSOR_RAW_DATA = 9
-_GRAPH_INITIALIZER = 5
 _BELOW = {"model": {_MODEL_GRAPH: "graph"}, "graph": _GRAPH, "node": _NODE, "attribute": _ATTRIBUTE}
 """Fields of onnx.proto that lead from a model to its tensors."""
+
+
+_WAY_TO_WEIGHTS = ("model", "graph", "tensor")
+
+
+class _Place(NamedTuple):
+    """Where a tensor's values lie; only weights of the main graph are named."""
+
+    file: str
+    name: str
+    start: int
+    end: int
 
 
 def tensor_offsets(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -28,30 +41,10 @@ def tensor_offsets(folder: Path) -> dict[str, tuple[int, ...]]:
     Returns:
         Sorted offsets, bytes; files without tensors are not in it.
     """
-    found: dict[str, set[int]] = {}
-    for file in sorted(folder.rglob("*.onnx")):
-        found.setdefault(file.relative_to(folder).as_posix(), set()).update(_inside(file))
-        for _, location, start, end in _outside(file):
-            external = (file.parent / location).relative_to(folder).as_posix()
-            found.setdefault(external, set()).update((start, end))
-    return {name: tuple(sorted(offsets)) for name, offsets in found.items() if offsets}
-
-
-def _inside(path: Path) -> Iterator[int]:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        yield from _walk(content, "model", 0, len(content))
-
-
-def _walk(content: Buffer, kind: str, start: int, end: int) -> Iterator[int]:
-    for field in fields(content, start, end):
-        if field.wire != BYTES:
-            continue
-        if kind == "tensor":
-            if field.number == _TENSOR_RAW_DATA:
-                yield field.start
-                yield field.end
-        elif field.number in _BELOW[kind]:
-            yield from _walk(content, _BELOW[kind][field.number], field.start, field.end)
+    found = defaultdict[str, set[int]](set)
+    for place in _places(folder):
+        found[place.file] |= {place.start, place.end}
+    return {name: tuple(sorted(offsets)) for name, offsets in found.items()}
 
 
 def tensor_starts(folder: Path) -> dict[str, dict[str, int]]:
@@ -60,28 +53,40 @@ def tensor_starts(folder: Path) -> dict[str, dict[str, int]]:
     Args:
         folder: The variant's folder.
     """
-    found: dict[str, dict[str, int]] = {}
-    for file in sorted(folder.rglob("*.onnx")):
-        found.setdefault(file.relative_to(folder).as_posix(), {}).update(_named(file))
-        for name, location, start, _ in _outside(file):
-            external = (file.parent / location).relative_to(folder).as_posix()
-            found.setdefault(external, {})[name] = start
+    found = defaultdict[str, dict[str, int]](dict)
+    for place in _places(folder):
+        if place.name:
+            found[place.file][place.name] = place.start
     return found
 
 
-def _named(path: Path) -> Iterator[tuple[str, int]]:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        for graph in fields(content, 0, len(content)):
-            if (graph.number, graph.wire) != (_MODEL_GRAPH, BYTES):
-                continue
-            for tensor in fields(content, graph.start, graph.end):
-                if (tensor.number, tensor.wire) != (_GRAPH_INITIALIZER, BYTES):
-                    continue
-                own = {field.number: field for field in fields(content, tensor.start, tensor.end)}
-                if _TENSOR_NAME in own and _TENSOR_RAW_DATA in own:
-                    name = own[_TENSOR_NAME]
-                    text = content[name.start : name.end].decode(errors="replace")
-                    yield text, own[_TENSOR_RAW_DATA].start
+def _places(folder: Path) -> Iterator[_Place]:
+    for path in sorted(folder.rglob("*.onnx")):
+        own = path.relative_to(folder).as_posix()
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            for name, start, end in _inside(content, 0, len(content), "model"):
+                yield _Place(own, name, start, end)
+        for name, location, start, end in _outside(path):
+            yield _Place((path.parent / location).relative_to(folder).as_posix(), name, start, end)
+
+
+def _inside(content: mmap.mmap, start: int, end: int, *way: str) -> Iterator[tuple[str, int, int]]:
+    """Name, start and end of the tensors in a part of a file, by the way that led to it."""
+    own = [field for field in fields(content, start, end) if field.wire == BYTES]
+    if way[-1] != "tensor":
+        for field in own:
+            if field.number in _BELOW[way[-1]]:
+                below = _BELOW[way[-1]][field.number]
+                yield from _inside(content, field.start, field.end, *way, below)
+        return
+    by_number = {field.number: field for field in own}
+    if values := by_number.get(_TENSOR_RAW_DATA):
+        name = by_number.get(_TENSOR_NAME) if way == _WAY_TO_WEIGHTS else None
+        text = content[name.start : name.end].decode(errors="replace") if name else ""
+        yield text, values.start, values.end
 
 
 def _outside(path: Path) -> Iterator[tuple[str, str, int, int]]:
