@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import onnx
+from msgspec.structs import asdict
 
 from edgepack.packager.graph.node_precision import node_label, node_precision
 from edgepack.packager.graph.operators import facts
@@ -35,19 +36,14 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     is_lowered: bool
 
 
-class LayerError(msgspec.Struct, frozen=True, kw_only=True):
+class LayerError(Layer, frozen=True, kw_only=True):
     """The error that has built up until a tensor, on held-out samples.
 
     Attributes:
-        tensor, node, op, is_lowered: See `Layer`.
         nrmse: Root-mean-square error over the float tensor's root-mean-square, three digits.
         sqnr_db: The same as signal to quantization noise, decibels: -20 log10(nrmse).
     """
 
-    tensor: str
-    node: str
-    op: str
-    is_lowered: bool
     nrmse: float
     sqnr_db: float
 
@@ -122,10 +118,5 @@ def measure_layer(
     sqnr_db = -20.0 * math.log10(ratio) if 0.0 < ratio < math.inf else math.copysign(1e3, 1 - ratio)
     sqnr_db = min(max(sqnr_db, _LEAST_DB), _GREATEST_DB)
     return LayerError(
-        tensor=layer.tensor,
-        node=layer.node,
-        op=layer.op,
-        is_lowered=layer.is_lowered,
-        nrmse=float(f"{10 ** (-sqnr_db / 20):.3g}"),
-        sqnr_db=round(sqnr_db, 1),
+        **asdict(layer), nrmse=float(f"{10 ** (-sqnr_db / 20):.3g}"), sqnr_db=round(sqnr_db, 1)
     )

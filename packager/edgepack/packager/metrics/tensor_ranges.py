@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import onnx
+from msgspec.structs import asdict, replace
 
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.tensors.arrays import Floats
@@ -40,11 +41,10 @@ class ActivationScale(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class TensorRange(msgspec.Struct, frozen=True, kw_only=True):
+class TensorRange(ActivationScale, frozen=True, kw_only=True):
     """What a scale covers of what a tensor takes; reals with four digits.
 
     Attributes:
-        tensor, dtype, scale, zero_point: See `ActivationScale`.
         covered_low, covered_high: Least and greatest real number that can be expressed.
         seen_low, seen_high: Least and greatest value that calibration saw, and of the held-out
             samples where nothing was calibrated here.
@@ -54,10 +54,6 @@ class TensorRange(msgspec.Struct, frozen=True, kw_only=True):
             0 where those are all alike.
     """
 
-    tensor: str
-    dtype: str
-    scale: float
-    zero_point: int
     covered_low: float
     covered_high: float
     seen_low: float
@@ -129,10 +125,7 @@ def describe_range(
         seen = (calibrated.low, calibrated.high)
     needed = float(central[1] - central[0])
     return TensorRange(
-        tensor=scale.tensor,
-        dtype=scale.dtype,
-        scale=_digits(scale.scale, 6),
-        zero_point=scale.zero_point,
+        **asdict(replace(scale, scale=_digits(scale.scale, 6))),
         covered_low=_digits(low),
         covered_high=_digits(high),
         seen_low=_digits(seen[0]),

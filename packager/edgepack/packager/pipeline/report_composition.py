@@ -8,6 +8,7 @@ from edgepack.packager.bundling.prepared_variant import PreparedVariant, Prepare
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.pipeline.fleet_feedback import Learnt
+from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,
@@ -49,9 +50,7 @@ def compose_report(
 
 
 def compose_refusal(
-    name: str,
-    version: str,
-    release: int,
+    request: BuildRequest,
     source: SourceModel,
     build_samples: BuildSamples,
     refused: tuple[RefusedProfile, ...],
@@ -59,9 +58,9 @@ def compose_refusal(
 ) -> Report:
     """The report of a build that made no bundle: what was tried, and what was too little."""
     return Report(
-        name=name,
-        version=version,
-        release=release,
+        name=request.name,
+        version=request.version,
+        release=request.release,
         created_at="",
         model=_model(source),
         samples=_samples(build_samples, 0, 0),

@@ -27,9 +27,7 @@ def report_refusals(
     """
     if not any(entry.best for entry in refused):
         return ""
-    report = compose_refusal(
-        request.name, request.version, request.release, source, build_samples, refused, notes
-    )
+    report = compose_refusal(request, source, build_samples, refused, notes)
     report = name_in_report(report, own_names(source.model.graph))
     prefix = "refused." if request.output.exists() else ""
     html = write_report(report, request.output, prefix)[0]

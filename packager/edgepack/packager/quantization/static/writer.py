@@ -180,48 +180,32 @@ class _Writer:
             values = self._index.values(name)
             integers = np.rint(_as_float(values).astype(np.float64) / factor).astype(np.int32)
             label = f"{plan.name}/bias"
-            self._constant(f"{label}/q", integers)
             inputs = [
-                f"{label}/q",
+                self._constant(f"{label}/q", integers),
                 self._constant(f"{label}/scale", factor),
                 self._constant(f"{label}/zero_point", np.zeros(factor.shape, dtype=np.int32)),
             ]
-            node = helper.make_node(
-                "DequantizeLinear",
-                inputs,
-                [f"{label}/dq"],
-                name=f"{label}/DequantizeLinear",
-                domain=self._domain,
+            axis = None if weight.axis is None else 0
+            self._written[key] = self._convert(
+                "DequantizeLinear", inputs, f"{label}/dq", label, axis
             )
-            if weight.axis is not None:
-                node.attribute.append(helper.make_attribute("axis", 0))
-            self._nodes.append(node)
-            self._written[key] = f"{label}/dq"
         return self._written[key]
 
     def _quantize_node(self, source: str, label: str, scale: Scale) -> str:
-        self._nodes.append(
-            helper.make_node(
-                "QuantizeLinear",
-                [source, *self._parameters(label, scale)],
-                [f"{label}/q"],
-                name=f"{label}/QuantizeLinear",
-                domain=self._domain,
-            )
-        )
-        return f"{label}/q"
+        inputs = [source, *self._parameters(label, scale)]
+        return self._convert("QuantizeLinear", inputs, f"{label}/q", label)
 
     def _dequantize_node(self, integers: str, label: str, scale: Scale, output: str) -> str:
-        node = helper.make_node(
-            "DequantizeLinear",
-            [integers, *self._parameters(label, scale)],
-            [output],
-            name=f"{output}/DequantizeLinear",
-            domain=self._domain,
+        inputs = [integers, *self._parameters(label, scale)]
+        return self._convert("DequantizeLinear", inputs, output, output, scale.axis)
+
+    def _convert(
+        self, op_type: str, inputs: list[str], output: str, label: str, axis: int | None = None
+    ) -> str:
+        name, more = f"{label}/{op_type}", {} if axis is None else {"axis": axis}
+        self._nodes.append(
+            helper.make_node(op_type, inputs, [output], name, domain=self._domain, **more)
         )
-        if scale.axis is not None:
-            node.attribute.append(helper.make_attribute("axis", scale.axis))
-        self._nodes.append(node)
         return output
 
     def _parameters(self, label: str, scale: Scale) -> tuple[str, str]:
