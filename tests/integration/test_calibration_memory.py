@@ -19,7 +19,7 @@ _CHILD = """
 import resource, sys
 from pathlib import Path
 from edgepack.packager.graph.model_files import load_model
-from edgepack.packager.config.inputs import ImageInput
+from edgepack.packager.config.inputs import ImageInput, WantedInputs
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.contract import CandidateSpec
@@ -30,7 +30,8 @@ from edgepack.packager.source.model import load_source
 
 path, images = Path(sys.argv[1]), sys.argv[2]
 declared = {"images": ImageInput(layout="NCHW", size=(224, 224), scale=1 / 255)}
-samples = open_samples(images, load_source(path).inputs, declared, silent).samples
+wanted = WantedInputs(specs=load_source(path).inputs, declarations=declared)
+samples = open_samples(images, wanted, silent).samples
 settings = Quantize(ops="compute", activations="uint8", weights="int8", ranges=("entropy",))
 StaticCandidateMaker(
     load_model(path), settings, samples, work_dir=path.with_suffix(""), progress=silent

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
+from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.metrics.tokens.agreement import TokenAgreement
 from edgepack.packager.metrics.tokens.chains import MOST_STEPS, follow_float
@@ -46,7 +47,7 @@ def _write(samples: list[Feeds], source: SourceModel, folder: Path) -> OpenedSam
     where.mkdir()
     for number, feeds in enumerate(samples):
         np.savez(where / f"{number:03}.npz", **feeds)  # type: ignore[arg-type]
-    return open_samples(str(where), source.inputs, {}, silent)
+    return open_samples(str(where), WantedInputs(specs=source.inputs), silent)
 
 
 def test_a_candidate_is_never_fed_what_the_float_model_kept(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from edgepack.errors import BuildError
+from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.decoders import follow_tokens
@@ -39,7 +40,7 @@ def _follow(
     (folder / "samples").mkdir()
     np.savez(folder / "samples" / "0.npz", **feeds)  # type: ignore[arg-type]
     source = load_source(folder / "model.onnx")
-    opened = open_samples(str(folder / "samples"), source.inputs, {}, silent)
+    opened = open_samples(str(folder / "samples"), WantedInputs(specs=source.inputs), silent)
     return follow_tokens(opened, source, {}, outputs, "edgepack.toml")
 
 

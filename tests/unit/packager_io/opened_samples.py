@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import InputDeclaration
+from edgepack.packager.config.inputs import InputDeclaration, WantedInputs
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.tensors.spec import TensorSpec
@@ -20,7 +20,9 @@ def open_given(
     *specs: TensorSpec,
     declarations: dict[str, InputDeclaration] | None = None,
 ) -> OpenedSamples:
-    return open_samples(str(path), specs or (IMAGE,), declarations or {}, silent)
+    return open_samples(
+        str(path), WantedInputs(specs=specs or (IMAGE,), declarations=declarations or {}), silent
+    )
 
 
 def refusal_of(

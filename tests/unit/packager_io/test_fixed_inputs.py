@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import read_config
-from edgepack.packager.config.inputs import RawInput, check_declarations
+from edgepack.packager.config.inputs import RawInput, WantedInputs, check_declarations
 from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import ModelRunner
@@ -181,13 +182,16 @@ def test_values_are_read_from_edgepack_toml(tmp_path: Path) -> None:
 
 def test_the_declaration_of_a_fixed_input_counts_no_more(tmp_path: Path) -> None:
     source = _load(tmp_path)
-    check_declarations({"rate": RawInput()}, source.inputs, "edgepack.toml", source.fixed)
+    wanted = WantedInputs(
+        specs=source.inputs, declarations={"rate": RawInput()}, fixed=source.fixed
+    )
+    check_declarations(wanted, "edgepack.toml")
     with pytest.raises(BuildError, match="the model has no input 'rate'"):
-        check_declarations({"rate": RawInput()}, source.inputs, "edgepack.toml")
+        check_declarations(replace(wanted, fixed=()), "edgepack.toml")
 
 
 def _samples(folder: Path, source: SourceModel) -> OpenedSamples:
-    return open_samples(str(folder), source.inputs, {}, silent, source.fixed)
+    return open_samples(str(folder), WantedInputs(specs=source.inputs, fixed=source.fixed), silent)
 
 
 def test_samples_that_hold_the_fixed_value_are_read_without_it(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
+from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import open_samples
 from edgepack.packager.samples.golden_selection import MOST_SAMPLES, choose_golden
@@ -19,7 +20,7 @@ from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 def _samples(source: SourceModel, folder: Path, count: int) -> Samples:
     stack = write_stack(folder / "stack.npz", count)
-    return open_samples(str(stack), source.inputs, {}, silent).samples
+    return open_samples(str(stack), WantedInputs(specs=source.inputs), silent).samples
 
 
 def _choose(source: SourceModel, samples: Samples, folder: Path) -> Golden:

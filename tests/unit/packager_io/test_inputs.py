@@ -6,7 +6,7 @@ import pytest
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import read_config
-from edgepack.packager.config.inputs import ImageInput, check_declarations
+from edgepack.packager.config.inputs import ImageInput, WantedInputs, check_declarations
 from edgepack.packager.config.template import template
 from edgepack.packager.tensors.spec import TensorSpec
 from tests.unit.packager_io.models import IMAGE, TOKENS
@@ -24,13 +24,15 @@ def test_the_written_template_is_read_again_and_fits_the_model(tmp_path: Path) -
     assert isinstance(config.inputs["images"], ImageInput)
     assert config.model.name == "my-model"
     assert config.calibration.path == str(tmp_path / "calibration")
-    check_declarations(config.inputs, specs, "edgepack.toml")
+    check_declarations(WantedInputs(specs=specs, declarations=config.inputs), "edgepack.toml")
 
 
 def test_the_input_that_was_meant_is_proposed_as_toml_wants_it() -> None:
     dotted = TensorSpec(name="serving/images:0", dtype="float32", shape=(1, 3, 8, 8))
     with pytest.raises(BuildError) as refused:
-        check_declarations({"images": ImageInput()}, (dotted,), "edgepack.toml")
+        check_declarations(
+            WantedInputs(specs=(dotted,), declarations={"images": ImageInput()}), "edgepack.toml"
+        )
     assert refused.value.remedy == '[inputs."serving/images:0"]'
 
 
@@ -130,12 +132,17 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, text: str) -> None:
 )
 def test_a_declaration_against_the_model_is_refused(declaration: ImageInput, problem: str) -> None:
     with pytest.raises(BuildError, match=problem):
-        check_declarations({"images": declaration}, (IMAGE,), "edgepack.toml")
+        check_declarations(
+            WantedInputs(specs=(IMAGE,), declarations={"images": declaration}), "edgepack.toml"
+        )
 
 
 def test_a_declared_input_the_model_lacks_suggests_the_nearest() -> None:
     with pytest.raises(BuildError) as caught:
-        check_declarations({"image": ImageInput()}, (IMAGE, TOKENS), "edgepack.toml")
+        check_declarations(
+            WantedInputs(specs=(IMAGE, TOKENS), declarations={"image": ImageInput()}),
+            "edgepack.toml",
+        )
     assert caught.value.remedy == "[inputs.images]"
 
 

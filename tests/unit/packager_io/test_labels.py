@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
+from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.gates.labels import (
     LabelledSamples,
     judge_by_labels,
@@ -42,7 +43,7 @@ def _write(folder: Path, classes: list[int], labels: str | None = None) -> Label
         np.save(folder / f"{number}.npy", np.eye(3, dtype=np.float32)[label])
     path = folder.parent / "labels.txt"
     path.write_text("\n".join(map(str, classes)) if labels is None else labels)
-    return open_labelled(path, str(folder), _INPUTS, {})
+    return open_labelled(path, str(folder), WantedInputs(specs=_INPUTS))
 
 
 @pytest.fixture
@@ -61,7 +62,8 @@ def test_labels_follow_the_files_in_natural_order_and_equal_samples_count(folder
 def test_an_array_of_labels_is_as_good(folder: Path, tmp_path: Path) -> None:
     _write(folder, [0, 1])
     np.save(tmp_path / "labels.npy", np.array([0, 1]))
-    assert open_labelled(tmp_path / "labels.npy", str(folder), _INPUTS, {}).labels == (0, 1)
+    wanted = WantedInputs(specs=_INPUTS)
+    assert open_labelled(tmp_path / "labels.npy", str(folder), wanted).labels == (0, 1)
 
 
 @pytest.mark.parametrize(("wrong", "passes"), [((), True), ((4,), True), ((4, 5), False)])

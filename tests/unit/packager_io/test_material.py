@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgepack.bundle.golden import Golden
+from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import open_samples
@@ -29,7 +30,9 @@ def test_golden_samples_run_first_and_others_where_they_are_few(
     source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
     held_out = Samples(count=8, read=_sample, source="made by the test")
     material = BuildSamples(
-        opened=open_samples(str(write_stack(tmp_path / "stack.npz", 3)), source.inputs, {}, silent),
+        opened=open_samples(
+            str(write_stack(tmp_path / "stack.npz", 3)), WantedInputs(specs=source.inputs), silent
+        ),
         split=SampleSplit(calibration=held_out, search=held_out, held_out=held_out),
         golden=Golden(inputs=tuple(map(_sample, golden)), outputs=tuple(map(_sample, golden))),
         float_source=FloatSource(source, tmp_path / "float.onnx"),

@@ -71,27 +71,36 @@ class RawInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="raw"):
 InputDeclaration = ImageInput | TokenInput | RawInput
 
 
-def check_declarations(
-    declarations: Mapping[str, InputDeclaration],
-    inputs: tuple[TensorSpec, ...],
-    path: str,
-    fixed: tuple[FixedInput, ...] = (),
-) -> None:
+class WantedInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sample holds.
+
+    Attributes:
+        specs: The model's inputs.
+        declarations: What is declared of them, by name.
+        fixed: Inputs that became constants; samples may hold them still, with that value, and are
+            read without them.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    declarations: Mapping[str, InputDeclaration] = {}
+    fixed: tuple[FixedInput, ...] = ()
+
+
+def check_declarations(wanted: WantedInputs, path: str) -> None:
     """Refuses declarations that do not fit the model.
 
     Args:
-        declarations: By input name.
-        inputs: The model's inputs.
+        wanted: The inputs with their declarations; of those that became constants they count no
+            more.
         path: The file they were read from, for messages.
-        fixed: Inputs that became constants; their declarations count no more.
 
     Raises:
         BuildError: An unknown input, an image for an input without four axes, a wrong number of
             channels, or tokens for an input of floats.
     """
-    by_name = {spec.name: spec for spec in inputs}
-    constant = {entry.name for entry in fixed}
-    for name, declaration in declarations.items():
+    by_name = {spec.name: spec for spec in wanted.specs}
+    constant = {entry.name for entry in wanted.fixed}
+    for name, declaration in wanted.declarations.items():
         if name in constant:
             continue
         where = f"{path}, inputs.{toml_key(name)}"

@@ -1,6 +1,5 @@
 """Accuracy by labels: the share of evaluation samples whose highest score is at their label."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -8,17 +7,14 @@ import numpy as np
 
 from edgepack.bundle.accuracy_words import LABEL_ACCURACY
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import InputDeclaration
+from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.confidence import share_low
 from edgepack.packager.metrics.output_kinds import ONE_MISS_FROM
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs, Run
-from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
-from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.tensors.sequence import Feeds, Samples
-from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.tensors.sequence import Samples
 
 
 class LabelledSamples(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,26 +31,18 @@ class LabelledSamples(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-def open_labelled(
-    labels: Path,
-    evaluation: str,
-    inputs: tuple[TensorSpec, ...],
-    declarations: Mapping[str, InputDeclaration],
-    fixed: tuple[FixedInput, ...] = (),
-) -> LabelledSamples:
+def open_labelled(labels: Path, evaluation: str, wanted: WantedInputs) -> LabelledSamples:
     """Reads labels and the samples that they belong to.
 
     Args:
         labels: One integer a line, or an integer `.npy`; in the order of the samples' files.
         evaluation: The evaluation samples' path.
-        inputs: The model's inputs.
-        declarations: Declared inputs by name.
-        fixed: See `open_files`.
+        wanted: What each sample holds.
 
     Raises:
         BuildError: The file cannot be read, holds something else, or not one label a sample.
     """
-    raw = open_files(Path(evaluation), inputs, declarations, fixed)
+    raw = open_files(Path(evaluation), wanted)
     values = _read(labels)
     if len(values) != raw.count:
         raise BuildError(
@@ -62,11 +50,7 @@ def open_labelled(
             found_in=str(labels),
             remedy="one label a sample, in the order of the files (2 before 10)",
         )
-
-    def read(index: int) -> Feeds:
-        return fit_sample(raw.read(index), inputs, declarations, raw.label(index)).feeds
-
-    samples = Samples(count=raw.count, read=read, source=evaluation)
+    samples = Samples(count=raw.count, read=lambda index: raw.fit(index).feeds, source=evaluation)
     return LabelledSamples(samples=samples, labels=values, source=str(labels))
 
 

@@ -9,7 +9,7 @@ for.
 import ast
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 import onnx
@@ -213,10 +213,11 @@ def _labelled(view: _View) -> DetectionHead | None:
 
 
 def _is_selected(view: _View, name: str) -> bool:
-    def behind(tensor: str) -> Iterable[str]:
+    def behind(tensor: str) -> list[str]:
         node = view.index.maker(tensor)
-        goes_on = node is not None and facts(node.op_type).weights != "product"
-        return filter(None, node.input) if node is not None and goes_on else ()
+        if node is None or facts(node.op_type).weights == "product":
+            return []
+        return [entry for entry in node.input if entry]
 
     makers = map(view.index.maker, reached([name], behind))
     return any(node is not None and facts(node.op_type).selects for node in makers)
@@ -260,11 +261,11 @@ def _yolo(view: _View) -> DetectionHead | None:
 def _is_raw(view: _View, name: str) -> bool:
     """Whether nothing but moves and sigmoids lies between a tensor and its convolutions."""
 
-    def behind(tensor: str) -> Iterable[str]:
+    def behind(tensor: str) -> list[str]:
         node = view.index.maker(tensor)
         if node is None or node.op_type in _ENDS:
-            return ()
-        return node.input if node.op_type == "Concat" else node.input[:1]
+            return []
+        return list(node.input if node.op_type == "Concat" else node.input[:1])
 
     makers = filter(None, map(view.index.maker, reached([name], behind)))
     return all(_moves(node) or node.op_type in ("Sigmoid", *_ENDS) for node in makers)

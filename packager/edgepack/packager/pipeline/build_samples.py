@@ -13,6 +13,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.gates.labels import LabelledSamples, open_labelled
 from edgepack.packager.pipeline.findings import Findings
 from edgepack.packager.pipeline.heads import find_what_tells, finds
+from edgepack.packager.pipeline.open_model import wanted_inputs
 from edgepack.packager.pipeline.reference import describe_reference
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
@@ -204,9 +205,7 @@ def _open_labels(
             found_in="--labels",
             remedy="--evaluation PATH --labels FILE, or --metric alone",
         )
-    return open_labelled(
-        request.labels, held_out, source.inputs, request.declarations, source.fixed
-    )
+    return open_labelled(request.labels, held_out, wanted_inputs(source, request))
 
 
 def _open_given(
@@ -214,7 +213,7 @@ def _open_given(
 ) -> OpenedSamples:
     if where.startswith(RANDOM_PREFIX):
         _check_sizes(source)
-    opened = open_samples(where, source.inputs, request.declarations, progress, source.fixed)
+    opened = open_samples(where, wanted_inputs(source, request), progress)
     if request.metric is None and request.labels is None:  # these know what outputs mean
         told = request.declarations, request.outputs, request.declared_in
         opened = follow_tokens(opened, source, *told)

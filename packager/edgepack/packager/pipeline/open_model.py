@@ -5,14 +5,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import check_declarations
+from edgepack.packager.config.inputs import WantedInputs, check_declarations
 from edgepack.packager.config.outputs import check_outputs
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.pipeline.heads import with_head
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
-from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.source.huggingface.folder import open_source
@@ -37,7 +36,7 @@ def open_model(
         BuildError: The model or a declaration is wrong.
     """
     source = open_source(request.model, request.shapes, request.values, work, progress)
-    check_declarations(request.declarations, source.inputs, request.declared_in, source.fixed)
+    check_declarations(wanted_inputs(source, request), request.declared_in)
     check_outputs(request.outputs, source.outputs, request.declared_in)
     if not request.keep_going:
         for profile in profiles:
@@ -70,15 +69,18 @@ def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -
         refuse_open_shapes(source, profile.name, _sample_shapes(source, request))
 
 
+def wanted_inputs(source: SourceModel, request: BuildRequest) -> WantedInputs:
+    """What samples of a model hold."""
+    return WantedInputs(specs=source.inputs, declarations=request.declarations, fixed=source.fixed)
+
+
 def _sample_shapes(source: SourceModel, request: BuildRequest) -> Shapes | None:
     """Those of the first sample that was given as a file; None where that does not fit either."""
     where = request.calibration
     if not isinstance(where, str) or not where or where.startswith(RANDOM_PREFIX):
         return None
-    declarations = request.declarations
     try:
-        raw = open_files(Path(where), source.inputs, declarations, source.fixed)
-        first = fit_sample(raw.read(0), source.inputs, declarations, raw.label(0))
+        first = open_files(Path(where), wanted_inputs(source, request)).fit(0)
     except BuildError:  # told as the samples are opened
         return None
     return {name: array.shape for name, array in first.feeds.items()}

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import InputDeclaration, TokenInput
+from edgepack.packager.config.inputs import InputDeclaration, TokenInput, WantedInputs
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.sequence import Feeds
@@ -26,18 +26,12 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     conversions: tuple[str, ...]
 
 
-def fit_sample(
-    arrays: Mapping[str, Tensor],
-    inputs: tuple[TensorSpec, ...],
-    declarations: Mapping[str, InputDeclaration],
-    label: str,
-) -> Fitted:
+def fit_sample(arrays: Mapping[str, Tensor], wanted: WantedInputs, label: str) -> Fitted:
     """Brings a sample into the model's types and ranks, where nothing is lost by it.
 
     Args:
         arrays: As the file holds them.
-        inputs: The model's inputs.
-        declarations: Declared inputs by name.
+        wanted: What a sample holds.
         label: File of the sample, for messages.
 
     Returns:
@@ -47,33 +41,25 @@ def fit_sample(
     Raises:
         BuildError: A name, shape, type or value does not fit.
     """
-    _check_names(arrays, inputs, label)
+    arrays = _without_fixed(arrays, wanted.fixed, label)
+    _check_names(arrays, wanted.specs, label)
     feeds, conversions = {}, []
-    for spec in inputs:
+    for spec in wanted.specs:
         where = f"{label}, input {spec.name!r}"
         array = _with_batch_axis(arrays[spec.name], spec, where)
         if array.dtype.name != spec.dtype:
             conversions.append(f"{spec.name}: {array.dtype.name} -> {spec.dtype}")
             array = _convert(array, spec, where)
-        _check_values(array, spec, declarations.get(spec.name), where)
+        _check_values(array, spec, wanted.declarations.get(spec.name), where)
         # ONNX Runtime takes bytes of the other order as they are. A scalar stays one.
         feeds[spec.name] = np.require(array, np.dtype(spec.dtype), requirements="C")
     return Fitted(feeds=feeds, conversions=tuple(conversions))
 
 
-def without_fixed(
+def _without_fixed(
     arrays: Mapping[str, Tensor], fixed: tuple[FixedInput, ...], label: str
 ) -> dict[str, Tensor]:
-    """A sample without the inputs that became constants, where it holds what they are fixed to.
-
-    Args:
-        arrays: As the file holds them.
-        fixed: The inputs that became constants.
-        label: File of the sample, for messages.
-
-    Raises:
-        BuildError: It holds another value.
-    """
+    """A sample without the inputs that became constants, where it holds what they are fixed to."""
     values = {entry.name: entry for entry in fixed}
     for name, entry in values.items():
         array = np.asarray(arrays.get(name, entry.value))

@@ -1,17 +1,14 @@
 """Samples from plain files, checked against the model before anything long begins."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import InputDeclaration, TokenInput
+from edgepack.packager.config.inputs import InputDeclaration, TokenInput, WantedInputs
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
-from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.sequence import Feeds, Samples, digest_of
 from edgepack.packager.tensors.spec import TensorSpec
@@ -46,22 +43,14 @@ class OpenedSamples(msgspec.Struct, frozen=True, kw_only=True):
     is_random: bool = False
 
 
-def open_samples(
-    where: str,
-    inputs: tuple[TensorSpec, ...],
-    declarations: Mapping[str, InputDeclaration],
-    progress: Progress,
-    fixed: tuple[FixedInput, ...] = (),
-) -> OpenedSamples:
+def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> OpenedSamples:
     """Opens samples and reads each once, so that a bad one is named at the start.
 
     Args:
         where: A path (forms: `sample_formats`), or `random:N` for N random samples; open sizes of
             these are 1.
-        inputs: The model's inputs.
-        declarations: Declared inputs by name.
+        wanted: What each sample holds.
         progress: Told of each sample that was checked.
-        fixed: See `open_files`.
 
     Returns:
         The samples; those that are equal to an earlier one are left out and noted.
@@ -70,15 +59,15 @@ def open_samples(
         BuildError: There are none, or one of them does not fit the model.
     """
     if where.startswith(RANDOM_PREFIX):
-        return _random_samples(where, inputs, declarations)
+        return _random_samples(where, wanted)
     path = Path(where)
-    raw = open_files(path, inputs, declarations, fixed)
+    raw = open_files(path, wanted)
     kept: dict[bytes, int] = {}
     conversions: dict[str, None] = {}
-    levels: dict[str, set[float]] = {spec.name: set() for spec in inputs}
+    levels: dict[str, set[float]] = {spec.name: set() for spec in wanted.specs}
     remembered = _Remembered()
     for index in range(raw.count):
-        fitted = fit_sample(raw.read(index), inputs, declarations, raw.label(index))
+        fitted = raw.fit(index)
         conversions.update(dict.fromkeys(fitted.conversions))
         for name, array in fitted.feeds.items():
             if name in levels and array.size > 1 and (array == array.flat[0]).all():
@@ -96,7 +85,7 @@ def open_samples(
         number = numbers[index]
         if (feeds := remembered.find(number)) is not None:
             return feeds
-        return fit_sample(raw.read(number), inputs, declarations, raw.label(number)).feeds
+        return raw.fit(number).feeds
 
     return OpenedSamples(
         samples=Samples(count=len(kept), read=read, source=where),
@@ -161,9 +150,7 @@ def _notes(
     return notes
 
 
-def _random_samples(
-    where: str, inputs: tuple[TensorSpec, ...], declarations: Mapping[str, InputDeclaration]
-) -> OpenedSamples:
+def _random_samples(where: str, wanted: WantedInputs) -> OpenedSamples:
     text = where.removeprefix(RANDOM_PREFIX)
     if not text.isdecimal() or not 1 <= int(text) <= _MOST_RANDOM:
         raise BuildError(
@@ -173,7 +160,10 @@ def _random_samples(
 
     def read(index: int) -> Feeds:
         generator = np.random.default_rng((_SEED, index))
-        return {spec.name: _draw(spec, declarations.get(spec.name), generator) for spec in inputs}
+        return {
+            spec.name: _draw(spec, wanted.declarations.get(spec.name), generator)
+            for spec in wanted.specs
+        }
 
     count = int(text)
     samples = Samples(count=count, read=read, source=where)

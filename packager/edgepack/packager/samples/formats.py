@@ -8,24 +8,22 @@
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import ImageInput, InputDeclaration
+from edgepack.packager.config.inputs import ImageInput, WantedInputs
 from edgepack.packager.samples.array_files import (
     read_npy,
     read_npz,
     read_tensor,
     refuse_special,
 )
-from edgepack.packager.samples.checks import without_fixed
+from edgepack.packager.samples.checks import Fitted, fit_sample
 from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
-from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key
@@ -34,6 +32,20 @@ FORMS = (
     "a folder of .npz or .npy files, one .npz with a leading sample axis, ONNX test data "
     "(test_data_set_0/input_0.pb), or a folder of images with the input declared in edgepack.toml"
 )
+
+
+class FileSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of files, as the model takes them.
+
+    Attributes:
+        count: How many.
+        fit: Reads sample `i`; a `BuildError` says where it does not fit the model.
+        notes: What a person should know of them, one sentence each.
+    """
+
+    count: int
+    fit: Callable[[int], Fitted]
+    notes: tuple[str, ...]
 
 
 class RawSamples(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,20 +64,12 @@ class RawSamples(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def open_files(
-    path: Path,
-    inputs: tuple[TensorSpec, ...],
-    declarations: Mapping[str, InputDeclaration],
-    fixed: tuple[FixedInput, ...] = (),
-) -> RawSamples:
+def open_files(path: Path, wanted: WantedInputs) -> FileSamples:
     """Finds out the form of what is at `path`.
 
     Args:
         path: A file or a folder.
-        inputs: The model's inputs.
-        declarations: Declared inputs by name.
-        fixed: Inputs that became constants; samples may hold them still, with that value, and are
-            read without them.
+        wanted: What each sample holds.
 
     Returns:
         The samples, in a stable order: by name, numbers by value.
@@ -73,22 +77,16 @@ def open_files(
     Raises:
         BuildError: There is nothing, a mixture, or no form that is known.
     """
-    raw = _open(path, inputs, declarations, fixed)
-    if not fixed:
-        return raw
+    raw = _open(path, wanted)
 
-    def read(index: int) -> dict[str, Tensor]:
-        return without_fixed(raw.read(index), fixed, raw.label(index))
+    def fit(index: int) -> Fitted:
+        return fit_sample(raw.read(index), wanted, raw.label(index))
 
-    return replace(raw, read=read)
+    return FileSamples(count=raw.count, fit=fit, notes=raw.notes)
 
 
-def _open(
-    path: Path,
-    inputs: tuple[TensorSpec, ...],
-    declarations: Mapping[str, InputDeclaration],
-    fixed: tuple[FixedInput, ...],
-) -> RawSamples:
+def _open(path: Path, wanted: WantedInputs) -> RawSamples:
+    inputs = wanted.specs
     if not path.exists():
         raise BuildError(
             f"there are no samples at {path}",
@@ -100,9 +98,9 @@ def _open(
     files = sorted((file for file in path.iterdir() if _is_visible(file)), key=_natural)
     sets = [file for file in files if file.is_dir() and file.name.startswith("test_data_set_")]
     if sets:
-        return _test_data(sets, inputs, fixed)
+        return _test_data(sets, wanted)
     if any(re.fullmatch(r"input_\d+\.pb", file.name) for file in files):
-        return _test_data([path], inputs, fixed)
+        return _test_data([path], wanted)
     arrays = {
         suffix: [file for file in files if file.suffix == suffix] for suffix in (".npz", ".npy")
     }
@@ -124,7 +122,7 @@ def _open(
             remedy="put those of one kind into a folder of their own",
         )
     if images:
-        return _images(images, inputs, declarations)
+        return _images(images, wanted)
     if arrays[".npy"]:
         return _npy_folder(arrays[".npy"], inputs)
     return _npz_folder(arrays[".npz"])
@@ -193,22 +191,19 @@ def _stack(path: Path, inputs: tuple[TensorSpec, ...]) -> RawSamples:
     )
 
 
-def _test_data(
-    sets: list[Path], inputs: tuple[TensorSpec, ...], fixed: tuple[FixedInput, ...]
-) -> RawSamples:
-    names = [spec.name for spec in inputs]
+def _test_data(sets: list[Path], wanted: WantedInputs) -> RawSamples:
+    names = [spec.name for spec in wanted.specs]
     names_in_file = list(names)
-    for entry in fixed:  # by position, so that each finds its place
+    for entry in wanted.fixed:  # by position, so that each finds its place
         names_in_file.insert(entry.position, entry.name)
 
     def read(index: int) -> dict[str, Tensor]:
         files = sorted(sets[index].glob("input_*.pb"), key=_natural)
         if len(files) not in (len(names), len(names_in_file)):
             raise BuildError(
-                f"the test data set has {len(files)} inputs, the model takes {len(inputs)}",
+                f"the test data set has {len(files)} inputs, the model takes {len(names)}",
                 found_in=str(sets[index]),
-                remedy="one input_0.pb, input_1.pb … for each of "
-                + ", ".join(spec.name for spec in inputs),
+                remedy="one input_0.pb, input_1.pb … for each of " + ", ".join(names),
             )
         tensors = [read_tensor(file) for file in files]
         expected = names if len(files) == len(names) else names_in_file
@@ -221,13 +216,10 @@ def _test_data(
     return RawSamples(count=len(sets), read=read, label=lambda index: str(sets[index]))
 
 
-def _images(
-    files: list[Path],
-    inputs: tuple[TensorSpec, ...],
-    declarations: Mapping[str, InputDeclaration],
-) -> RawSamples:
+def _images(files: list[Path], wanted: WantedInputs) -> RawSamples:
+    inputs = wanted.specs
     name = _only_input(inputs, files[0].parent)
-    declaration = declarations.get(name)
+    declaration = wanted.declarations.get(name)
     if not isinstance(declaration, ImageInput):
         raise BuildError(
             f"the preprocessing of image input {name!r} is not declared: without it a guess "

@@ -13,6 +13,7 @@ Graph inputs and outputs keep their names and stay float.
 """
 
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import onnx
@@ -202,7 +203,8 @@ class _Writer:
     def _convert(
         self, op_type: str, inputs: list[str], output: str, label: str, axis: int | None = None
     ) -> str:
-        name, more = f"{label}/{op_type}", {} if axis is None else {"axis": axis}
+        name = f"{label}/{op_type}"
+        more: dict[str, Any] = {} if axis is None else {"axis": axis}
         self._nodes.append(
             helper.make_node(op_type, inputs, [output], name, domain=self._domain, **more)
         )
