@@ -5,6 +5,7 @@ a preprocessing cannot be one thing here and another there.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -144,40 +145,35 @@ def image_size(declaration: ImageInput, spec: TensorSpec) -> tuple[int, int]:
 
 
 def _check_image(declaration: ImageInput, spec: TensorSpec, where: str) -> None:
+    refusal = partial(BuildError, found_in=where)
     if len(spec.shape) != 4:
-        raise BuildError(
+        raise refusal(
             f"an image needs an input with four axes, {spec} has {len(spec.shape)}",
-            found_in=where,
             remedy='kind = "raw"',
         )
     if declaration.size and len(declaration.size) != 2:
-        raise BuildError("size is height and width", found_in=where, remedy="size = [320, 320]")
+        raise refusal("size is height and width", remedy="size = [320, 320]")
     channels = image_channels(declaration)
     axis = 1 if declaration.layout == "NCHW" else 3
     if isinstance(spec.shape[axis], int) and spec.shape[axis] != channels:
-        raise BuildError(
+        raise refusal(
             f"{declaration.color} has {channels} channels, axis {axis} of {spec} has "
             f"{spec.shape[axis]}",
-            found_in=where,
             remedy="check layout and color",
         )
     axes = (2, 3) if declaration.layout == "NCHW" else (1, 2)
     fits = zip((spec.shape[axis] for axis in axes), declaration.size, strict=False)
     if any(isinstance(fixed, int) and fixed != size for fixed, size in fits):
         fixed = ", ".join(str(spec.shape[axis]) for axis in axes)
-        raise BuildError(
+        raise refusal(
             f"size = [{', '.join(map(str, declaration.size))}] is not what {spec} takes",
-            found_in=where,
             remedy=f"size = [{fixed}]",
         )
     for key, values in (("mean", declaration.mean), ("std", declaration.std)):
         if len(values) not in (1, channels):
-            raise BuildError(
+            raise refusal(
                 f"{key} has {len(values)} values for {channels} channels",
-                found_in=where,
                 remedy=f"give one value, or {channels}",
             )
     if 0 in declaration.std:
-        raise BuildError(
-            "std has a 0: it is divided by", found_in=where, remedy="1.0 where nothing is divided"
-        )
+        raise refusal("std has a 0: it is divided by", remedy="1.0 where nothing is divided")

@@ -13,6 +13,7 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -167,21 +168,20 @@ def _refuse_repeated_passes(passes: object, source: str) -> None:
 
 
 def _read(name_or_path: str, children: tuple[str, ...]) -> tuple[str, str]:
+    refusal = partial(ProfileError, found_in=children[-1] if children else None)
     is_path = name_or_path.endswith(".toml") or "/" in name_or_path
     if is_path:
         path = Path(name_or_path)
         try:
             return str(path.resolve()), path.read_text(encoding="utf-8")
         except OSError as error:
-            raise ProfileError(
+            raise refusal(
                 f"cannot read the profile {path}: {error.strerror}",
-                found_in=children[-1] if children else None,
                 remedy="check the path; edgepack profiles list shows those that are shipped",
             ) from error
         except UnicodeDecodeError as error:
-            raise ProfileError(
+            raise refusal(
                 f"the profile {path} is no text: {error.reason} at byte {error.start}",
-                found_in=children[-1] if children else None,
                 remedy="save it as UTF-8",
             ) from error
     known = list_profiles()
@@ -190,9 +190,8 @@ def _read(name_or_path: str, children: tuple[str, ...]) -> tuple[str, str]:
         hint = ""
         if near:
             hint = f'extends = "{near[0]}", or ' if children else f"--profile {near[0]}, or "
-        raise ProfileError(
+        raise refusal(
             f"there is no profile '{name_or_path}'; shipped are: {', '.join(known)}",
-            found_in=children[-1] if children else None,
             remedy=f"{hint}a path that ends in .toml",
         )
     file = f"{name_or_path}.toml"

@@ -2,6 +2,7 @@
 
 import zipfile
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -84,25 +85,20 @@ def refuse_special(path: Path) -> None:
 
 
 def _unreadable(path: Path, error: Exception) -> BuildError:
+    refusal = partial(BuildError, found_in=str(path))
     if "allow_pickle" in str(error) and not _begins_as_array(path):
-        return BuildError(
+        return refusal(
             f"{path.name} is no NumPy file",
-            found_in=str(path),
             remedy="save arrays: np.savez(path, name=array.astype('float32'))",
         )
     if "allow_pickle" in str(error) or "Python objects" in str(error):
-        return BuildError(
+        return refusal(
             f"{path.name} holds Python objects, not numbers",
-            found_in=str(path),
             remedy="save plain arrays: np.savez(path, name=array.astype('float32'))",
         )
     if "mmap" in str(error) or "truncat" in str(error) or isinstance(error, EOFError):
-        return BuildError(
-            f"{path.name} is truncated", found_in=str(path), remedy="write or copy it again"
-        )
-    return BuildError(
-        f"{path.name} cannot be read: {error}", found_in=str(path), remedy="write or copy it again"
-    )
+        return refusal(f"{path.name} is truncated", remedy="write or copy it again")
+    return refusal(f"{path.name} cannot be read: {error}", remedy="write or copy it again")
 
 
 def _begins_as_array(path: Path) -> bool:

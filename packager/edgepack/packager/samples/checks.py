@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -168,32 +169,30 @@ def _shape_remedy(found: tuple[int, ...], spec: TensorSpec) -> str:
 
 def _convert(array: Tensor, spec: TensorSpec, where: str) -> Tensor:
     """Changes the type where no information is lost that the model could have used."""
+    refusal = partial(BuildError, found_in=where)
     want = np.dtype(spec.dtype)
     if array.dtype.kind == "f" and want.kind == "f":
         with np.errstate(over="ignore"):
             converted = array.astype(want)
         lost = np.isfinite(array) & ~np.isfinite(converted)
         if lost.any():
-            raise BuildError(
+            raise refusal(
                 f"a sample's value {array[lost][0]:.6g} does not fit {spec.dtype} "
                 f"(at most {np.finfo(want).max:.6g})",
-                found_in=where,
                 remedy=f"save {spec.dtype}",
             )
         return converted
     if array.dtype.kind in "iu" and want.kind in "iu":
         limits = np.iinfo(want)
         if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
-            raise BuildError(
+            raise refusal(
                 f"a sample's values {int(array.min())} … {int(array.max())} do not fit "
                 f"{spec.dtype} ({limits.min} … {limits.max})",
-                found_in=where,
                 remedy=f"save {spec.dtype}",
             )
         return array.astype(want)
-    raise BuildError(
+    raise refusal(
         f"a sample has type {array.dtype.name}, the model takes {spec.dtype}",
-        found_in=where,
         remedy="save floats that are preprocessed as in training (whole numbers are often pixels "
         "that still lack scale and mean)"
         if want.kind == "f"
@@ -204,15 +203,15 @@ def _convert(array: Tensor, spec: TensorSpec, where: str) -> Tensor:
 def _check_values(
     array: Tensor, spec: TensorSpec, declaration: InputDeclaration | None, where: str
 ) -> None:
+    refusal = partial(BuildError, found_in=where)
     if array.dtype.kind == "f":
         finite = np.isfinite(array)
         if not finite.all():
             nan_count = int(np.isnan(array).sum())
             what = "NaN" if nan_count else "infinite"
             count = nan_count or int(array.size - finite.sum())
-            raise BuildError(
+            raise refusal(
                 f"{count:,} of {array.size:,} values of a sample are {what}",
-                found_in=where,
                 remedy="remove the file, or repair its preprocessing",
             )
     if spec.lookup is not None:
@@ -220,18 +219,16 @@ def _check_values(
         beyond = (numbers < -rows) | (numbers >= rows)
         if beyond.any():
             place = ",".join(map(str, np.argwhere(beyond)[0]))
-            raise BuildError(
+            raise refusal(
                 f"a sample holds {array[beyond][0]} at [{place}], which {spec.lookup.node} looks "
                 f"up in a table of {rows:,} rows",
-                found_in=where,
                 remedy="make the samples with the tokenizer that the model was trained with",
             )
     if isinstance(declaration, TokenInput) and array.size:
         low, high = int(array.min()), int(array.max())
         if low < 0 or high >= declaration.vocabulary:
-            raise BuildError(
+            raise refusal(
                 f"a sample has token {high if high >= declaration.vocabulary else low}, the "
                 f"vocabulary ends at {declaration.vocabulary - 1}",
-                found_in=where,
                 remedy="tokenize with the model's own tokenizer, or correct `vocabulary`",
             )

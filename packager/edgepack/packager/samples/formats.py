@@ -9,6 +9,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -158,6 +159,7 @@ def _remedy(files: Sequence[Path]) -> str:
 
 
 def _stack(path: Path, inputs: tuple[TensorSpec, ...]) -> RawSamples:
+    refusal = partial(BuildError, found_in=str(path))
     if path.suffix == ".npy":
         arrays = {_only_input(inputs, path): read_npy(path)}
     elif path.suffix == ".npz":
@@ -165,25 +167,23 @@ def _stack(path: Path, inputs: tuple[TensorSpec, ...]) -> RawSamples:
     else:
         raise BuildError(f"{path} is no form of samples", remedy=_remedy([path]))
     if not arrays:
-        raise BuildError("the file holds no arrays", found_in=str(path))
+        raise refusal("the file holds no arrays")
     single = [name for name, array in arrays.items() if not array.ndim]
     if single:
-        raise BuildError(
+        raise refusal(
             f"a stack has a leading sample axis, and {', '.join(single)} has no axis at all",
-            found_in=str(path),
             remedy="np.stack the samples of each input, or give a folder with one file a sample",
         )
     counts = {name: array.shape[0] for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
-        raise BuildError(
+        raise refusal(
             "the arrays of a stack must have the same number of samples on their first axis: "
             + ", ".join(f"{name} has {count}" for name, count in counts.items()),
-            found_in=str(path),
             remedy="one .npz stacks all samples; for one sample a file, give the folder",
         )
     count = next(iter(counts.values()))
     if count == 0:
-        raise BuildError("the file holds no samples: its first axis is 0", found_in=str(path))
+        raise refusal("the file holds no samples: its first axis is 0")
     return RawSamples(
         count=count,
         read=lambda index: {name: array[index] for name, array in arrays.items()},

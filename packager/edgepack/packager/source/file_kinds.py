@@ -1,6 +1,7 @@
 """What a file that was given as a model really is, when it is no ONNX model."""
 
 import zipfile
+from functools import partial
 from pathlib import Path
 
 from edgepack.errors import BuildError
@@ -25,6 +26,7 @@ def check(path: Path) -> None:
     Raises:
         BuildError: It cannot be an ONNX model; the message says what it looks like.
     """
+    refusal = partial(BuildError, found_in=str(path))
     if path.is_dir():
         raise _folder(path)
     if not path.exists():
@@ -40,21 +42,17 @@ def check(path: Path) -> None:
         ) from error
     size = path.stat().st_size
     if size == 0:
-        raise BuildError(
-            f"{path.name} is empty", found_in=str(path), remedy="export or copy the model again"
-        )
+        raise refusal(f"{path.name} is empty", remedy="export or copy the model again")
     looks, remedy = _recognise(path, head)
     if looks:
-        raise BuildError(
+        raise refusal(
             f"{path.name} is not an ONNX model: it looks like {looks}",
-            found_in=str(path),
             remedy=remedy or "give the .onnx file that the training framework exported",
         )
     if size > _PROTOBUF_LIMIT_BYTES:
-        raise BuildError(
+        raise refusal(
             f"{path.name} has {size:,} bytes: a single ONNX file ends at 2 GB, bigger models keep "
             "their weights in external data",
-            found_in=str(path),
             remedy="export again with external data (onnx.save_model(…, "
             "save_as_external_data=True))",
         )

@@ -5,6 +5,7 @@ an input, control flow that depends on it must stay; as a constant it folds the 
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -117,11 +118,11 @@ def describe_fixed(fixed: Iterable[FixedInput]) -> tuple[str, ...]:
 def _as_tensor(value: onnx.ValueInfoProto, numbers: Numbers) -> Tensor:
     tensor = value.type.tensor_type
     where = f"--value {value.name}={','.join(map(str, numbers))}"
+    refusal = partial(BuildError, found_in=where)
     sizes = [dim.dim_value if dim.HasField("dim_value") else 0 for dim in tensor.shape.dim]
     if not all(sizes):
-        raise BuildError(
+        raise refusal(
             f"the shape of input {value.name!r} is open, so it cannot become a constant",
-            found_in=where,
             remedy=f"fix it too: --shape {value.name}="
             f"{','.join(str(size or ('…' if axis else 1)) for axis, size in enumerate(sizes))}, "
             "with the sizes of the other inputs",
@@ -132,16 +133,14 @@ def _as_tensor(value: onnx.ValueInfoProto, numbers: Numbers) -> Tensor:
         held = given.astype(dtype)
     is_held = np.array_equal(held, given) if dtype.kind in "biu" else np.isfinite(held).all()
     if not is_held:
-        raise BuildError(
+        raise refusal(
             f"input {value.name!r} takes {dtype.name}, which does not hold these values",
-            found_in=where,
             remedy=f"give {dtype.name} values",
         )
     count = int(np.prod(sizes, dtype=np.int64))
     if len(numbers) not in (1, count):
-        raise BuildError(
+        raise refusal(
             f"input {value.name!r} has {count} elements, and {len(numbers)} values were given",
-            found_in=where,
             remedy=f"give one value, or {count}",
         )
     return np.broadcast_to(held, (count,)).reshape(sizes).copy()

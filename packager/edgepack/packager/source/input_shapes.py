@@ -1,6 +1,7 @@
 """Input shapes: reading them, and fixing the open dimensions that a caller gave sizes for."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import onnx
 
@@ -80,37 +81,34 @@ def _fix_input(
         tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in sizes)
     shape = read(value)
     where = f"--shape {value.name}={','.join(str(size) for size in sizes)}"
+    refusal = partial(BuildError, found_in=where)
     declared = f"[{','.join(str(size) for size in shape)}]"
     if len(sizes) != len(shape):
-        raise BuildError(
+        raise refusal(
             f"input {value.name!r} has {len(shape)} dimensions {declared}, the shape given has "
             f"{len(sizes)}",
-            found_in=where,
             remedy=f"give {len(shape)} sizes",
         )
     for axis, (size, old) in enumerate(zip(sizes, shape, strict=True)):
         if size < 1:
-            raise BuildError(
+            raise refusal(
                 f"size {size} of dimension {axis} is not positive",
-                found_in=where,
                 remedy=f"give a size of at least 1; the model declares {declared}",
             )
         if isinstance(old, int):
             if old != size:
-                raise BuildError(
+                raise refusal(
                     f"dimension {axis} of input {value.name!r} is fixed to {old} in the model "
                     f"{declared} and cannot become {size}",
-                    found_in=where,
                     remedy=f"give {old} there, or export the model with that dimension open",
                 )
             continue
         if old != UNNAMED:
             bound, by = symbols.setdefault(old, (size, value.name))
             if bound != size:
-                raise BuildError(
+                raise refusal(
                     f"dimension {old!r} cannot be both {bound} (input {by!r}) and {size} "
                     f"(input {value.name!r})",
-                    found_in=where,
                     remedy=f"give both the same size, they share the name {old!r} in the model",
                 )
         value.type.tensor_type.shape.dim[axis].dim_value = size

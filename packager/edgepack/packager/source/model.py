@@ -15,6 +15,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -180,18 +181,18 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _check_structure(path: Path, model: onnx.ModelProto) -> None:
+    refusal = partial(BuildError, found_in=str(path))
     if not model.HasField("graph") or not model.opset_import:
         raise file_kinds.unreadable(path)
     if not model.graph.node:
-        raise BuildError("the model has no nodes: there is nothing to run", found_in=str(path))
+        raise refusal("the model has no nodes: there is nothing to run")
     if not required_inputs(model):
-        raise BuildError(
+        raise refusal(
             "the model has no inputs: its outputs never change, so there is nothing to deploy",
-            found_in=str(path),
             remedy="export it with the values that change as graph inputs",
         )
     if not model.graph.output:
-        raise BuildError("the model has no outputs", found_in=str(path))
+        raise refusal("the model has no outputs")
 
 
 def _check_ranks(path: Path, inputs: tuple[onnx.ValueInfoProto, ...]) -> None:

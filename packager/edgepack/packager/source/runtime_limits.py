@@ -1,7 +1,7 @@
 """Which opset and IR versions can be built from: what the installed ONNX Runtime loads."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
@@ -36,37 +36,34 @@ def check_versions(path: Path, model: onnx.ModelProto) -> int:
     Raises:
         BuildError: With the versions that will do.
     """
+    refusal = partial(BuildError, found_in=str(path))
     runtime = f"the installed onnxruntime {onnxruntime.__version__} knows up to"
     imported = (entry.version for entry in model.opset_import if is_standard(entry))
     opset, ir_version = int(next(imported, 0)), int(model.ir_version)
     if opset == 0:
-        raise BuildError("the model imports no default operator set", found_in=str(path))
+        raise refusal("the model imports no default operator set")
     if opset < OLDEST_OPSET:
-        raise BuildError(
+        raise refusal(
             f"opset {opset} is too old: the oldest that can be built from is {OLDEST_OPSET}",
-            found_in=str(path),
             remedy="export again with opset 17, or onnx.version_converter.convert_version(model, "
             "17)",
         )
     if not loads(opset):
         newest = _newest(_PROBE_OPSET, loads)
-        raise BuildError(
+        raise refusal(
             f"opset {opset} is too new: {runtime} opset {newest}",
-            found_in=str(path),
             remedy=f"export again with opset {min(newest, 17)} … {newest}, or install a newer "
             "onnxruntime",
         )
     if ir_version < OLDEST_IR_VERSION:
-        raise BuildError(
+        raise refusal(
             f"IR version {ir_version} is too old: {OLDEST_IR_VERSION} is the oldest",
-            found_in=str(path),
             remedy="export the model again with a current exporter",
         )
     if not loads(ir_version=ir_version):
         newest = _newest(_PROBE_IR_VERSION, lambda version: loads(ir_version=version))
-        raise BuildError(
+        raise refusal(
             f"IR version {ir_version} is too new: {runtime} IR version {newest}",
-            found_in=str(path),
             remedy=f"set model.ir_version = {newest} and save it again where the model uses "
             "nothing newer, or install a newer onnxruntime",
         )
