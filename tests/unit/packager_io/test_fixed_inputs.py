@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.config.inputs import RawInput, WantedInputs, check_declarations
-from edgepack.packager.graph.renaming import name_nodes
+from edgepack.packager.graph.edits import name_nodes
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.samples.carried_states import follow_states

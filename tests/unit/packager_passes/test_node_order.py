@@ -2,8 +2,7 @@
 
 from onnx import parser
 
-from edgepack.packager.graph.node_order import sort_nodes
-from edgepack.packager.graph.renaming import rename_tensors
+from edgepack.packager.graph.edits import rename_tensors, sort_nodes
 
 _HEADER = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x, bool c) => (float[1] y) '
 

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.edits import name_nodes
 from edgepack.packager.graph.model_files import opset_of
-from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes import runner
 from edgepack.packager.passes.clamp_mask import clamp_mask

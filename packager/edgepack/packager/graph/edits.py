@@ -1,11 +1,13 @@
-"""Changes that many passes make: contents replaced, dropped, or put into a model of their own."""
+"""Changes that many passes make: contents replaced, named, sorted, dropped, or put elsewhere."""
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Mapping
+from graphlib import TopologicalSorter
 from typing import Any
 
 import onnx
 
-from edgepack.packager.graph.queries import used_names
+from edgepack.packager.graph.queries import own_names, reads, subgraphs, used_names
 
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -48,3 +50,90 @@ def with_contents(
     graph.output.extend(outputs)
     graph.initializer.extend(initializers)
     return result
+
+
+def rename_tensors(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    """Renames tensors where they are made, kept and read, in bodies of control flow too.
+
+    Args:
+        graph: Changed; a body's own tensors of the same name keep theirs.
+        renamed: New names by the old ones; none of a graph input or output.
+    """
+    _rename_reads(graph, renamed)
+    for node in graph.node:
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    kept = (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer))
+    for value in (*kept, *graph.value_info):
+        value.name = renamed.get(value.name, value.name)
+
+
+def _rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        for body in subgraphs(node):
+            own = own_names(body)
+            outer = {name: new for name, new in renamed.items() if name not in own}
+            _rename_reads(body, outer)
+            for value in body.output:  # a body may hand on what stands outside of it
+                value.name = outer.get(value.name, value.name)
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Gives every node a unique, non-empty name; names that are already so stay."""
+    taken: set[str] = set()
+    for index, node in enumerate(graph.node):
+        name = node.name or f"{node.op_type}_{index}"
+        while name in taken:
+            name = f"{name}_{index}"
+        taken.add(name)
+        node.name = name
+
+
+def drop_unused_nodes(graph: onnx.GraphProto) -> None:
+    """Removes nodes whose outputs nothing reads; bodies of control flow stay as they are.
+
+    Exports keep some: a layer of the training graph that the export's outputs do not need. ONNX
+    Runtime's optimizer leaves them too. Nothing is gained by computing them, and a provider may
+    take the one and leave the rest: QNN then gets a graph without an output, and refuses the whole
+    model with an error about memory (onnxruntime-qnn 2.7.0).
+
+    Args:
+        graph: A graph whose nodes stand in order; changed.
+    """
+    read = {value.name for value in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if read.isdisjoint(node.output):
+            continue
+        kept.append(node)
+        read |= reads(node)
+    if len(kept) != len(graph.node):
+        refill(graph.node, reversed(kept))
+
+
+def sort_nodes(graph: onnx.GraphProto) -> None:
+    """Puts each node behind those that it reads from, in bodies of control flow too.
+
+    ONNX wants that, ONNX Runtime does not mind. Nodes that are in order stay where they are.
+
+    Args:
+        graph: A graph without cycles; changed.
+    """
+    for node in graph.node:
+        for body in subgraphs(node):
+            sort_nodes(body)
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    before = [{makers[name] for name in reads(node) if name in makers} for node in graph.node]
+    if all(place < i for i, places in enumerate(before) for place in places):
+        return
+    waiting = TopologicalSorter(dict(enumerate(before)))
+    waiting.prepare()
+    ready: list[int] = []
+    ordered = []
+    while waiting.is_active():
+        for place in waiting.get_ready():
+            heapq.heappush(ready, place)
+        place = heapq.heappop(ready)
+        ordered.append(graph.node[place])
+        waiting.done(place)
+    refill(graph.node, ordered)

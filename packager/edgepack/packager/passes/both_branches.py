@@ -12,9 +12,8 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.graph.control_flow import option_that_folds
-from edgepack.packager.graph.edits import refill
+from edgepack.packager.graph.edits import refill, rename_tensors
 from edgepack.packager.graph.queries import own_names
-from edgepack.packager.graph.renaming import rename_tensors
 from edgepack.packager.graph.shape_inference import fixed_types
 from edgepack.packager.tensors.sequence import Samples
 

@@ -24,7 +24,7 @@ import onnx
 from onnx import helper, inliner, version_converter
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.edits import drop_unread, refill
+from edgepack.packager.graph.edits import drop_unread, drop_unused_nodes, name_nodes, refill
 from edgepack.packager.graph.float_types import to_float32
 from edgepack.packager.graph.model_files import (
     drop_unused_opsets,
@@ -32,9 +32,7 @@ from edgepack.packager.graph.model_files import (
     opset_of,
 )
 from edgepack.packager.graph.queries import is_standard, used_names
-from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.graph.stored_tensors import is_held
-from edgepack.packager.graph.unused_nodes import drop_unused_nodes
 from edgepack.packager.passes.both_branches import compute_both_branches
 from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult

@@ -10,10 +10,9 @@ from copy import deepcopy
 
 import onnx
 
-from edgepack.packager.graph.edits import MICROSOFT, import_domain
+from edgepack.packager.graph.edits import MICROSOFT, import_domain, name_nodes
 from edgepack.packager.graph.held_weights import load_held
 from edgepack.packager.graph.model_files import drop_unused_opsets
-from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_fast_gelu, fuse_gelu

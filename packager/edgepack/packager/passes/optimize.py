@@ -18,7 +18,7 @@ import onnxruntime
 
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
-from edgepack.packager.graph.edits import MICROSOFT
+from edgepack.packager.graph.edits import MICROSOFT, name_nodes, rename_tensors
 from edgepack.packager.graph.held_weights import hold_weights, save_for_session
 from edgepack.packager.graph.model_files import (
     RUNTIME_ERRORS,
@@ -28,7 +28,6 @@ from edgepack.packager.graph.model_files import (
     quiet_options,
 )
 from edgepack.packager.graph.queries import is_standard
-from edgepack.packager.graph.renaming import name_nodes, rename_tensors
 from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.passes.clean import drop_unused
 from edgepack.packager.passes.context import PassContext, PassResult

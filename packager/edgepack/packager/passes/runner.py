@@ -15,9 +15,9 @@ from edgepack.packager.graph.control_flow import (
     note_what_stays,
     option_that_folds,
 )
+from edgepack.packager.graph.edits import name_nodes
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.passes.apply_workarounds import apply_workarounds
 from edgepack.packager.passes.clamp_mask import clamp_mask

@@ -9,7 +9,7 @@ import re
 
 import onnx
 
-from edgepack.packager.graph.renaming import rename_tensors
+from edgepack.packager.graph.edits import rename_tensors
 
 _OURS = re.compile(r"(/\w+)+")
 """What edgepack puts behind a name."""

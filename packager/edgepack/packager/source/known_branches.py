@@ -12,11 +12,10 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.edits import refill
+from edgepack.packager.graph.edits import refill, rename_tensors
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, quiet_options
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import attribute, is_standard, own_names, subgraphs
-from edgepack.packager.graph.renaming import rename_tensors
 from edgepack.packager.graph.shape_inference import fixed_types
 from edgepack.packager.tensors.arrays import Tensor
 

@@ -26,9 +26,9 @@ from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph import external_data
+from edgepack.packager.graph.edits import sort_nodes
 from edgepack.packager.graph.float_types import replace_bfloat16
 from edgepack.packager.graph.model_files import attach_weights
-from edgepack.packager.graph.node_order import sort_nodes
 from edgepack.packager.source import (
     file_kinds,
     foreign_operators,

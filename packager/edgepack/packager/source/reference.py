@@ -19,8 +19,8 @@ from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
 from edgepack.packager.graph.control_flow import deciding_inputs
+from edgepack.packager.graph.edits import name_nodes
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
-from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs, Run
 from edgepack.packager.source.model import SourceModel

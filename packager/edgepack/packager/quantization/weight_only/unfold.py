@@ -13,17 +13,15 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.edits import drop_unread, refill
+from edgepack.packager.graph.edits import drop_unread, drop_unused_nodes, refill, sort_nodes
 from edgepack.packager.graph.held_weights import load_held
 from edgepack.packager.graph.model_files import drop_unused_opsets, is_large
-from edgepack.packager.graph.node_order import sort_nodes
 from edgepack.packager.graph.operators import facts, tells_places
 from edgepack.packager.graph.queries import GraphIndex, attributes, index_graph
 from edgepack.packager.graph.source_quantization import (
     PACKED_PRODUCT,
     read_source_quantization,
 )
-from edgepack.packager.graph.unused_nodes import drop_unused_nodes
 from edgepack.packager.quantization.weight_only.blocks import read_packed
 from edgepack.packager.source.known_branches import KnownValues
 from edgepack.packager.tensors.arrays import Tensor
