@@ -71,5 +71,5 @@ def test_an_operator_that_the_table_does_not_name_has_an_integer_form_and_moves_
 
 
 def test_each_operator_stands_in_the_table_once() -> None:
-    counts = Counter(name for names, _ in ROWS for name in names.split())
+    counts = Counter(name for names in ROWS for name in names.split())
     assert set(counts.values()) == {1}

@@ -1,16 +1,17 @@
-"""Facts of operators, each operator once: what all of edgepack knows of them stands in this table.
+"""Facts of operators, each operator once: all that edgepack knows of them is in `operators.toml`.
 
 A provider's own rules stand in its profile, a pass's own with the pass.
 """
 
 from collections.abc import Mapping
+from importlib import resources
 from typing import Literal
 
 import msgspec
 import onnx
 
 
-class Operator(msgspec.Struct, frozen=True, kw_only=True):
+class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of an operator; the defaults are those of one that the table does not name.
 
     Attributes:
@@ -59,81 +60,11 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     is_control_flow: bool = False
 
 
-ROWS: tuple[tuple[str, Operator], ...] = (
-    # Weights
-    (
-        "Conv ConvTranspose Gemm",
-        Operator(weights="product", weight=1, bias=2, takes_rectifier=True),
-    ),
-    ("MatMul", Operator(weights="product", weight=1, takes_rectifier=True)),
-    ("LSTM GRU RNN", Operator(weights="layer", has_integer_form=False)),
-    ("Einsum ConvInteger MatMulInteger QLinearConv QLinearMatMul", Operator(weights="layer")),
-    ("LayerNormalization InstanceNormalization", Operator(weights="norm", weight=1, bias=2)),
-    ("BatchNormalization", Operator(weights="norm", parameters=(1, 2, 3, 4))),
-    # What moves values
-    (
-        "Gather",
-        Operator(weights="table", one_scale=True, moves_integers="first", cuts=True),
-    ),
-    (
-        "Reshape Transpose Squeeze Unsqueeze Flatten Slice Split",
-        Operator(one_scale=True, moves_integers="first", cuts=True),
-    ),
-    (
-        "Expand Tile DepthToSpace SpaceToDepth",
-        Operator(one_scale=True, moves_integers="first"),
-    ),
-    (
-        "MaxPool",
-        Operator(one_scale=True, moves_integers="first", indices=1, passes_factor=True),
-    ),
-    ("GlobalMaxPool", Operator(one_scale=True, passes_factor=True)),
-    ("GatherElements GatherND ReduceMax ReduceMin", Operator(one_scale=True)),
-    ("Identity", Operator(one_scale=True, cuts=True, by_value=True)),
-    ("TopK", Operator(one_scale=True, parameters=(1,), indices=1, selects=True)),
-    ("Pad", Operator(one_scale=True, parameters=(2,))),
-    ("Resize", Operator(one_scale=True, parameters=(1, 2))),
-    ("Upsample", Operator(parameters=(1,))),
-    ("Concat", Operator(moves_integers="all")),
-    # Arithmetic
-    ("Relu", Operator(by_value=True, passes_factor=True, rectifies=True)),
-    ("Clip", Operator(by_value=True, parameters=(1, 2), rectifies=True)),
-    ("LeakyRelu PRelu", Operator(by_value=True, passes_factor=True)),
-    ("AveragePool GlobalAveragePool", Operator(passes_factor=True)),
-    ("Add Sub Mul Div", Operator(by_value=True, takes_rectifier=True)),
-    ("Gelu", Operator(by_value=True, is_read_as_own=True)),
-    ("Abs Celu Cos Elu Erf Exp HardSigmoid HardSwish Log Max Min Mish", Operator(by_value=True)),
-    ("Neg Pow Reciprocal Selu Sigmoid Sin Softplus Softsign Sqrt", Operator(by_value=True)),
-    ("Tanh ThresholdedRelu", Operator(by_value=True)),
-    ("CumSum", Operator(has_float16_form=False)),
-    # What has no integer form
-    (
-        "QuantizeLinear DequantizeLinear",
-        Operator(has_integer_form=False, has_float16_form=False, is_conversion="pair"),
-    ),
-    (
-        "DynamicQuantizeLinear",
-        Operator(has_integer_form=False, has_float16_form=False, is_conversion="dynamic"),
-    ),
-    (
-        "CastLike Constant ConstantOfShape EyeLike OneHot Range",
-        Operator(has_integer_form=False, has_float16_form=False),
-    ),
-    (
-        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
-        Operator(has_integer_form=False, has_float16_form=False, draws=True),
-    ),
-    ("Dropout", Operator(has_integer_form=False, draws=True)),
-    ("If Loop Scan", Operator(has_integer_form=False, is_control_flow=True)),
-    ("Shape Size", Operator(has_integer_form=False, reads_shape=True)),
-    ("NonMaxSuppression NonZero", Operator(has_integer_form=False, selects=True)),
-    ("Unique", Operator(selects=True)),
-    ("ArgMax ArgMin Cast IsInf IsNaN", Operator(has_integer_form=False)),
-    ("Equal Greater GreaterOrEqual Less LessOrEqual", Operator(has_integer_form=False)),
-)
-
-OPERATORS: Mapping[str, Operator] = {name: row for names, row in ROWS for name in names.split()}
-
+_FILE = resources.files("edgepack.packager.graph") / "operators.toml"
+ROWS = msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, Operator])
+OPERATORS: Mapping[str, Operator] = {
+    name: row for names, row in ROWS.items() for name in names.split()
+}
 _UNNAMED = Operator()
 _INTEGER_PREFIXES = (
     *("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulInteger", "MatMulNBits"),

@@ -1,6 +1,7 @@
 """How a detector lays out what it finds: one row a layout, and which outputs of a model have it."""
 
 from collections.abc import Mapping
+from importlib import resources
 from typing import Literal
 
 import msgspec
@@ -23,10 +24,9 @@ MARGIN = 0.1
 """How far a score may be off and still be nearly the same."""
 
 _THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
-_TEXT_THRESHOLDS = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How boxes and scores lie in a detector's outputs.
 
     Attributes:
@@ -55,57 +55,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.thresholds[0] - MARGIN
 
 
-LAYOUTS: Mapping[LayoutName, Layout] = {
-    "yolo": Layout(
-        words="centre, size and class scores of each place (YOLOv8, YOLO11)", order="cxcywh"
-    ),
-    "yolo-objectness": Layout(
-        words="centre, size, objectness and class scores of each place (YOLOv5, YOLOv7)",
-        order="cxcywh",
-    ),
-    "yolox": Layout(
-        words="steps from a grid, logarithms of sizes, objectness and class scores of each "
-        "place (YOLOX)",
-        order="cxcywh",
-    ),
-    "suppressed": Layout(
-        words="corners, score and class of what is left after suppression (YOLOv10, end to "
-        "end exports)",
-        order="xyxy",
-        activation="none",
-        is_suppressed=True,
-    ),
-    "ssd": Layout(words="boxes, and scores by class, of each place", roles=("boxes", "scores")),
-    "detr": Layout(
-        words="boxes, and scores by class, of each query (DETR, RT-DETR)",
-        roles=("boxes", "scores"),
-        order="cxcywh",
-        is_suppressed=True,
-    ),
-    "labelled": Layout(
-        words="corners, score and class as three outputs, after suppression (torchvision)",
-        roles=("boxes", "scores", "labels"),
-        order="xyxy",
-        activation="none",
-        is_suppressed=True,
-    ),
-    "centernet": Layout(
-        words="a map of centres by class, one of sizes and one of offsets (CenterNet)",
-        roles=("centres", "sizes", "offsets"),
-        rank=3,
-        order="cxcywh",
-    ),
-    "text-map": Layout(
-        words="a map of probabilities whose regions are boxes (DBNet and other text detectors)",
-        roles=("map",),
-        rank=3,
-        order="xyxy",
-        activation="none",
-        is_suppressed=True,
-        thresholds=_TEXT_THRESHOLDS,
-        named=0.5,
-    ),
-}
+_FILE = resources.files("edgepack.packager.tensors") / "layouts.toml"
+LAYOUTS: Mapping[LayoutName, Layout] = msgspec.toml.decode(
+    _FILE.read_bytes(), type=dict[LayoutName, Layout]
+)
 
 
 class DetectionHead(msgspec.Struct, frozen=True, kw_only=True):
