@@ -16,13 +16,13 @@ from edgepack.packager.number_format import (
     format_round_bytes,
     format_size_change,
 )
-from edgepack.packager.reports import bars, plot, reasons, views
+from edgepack.packager.reports import plot, reasons, views
 from edgepack.packager.reports.compiled_templates import CompiledTemplates
 from edgepack.packager.reports.report import Report, latency_text, speed_text
 
 _FOLDER = "edgepack.packager.reports"
 _PAGE = "report.html.jinja"
-_PARTS = (_PAGE, "variant.html.jinja", "report.css")
+_PARTS = (_PAGE, "variant.html.jinja", "bars.html.jinja", "report.css")
 
 
 def render_report(report: Report) -> str:
@@ -57,7 +57,6 @@ def _template() -> jinja2.Template:
     environment.globals.update(
         axis_bytes=format_round_bytes,
         axis_ms=lambda value: f"{value:g} ms",
-        bars=bars,
         describe_float=describe_float,
         format_placement=format_placement,
         outlier_factor=OUTLIER_FACTOR,

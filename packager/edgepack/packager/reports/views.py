@@ -1,5 +1,6 @@
 """What the page shows of a report's facts: which of them, in which order."""
 
+import math
 from collections.abc import Sequence
 from itertools import takewhile
 
@@ -155,3 +156,28 @@ def shared_prefix(names: Sequence[str]) -> str:
 def noisiest(values: Sequence[float]) -> float:
     """The greatest value, for bars; never 0."""
     return max((*values, 1e-9))
+
+
+def depth_floor(layers: Sequence[LayerError]) -> float:
+    """The power of ten at or below the least error, between 1e-5 and 1e-2."""
+    least = min((layer.nrmse for layer in layers), default=1e-2)
+    return float(min(max(10.0 ** math.floor(math.log10(max(least, 1e-5))), 1e-5), 1e-2))
+
+
+def depth_grid(floor: float) -> tuple[tuple[float, str], ...]:
+    """Where the grid of `depth` is: share of the height from the top, and its label."""
+    steps = round(-math.log10(floor))
+    return tuple(
+        (step / steps, f"{100 * 10.0**-step:.10f}".rstrip("0").rstrip(".") + " %")
+        for step in range(steps + 1)
+    )
+
+
+def log_share(value: float, floor: float) -> float:
+    """Share of the height that a value has on the logarithmic scale of `depth`, 0…1."""
+    return within(1 - math.log10(max(value, floor)) / math.log10(floor))
+
+
+def within(share: float) -> float:
+    """A share that is drawn: 0…1, whatever it is."""
+    return min(max(share, 0.0), 1.0)
