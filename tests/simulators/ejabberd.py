@@ -1,8 +1,8 @@
 """Two real nodes of ejabberd that are one broker, as processes of the tests' own.
 
-Settings are what `edgepack fleet broker-config ejabberd` wrote; each node has its own port, folder
-and loopback address for what nodes say to each other. No daemon is left behind: the nodes know each
-other's port without `epmd`.
+Settings are what `edgepack fleet broker-config ejabberd` wrote; `ejabberdctl`, too, gives its
+`vm.args` to Erlang. Each node has its own port, folder and loopback address for what nodes say to
+each other. No daemon is left behind: the nodes know each other's port without `epmd`.
 """
 
 import os
@@ -18,7 +18,7 @@ from tests.simulators.broker import free_port
 
 ERLANG = shutil.which("erl") or "/usr/bin/erl"
 LIBRARIES = sorted(Path("/usr/lib").glob("*/ejabberd-*"))
-START_S = 60.0
+START_S = 120.0
 
 
 def is_installed() -> bool:
@@ -31,7 +31,7 @@ class Node:
     Args:
         number: 1 or 2.
         folder: Of its own.
-        settings: The written `ejabberd.yml`, whose port is replaced.
+        settings: The written `ejabberd.yml`, whose port is replaced; `vm.args` lies beside it.
         between: Port on which both nodes speak to each other.
         cookie: Known to both nodes alone.
     """
@@ -48,6 +48,7 @@ class Node:
         lines = settings.read_text().splitlines(keepends=True)
         own.write_text("".join(listener if "    port:" in line else line for line in lines))
         self._words = ("-setcookie", cookie, "-erl_epmd_port", str(between), "-start_epmd", "false")
+        self._started_by = settings.parent / "vm.args"
         self._number = number
         self._environment = os.environ | {
             "HOME": str(folder),
@@ -65,7 +66,10 @@ class Node:
         words = ("-kernel", "inet_dist_use_interface", address, "-mnesia", "dir", spool)
         with (self._folder / "erl.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [ERLANG, "-name", self.name, *self._words, *words, "-noinput", "-s", "ejabberd"],
+                [
+                    *(ERLANG, "-args_file", str(self._started_by), "-name", self.name),
+                    *(*self._words, *words, "-noinput", "-s", "ejabberd"),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

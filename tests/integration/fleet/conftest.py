@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,19 +22,14 @@ from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
 from edgepack.bundle.manifest import BundleFacts, Manifest, encode_manifest
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import FleetError
-from edgepack.fleet.broker.access import BrokerAccess, open_client
-from edgepack.fleet.broker.settings.write import write_broker_folder
 from edgepack.fleet.client.connection import Connection, connect
 from edgepack.fleet.client.fleet_client import FleetClient
-from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.documents.fleet import FleetInfo
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
-from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.simulation.simulate import SimulateSettings, simulate
+from tests.integration.fleet.cluster import Cluster, start_cluster
 from tests.integration.fleet.postgresql import INSTALLED, PostgreSQL
-from tests.simulators import ejabberd as simulated_ejabberd
 from tests.simulators.bundles import make_bundle as make_real_bundle
-from tests.simulators.ejabberd import EjabberdPair
 from tests.simulators.manifests import DIGEST, make_variant
 
 MOSQUITTO = "/usr/sbin/mosquitto"
@@ -340,79 +334,30 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
     broker.stop()
 
 
-class Cluster:
-    """Two nodes of ejabberd, set up by `broker-config` for fleets that begin with its identity."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.data = folder, folder / "fleet"
-        settings = write_broker_folder(
-            DataFolder(self.data),
-            kind="ejabberd",
-            folder=folder / "broker",
-            hosts=("localhost", "127.0.0.1"),
-            port=8883,
-            tenant="default",
-        )
-        self.pair = EjabberdPair(folder, settings)
-
-    def adopt(self, data: Path) -> str:
-        """Gives a fleet that is yet to begin the CA and names that the nodes know; their URL.
-
-        What an earlier fleet left on the nodes is forgotten.
-        """
-        shutil.copytree(self.data, data)
-        for node in self.pair.nodes:
-            self._forget(f"mqtts://127.0.0.1:{node.port}")
-        return self.pair.url
-
-    def _forget(self, url: str) -> None:
-        folder = DataFolder(self.data)
-        authority = Authority(folder.pki)
-        certificate, key = authority.controller_files(folder.controller())
-        access = BrokerAccess(
-            url=url, ca_file=authority.ca_file, cert_file=certificate, key_file=key
-        )
-        client = open_client(access, folder.controller())
-        ended = threading.Event()
-        retained: set[str] = set()
-
-        def hear(_client: object, _userdata: object, message: Any) -> None:
-            if message.topic == "ep/1/default/end":
-                ended.set()
-            elif message.payload:
-                retained.add(message.topic)
-
-        client.on_message = hear
-        connected, subscribed = threading.Event(), threading.Event()
-        client.on_connect = lambda *_: connected.set()
-        client.on_subscribe = lambda *_: subscribed.set()
-        client.connect_somewhere()
-        client.loop_start()
-        assert connected.wait(30)
-        client.subscribe("ep/1/default/#", qos=1)
-        assert subscribed.wait(30)
-        client.publish("ep/1/default/end", b"end", qos=1)
-        assert ended.wait(30)
-        for topic in retained:
-            client.publish(topic, b"", qos=1, retain=True).wait_for_publish(10)
-        client.disconnect()
-        client.loop_stop()
-
-    def stop(self) -> None:
-        self.pair.stop()
-
-
-def start_cluster(folder: Path) -> Cluster:
-    if not simulated_ejabberd.is_installed():
-        pytest.skip("ejabberd is not installed (Debian package ejabberd)")
-    return Cluster(folder)
-
-
 @pytest.fixture(scope="session")
 def ejabberd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = start_cluster(tmp_path_factory.mktemp("ejabberd"))
     yield cluster
     cluster.stop()
+
+
+SMALL, GROWN, CLUSTER = "SQLite, embedded broker", "PostgreSQL, mosquitto", "PostgreSQL, ejabberd"
+on_all = pytest.mark.parametrize("begin", [SMALL, GROWN, CLUSTER], indirect=True)
+
+
+@pytest.fixture(params=[SMALL, CLUSTER])
+def begin(
+    request: pytest.FixtureRequest, serve: Callable[..., FleetProcess], tmp_path: Path
+) -> Callable[[], FleetProcess]:
+    """Serves a fleet, a small one or a grown one."""
+    if request.param == SMALL:
+        return serve
+    database = request.getfixturevalue("postgresql").empty_database()
+    if request.param == GROWN:
+        broker = request.getfixturevalue("mosquitto").url
+    else:
+        broker = request.getfixturevalue("ejabberd").adopt(tmp_path / "fleet")
+    return lambda: serve("--database", database, "--broker", broker)
 
 
 class TlsBroker(NamedTuple):

@@ -25,9 +25,9 @@ def states(view: RolloutView, of_class: dict[str, str], *, worse: bool) -> set[s
 
 
 def test_a_class_that_gets_worse_is_rolled_back_alone_while_the_others_go_on(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve()
+    fleet = begin()
     for gate, change in CHANGES.items():
         worse = parse_change(f"{WORSE}:{change}")
         simulation(fleet, count=18, group=gate, prefix=gate, changes=(worse,))

@@ -53,7 +53,7 @@ def apart(
     tmp_path: Path, authority: Path, postgresql: PostgreSQL, mosquitto: Mosquitto, key_prefix: Path
 ) -> Iterator[Together]:
     trust = key_prefix.with_suffix(".pub")
-    with controllers(tmp_path / "fleet", postgresql, mosquitto, trust) as together:
+    with controllers(tmp_path / "fleet", postgresql, mosquitto.url, trust) as together:
         yield together
 
 

@@ -10,27 +10,11 @@ import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.rollouts import RolloutSettings
+from tests.integration.fleet.conftest import on_all
 
 Serve = Callable[..., Any]
 Simulate = Callable[..., Any]
 MakeBundle = Callable[..., Path]
-
-
-SMALL, GROWN, CLUSTER = "SQLite, embedded broker", "PostgreSQL, mosquitto", "PostgreSQL, ejabberd"
-on_all = pytest.mark.parametrize("begin", [SMALL, GROWN, CLUSTER], indirect=True)
-
-
-@pytest.fixture(params=[SMALL, CLUSTER])
-def begin(request: pytest.FixtureRequest, serve: Serve, tmp_path: Path) -> Callable[[], Any]:
-    """Serves a fleet, a small one or a grown one."""
-    if request.param == SMALL:
-        return serve
-    database = request.getfixturevalue("postgresql").empty_database()
-    if request.param == GROWN:
-        broker = request.getfixturevalue("mosquitto").url
-    else:
-        broker = request.getfixturevalue("ejabberd").adopt(tmp_path / "fleet")
-    return lambda: serve("--database", database, "--broker", broker)
 
 
 @on_all
@@ -170,7 +154,7 @@ def test_a_killed_fleet_with_the_embedded_broker_resumes_too(
     assert fleet.wait_for(name, "FINISHED").counts == {"COMMITTED": 4}
 
 
-@pytest.mark.parametrize("begin", [SMALL, GROWN], indirect=True)
+@on_all
 def test_two_hundred_devices_cost_the_origin_one_bundle(
     begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:

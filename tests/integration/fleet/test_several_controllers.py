@@ -19,25 +19,41 @@ from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, decode, encode
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, Simulation, wait_until
+from tests.integration.fleet.cluster import Cluster
+from tests.integration.fleet.conftest import FleetProcess, Simulation, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.integration.fleet.together import Together, controllers
 from tests.unit.fleet.world import telemetry_window
 
-KILLS = 20
+MOSQUITTO, EJABBERD = "mosquitto", "ejabberd"
+KILLS = {MOSQUITTO: 20, EJABBERD: 6}
 WAVES = "1,3,6,9,12,15,18,100%"
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker that controllers share.
+
+    Attributes:
+        kind: Which one.
+        access: How somebody gets in who hears all that is said there.
+        listener: His name.
+    """
+
+    kind: str
+    access: BrokerAccess
+    listener: str
 
 
 class Listener:
     """Hears all that devices are told, in order."""
 
-    def __init__(self, broker: Mosquitto) -> None:
+    def __init__(self, place: Place) -> None:
         self.told: dict[str, list[bytes]] = defaultdict(list)
-        self._client = open_client(BrokerAccess(url=broker.url), "listener")
+        self._client = open_client(place.access, place.listener)
         subscribed = threading.Event()
         self._client.on_message = self._hear
         self._client.on_subscribe = lambda *_: subscribed.set()
-        self._client.connect("127.0.0.1", broker.port)
+        self._client.connect_somewhere()
         self._client.loop_start()
         self._client.subscribe(topics.desired("default", "+"), qos=1)
         assert subscribed.wait(10)
@@ -67,18 +83,29 @@ class Listener:
             assert len(set(numbers) - {0}) == answers, (device, numbers)
 
 
+@pytest.fixture(params=[MOSQUITTO, EJABBERD])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == MOSQUITTO:
+        access = BrokerAccess(url=request.getfixturevalue("mosquitto").url)
+        return Place(kind=MOSQUITTO, access=access, listener="listener")
+    cluster: Cluster = request.getfixturevalue("ejabberd")
+    cluster.adopt(tmp_path / "fleet")
+    listener = cluster.names[-1]
+    return Place(kind=EJABBERD, access=cluster.access(listener), listener=listener)
+
+
 @pytest.fixture
 def together(
-    tmp_path: Path, postgresql: PostgreSQL, mosquitto: Mosquitto, key_prefix: Path
+    tmp_path: Path, postgresql: PostgreSQL, place: Place, key_prefix: Path
 ) -> Iterator[Together]:
     trust = key_prefix.with_suffix(".pub")
-    with controllers(tmp_path / "fleet", postgresql, mosquitto, trust) as together:
+    with controllers(tmp_path / "fleet", postgresql, place.access.url, trust) as together:
         yield together
 
 
 @pytest.fixture
-def listener(mosquitto: Mosquitto) -> Iterator[Listener]:
-    listener = Listener(mosquitto)
+def listener(place: Place) -> Iterator[Listener]:
+    listener = Listener(place)
     yield listener
     listener.stop()
 
@@ -98,6 +125,7 @@ def started_waves(fleet: FleetProcess, rollout: str) -> list[str]:
 
 
 def test_a_rollout_is_finished_though_whoever_leads_is_killed_again_and_again(
+    place: Place,
     together: Together,
     listener: Listener,
     simulation: Callable[..., Simulation],
@@ -108,7 +136,7 @@ def test_a_rollout_is_finished_though_whoever_leads_is_killed_again_and_again(
     simulation(fleet, count=20)
     rollout = fleet.roll_out(make_bundle(), waves=WAVES, soak_s=1.0, deadline_s=300.0)
     moments = random.Random(17)
-    for _ in range(KILLS):
+    for _ in range(KILLS[place.kind]):
         leader = together.leader
         time.sleep(moments.uniform(0.0, 0.8))
         together.kill(leader)
@@ -156,14 +184,15 @@ def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
     listener.check(answers=3)
 
 
+@pytest.mark.parametrize("place", [MOSQUITTO], indirect=True)  # ejabberd shares no subscription
 def test_telemetry_is_shared_by_the_controllers_and_each_window_counts_once(
-    together: Together, mosquitto: Mosquitto, tmp_path: Path
+    place: Place, together: Together, tmp_path: Path
 ) -> None:
     names = [together.start() for _ in range(2)]
     fleet = together.fleets[names[1]]
     fleet.client.enroll("cam-1", group="cameras", folder=tmp_path / "cam-1")
-    client = open_client(BrokerAccess(url=mosquitto.url), "cam-1")
-    client.connect("127.0.0.1", mosquitto.port)
+    client = open_client(place.access, "cam-1")
+    client.connect_somewhere()
     client.loop_start()
     topic = topics.up("default", "cam-1", "telemetry")
     for _ in range(20):

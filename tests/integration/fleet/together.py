@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.errors import FleetError
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, wait_until
+from tests.integration.fleet.conftest import FleetProcess, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.simulators.children import has_ended
 from tests.simulators.controllers import Controllers
@@ -71,11 +71,18 @@ def has_ended_already(pid: int) -> bool:
 
 @contextmanager
 def controllers(
-    data: Path, postgresql: PostgreSQL, broker: Mosquitto, public_key: Path
+    data: Path, postgresql: PostgreSQL, broker: str, public_key: Path
 ) -> Iterator[Together]:
-    """None at first; those that were started are ended afterwards."""
+    """None at first; those that were started are ended afterwards.
+
+    Args:
+        data: Their folder.
+        postgresql: Where their database is made.
+        broker: URL of their broker.
+        public_key: Of whoever signs their bundles.
+    """
     nursery = Controllers()
-    place = ("--database", postgresql.empty_database(), "--broker", broker.url)
+    place = ("--database", postgresql.empty_database(), "--broker", broker)
     together = Together(data, nursery, *place, "--trust", str(public_key))
     yield together
     together.stop()

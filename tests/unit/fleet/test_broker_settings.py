@@ -1,6 +1,8 @@
 """Settings for brokers that do not run here have the right form, and the rules of the others."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -96,3 +98,11 @@ def test_what_was_not_run_says_so_and_the_servers_key_is_its_owners(
     for name in KINDS[kind].files:
         is_marked = "NOT RUN HERE" in (folder / name).read_text()
         assert is_marked == (not KINDS[kind].is_run_here and name != "acl.conf"), name
+
+
+def test_a_node_of_ejabberd_finds_its_settings_wherever_they_lie(tmp_path: Path) -> None:
+    folder = write(tmp_path, "ejabberd", folder="it's $HOME & b")
+    read = f'. {shlex.quote(str(folder))}/ejabberdctl.cfg; cat "$EJABBERD_CONFIG_PATH" "$VMARGS"'
+    found = subprocess.run(["sh", "-ec", read], capture_output=True, text=True, check=True).stdout
+    assert "module: mod_mqtt" in found
+    assert "\n+zdbbl 1048576\n" in found

@@ -172,7 +172,7 @@ def broker_config(
             f"note: no {kind} was ever run with these settings; try them before you rely on them",
             err=True,
         )
-    start = KINDS[kind].start.format(config=config)
+    start = KINDS[kind].start.format(config=config, folder=config.parent)
     print_result(
         document,
         as_json,

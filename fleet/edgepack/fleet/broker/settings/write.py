@@ -1,5 +1,6 @@
 """Writes a broker's folder: its settings, access rules, the fleet's CA and a server certificate."""
 
+import shlex
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,10 +16,11 @@ from edgepack.fleet.enrolment.authority import CRL_FILE, Authority
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 
-SETTINGS_VERSION = 5
+SETTINGS_VERSION = 6
 """Of what is written here: 1 had no list of revoked certificates and left client ids to clients, 2
 kept 1,000 messages for each client, and a quarter of the events of 1,000 devices was lost, 3 knew
-one controller alone, 4 read a message of 256 MB to its end before it was dropped."""
+one controller alone, 4 read a message of 256 MB to its end before it was dropped, 5 let a node of
+ejabberd drop most of what devices of another one should have got."""
 _NOTE = "broker-settings"
 """File in the fleet's folder that says which version was written."""
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -30,7 +32,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         files: What is written for it, from the template of the same name; the first one starts it.
         secret: Those of them that only their owner may read.
-        start: How to start it; `{config}` stands for the first file.
+        start: How to start it; `{config}` stands for the first file, `{folder}` for where it lies.
         is_run_here: Whether the tests of this project run it with these settings.
     """
 
@@ -48,8 +50,8 @@ KINDS = {
         is_run_here=True,
     ),
     "ejabberd": Kind(
-        files=("ejabberd.yml",),
-        start="ejabberdctl --config {config} foreground",
+        files=("ejabberd.yml", "ejabberdctl.cfg", "vm.args"),
+        start="ejabberdctl --ctl-config {folder}/ejabberdctl.cfg foreground",
         is_run_here=True,
     ),
     "emqx": Kind(
@@ -145,7 +147,7 @@ def are_outdated(data: DataFolder) -> bool:
 
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=lambda name: name is not None and name.endswith(".xml.jinja"),
         undefined=jinja2.StrictUndefined,
@@ -153,3 +155,5 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["quote"] = shlex.quote
+    return environment

@@ -1,0 +1,101 @@
+"""A pair of ejabberd's nodes as the broker of one fleet after the other."""
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.fleet.broker.settings.write import write_broker_folder
+from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.enrolment.authority import Authority
+from tests.simulators import ejabberd
+from tests.simulators.ejabberd import EjabberdPair
+
+CONTROLLERS = 3
+
+
+class Cluster:
+    """Two nodes of ejabberd, set up by `broker-config` for fleets that begin with its identity."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder, folder / "fleet"
+        settings = write_broker_folder(
+            DataFolder(self.data),
+            kind="ejabberd",
+            folder=folder / "broker",
+            hosts=("localhost", "127.0.0.1"),
+            port=8883,
+            tenant="default",
+            controllers=CONTROLLERS,
+        )
+        self.names = [DataFolder(self.data).controller(place) for place in range(CONTROLLERS)]
+        self.pair = EjabberdPair(folder, settings)
+
+    def access(self, name: str, url: str = "") -> BrokerAccess:
+        """How a controller of that name, or the voice of all, gets in.
+
+        Args:
+            name: One that the nodes know.
+            url: Of one node; "" is both.
+        """
+        folder = DataFolder(self.data)
+        authority = Authority(folder.pki)
+        is_further = name != folder.controller()
+        certificate, key = authority.controller_files(name, is_further=is_further)
+        return BrokerAccess(
+            url=url or self.pair.url,
+            ca_file=authority.ca_file,
+            cert_file=certificate,
+            key_file=key,
+        )
+
+    def adopt(self, data: Path) -> str:
+        """Gives a fleet that is yet to begin the CA and names that the nodes know; their URL.
+
+        What an earlier fleet left on the nodes is forgotten.
+        """
+        shutil.copytree(self.data, data)
+        voice = DataFolder(self.data).voice()
+        for node in self.pair.nodes:
+            self._forget(voice, f"mqtts://127.0.0.1:{node.port}")
+        return self.pair.url
+
+    def _forget(self, voice: str, url: str) -> None:
+        """Ends what is kept of the voice's session, and removes what is retained."""
+        client = open_client(self.access(voice, url), voice)
+        ended = threading.Event()
+        retained: set[str] = set()
+
+        def hear(_client: object, _userdata: object, message: Any) -> None:
+            if message.topic == "ep/1/default/end":
+                ended.set()
+            elif message.payload:
+                retained.add(message.topic)
+
+        client.on_message = hear
+        connected, subscribed = threading.Event(), threading.Event()
+        client.on_connect = lambda *_: connected.set()
+        client.on_subscribe = lambda *_: subscribed.set()
+        client.connect_somewhere()
+        client.loop_start()
+        assert connected.wait(30)
+        client.subscribe("ep/1/default/#", qos=1)
+        assert subscribed.wait(30)
+        client.publish("ep/1/default/end", b"end", qos=1)
+        assert ended.wait(30)
+        for topic in retained:
+            client.publish(topic, b"", qos=1, retain=True).wait_for_publish(10)
+        client.disconnect()
+        client.loop_stop()
+
+    def stop(self) -> None:
+        self.pair.stop()
+
+
+def start_cluster(folder: Path) -> Cluster:
+    if not ejabberd.is_installed():
+        pytest.skip("ejabberd is not installed (Debian package ejabberd)")
+    return Cluster(folder)
