@@ -75,6 +75,12 @@ class WebSocket:
                 raise BlockingIOError
         return bytes(self._cut(most_bytes))
 
+    def recv_into(self, room: memoryview) -> int:
+        """The same, put where there is room for it; how many bytes that were."""
+        came = self.recv(len(room))
+        room[: len(came)] = came
+        return len(came)
+
     def send(self, content: bytes | bytearray | memoryview) -> int:
         """Sends all of it as one frame, and says so once the last byte is gone.
 

@@ -152,6 +152,21 @@ def test_what_is_published_in_one_go_is_what_paho_publishes_one_by_one(peer: Pee
     assert info.is_published()
 
 
+def test_what_waits_for_the_socket_is_not_written_over_by_what_comes_after_it(peer: Peer) -> None:
+    got, expected = b"", b""
+    for number in range(40):
+        payload = bytes([number]) * 50_000
+        expected += published(b"a/b", payload, 0)
+        peer.client.publish_all("a/b", [payload])
+        peer.client.loop_write()
+        if number % 3 == 2:
+            got += peer.broker.recv(200_000)
+    while len(got) < len(expected):
+        peer.client.loop_write()
+        got += peer.broker.recv(200_000)
+    assert got == expected
+
+
 def test_a_broker_that_goes_away_is_noticed(peer: Peer) -> None:
     peer.broker.close()
     assert peer.client.loop_read() != MQTTErrorCode.MQTT_ERR_SUCCESS

@@ -3,12 +3,16 @@
 paho reads a message by three calls of the socket, makes properties of it that nobody sends, and
 answers each by a packet of its own: more than half of what a rollout cost its controller. Here the
 socket is read in pieces, what has no properties goes straight to the receiver, and one packet
-answers all of a piece. Chunks go out many at a time. Everything else is left to paho. What is used
-of its inside is that of paho 2.2; `tests/unit/agent/test_quick_client.py` fails where it changes.
+answers all of a piece. Chunks go out many at a time. Each byte is copied once, from the piece into
+what the receiver gets. Everything else is left to paho. What is used of its inside is that of
+paho 2.2; `tests/unit/agent/test_quick_client.py` fails where it changes.
 """
 
+import ssl
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
@@ -20,7 +24,9 @@ PIECE_BYTES = 256 * 1024
 _PUBLISH, _PUBACK = 0x30, 0x40
 _MOST_LENGTH_BYTES = 4
 _AT_LEAST_ONCE = 1
+_rooms = threading.local()
 
+Content = bytes | bytearray | memoryview
 Receiver = Callable[[bytes, bytes], None]
 """Gets topic (not decoded) and payload; must not raise."""
 
@@ -38,7 +44,8 @@ class QuickClient(WebClient):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._piece = bytearray()
+        self._begun = bytearray()
+        self._going: deque[tuple[mqtt.MQTTMessageInfo, bytearray]] = deque()
 
     def loop_start(self) -> MQTTErrorCode:
         """Starts the thread; what one that has ended left open is closed."""
@@ -46,21 +53,38 @@ class QuickClient(WebClient):
             self._reset_sockets(sockpair_only=True)
         return super().loop_start()
 
-    def publish_all(self, topic: str, payloads: Sequence[bytes]) -> mqtt.MQTTMessageInfo:
+    def publish_all(self, topic: str, payloads: Sequence[Content]) -> mqtt.MQTTMessageInfo:
         """Publishes messages at QoS 0 in one go; what comes back tells of the last one."""
         name = topic.encode()
-        parts: list[bytes] = []
+        parts: list[Content] = []
         for payload in payloads:
             parts += (_publish_header(name, len(payload)), payload)
         info = mqtt.MQTTMessageInfo(self._mid_generate())
         info.rc = MQTTErrorCode.MQTT_ERR_NO_CONN
         if self._sock is not None:
-            info.rc = self._packet_queue(_PUBLISH, b"".join(parts), info.mid, 0, info)
+            packets = cast(bytearray, self._put_together(parts, info))
+            info.rc = self._packet_queue(_PUBLISH, packets, info.mid, 0, info)
         return info
+
+    def _put_together(self, parts: Sequence[Content], info: mqtt.MQTTMessageInfo) -> memoryview:
+        """Puts them one after the other where earlier ones were that are gone: fresh memory costs
+        more than all else here. paho cuts what it sends off the front, which copies no view."""
+        length = sum(map(len, parts))
+        room = bytearray()
+        if self._going and _is_gone(self._going[0][0]):
+            room = self._going.popleft()[1]
+        if len(room) < length:
+            room = bytearray(length)
+        self._going.append((info, room))
+        at = 0
+        for part in parts:
+            room[at : at + len(part)] = part
+            at += len(part)
+        return memoryview(room)[:length]
 
     def reconnect(self) -> MQTTErrorCode:
         """Opens the connection; what is left of an earlier one is forgotten."""
-        self._piece.clear()
+        self._begun.clear()
         return super().reconnect()
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
@@ -69,42 +93,53 @@ class QuickClient(WebClient):
             return super().loop_read(max_packets)
         if self._sock is None:
             return MQTTErrorCode.MQTT_ERR_NO_CONN
+        room = _room()
         try:
-            read = self._sock_recv(PIECE_BYTES)
-        except BlockingIOError:
+            count = cast(Any, self._sock).recv_into(room)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return MQTTErrorCode.MQTT_ERR_SUCCESS
         except OSError:
-            read = b""
-        if not read:
+            count = 0
+        if not count:
             return self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
-        self._piece += read
-        rc = self._take_packets(self.receiver)
+        rc = self._take_packets(room[:count], self.receiver)
         with self._msgtime_mutex:
             self._last_bytes_received = mqtt.time_func()
         return self._loop_rc_handle(rc) if rc > 0 else MQTTErrorCode.MQTT_ERR_SUCCESS
 
-    def _take_packets(self, receiver: Receiver) -> MQTTErrorCode:
-        piece, at = self._piece, 0
-        answers = bytearray()
+    def _take_packets(self, piece: memoryview, receiver: Receiver) -> MQTTErrorCode:
+        """Takes the packets that a piece completes, and keeps the one that it begins."""
+        answers, at = bytearray(), 0
         rc = MQTTErrorCode.MQTT_ERR_SUCCESS
-        while rc <= 0 and self._sock is not None:
-            start, end = _bounds(piece, at)
+        while rc <= 0 and self._sock is not None and at < len(piece):
+            is_begun = bool(self._begun)
+            if is_begun:
+                missing = _missing(self._begun)
+                self._begun += piece[at : at + missing]
+                at += missing
+            packet = memoryview(self._begun) if is_begun else piece[at:]
+            start, end = _bounds(packet)
             if start < 0 or end - start > self.most_packet_bytes:
                 rc = MQTTErrorCode.MQTT_ERR_PROTOCOL
-            elif not start or end > len(piece):
-                break
-            elif not _take_published(piece[at], piece[start:end], receiver, answers):
-                rc = self._leave_to_paho(piece[at], piece[start:end])
-            at = end
-        del piece[:at]
+            elif start and end <= len(packet):
+                if is_begun:
+                    self._begun = bytearray()
+                else:
+                    at += end
+                if not _take_published(packet[0], packet[start:end], receiver, answers):
+                    rc = self._leave_to_paho(packet[0], packet[start:end])
+            elif not is_begun:
+                self._begun += packet
+                at = len(piece)
+            packet.release()
         if answers and self._sock is not None:
             self._packet_queue(_PUBACK, bytes(answers), 0, 0)
         return rc
 
-    def _leave_to_paho(self, command: int, body: bytearray) -> MQTTErrorCode:
+    def _leave_to_paho(self, command: int, body: memoryview) -> MQTTErrorCode:
         self._in_packet["command"] = command
         self._in_packet["remaining_length"] = len(body)
-        self._in_packet["packet"] = body
+        self._in_packet["packet"] = bytearray(body)
         self._in_packet["pos"] = 0
         try:
             return self._packet_handle()
@@ -112,6 +147,18 @@ class QuickClient(WebClient):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         finally:
             self._in_packet["command"] = 0
+
+
+def _is_gone(info: mqtt.MQTTMessageInfo) -> bool:
+    """Whether paho needs its content no more: it was sent, or lost with the connection."""
+    return info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS or info.is_published()
+
+
+def _room() -> memoryview:
+    """Where this thread's sockets are read into: one piece of memory for however many clients."""
+    if not hasattr(_rooms, "room"):
+        _rooms.room = memoryview(bytearray(PIECE_BYTES))
+    return cast(memoryview, _rooms.room)
 
 
 def _publish_header(topic: bytes, payload_bytes: int) -> bytes:
@@ -125,21 +172,28 @@ def _publish_header(topic: bytes, payload_bytes: int) -> bytes:
     return bytes(header) + len(topic).to_bytes(2, "big") + topic + b"\0"
 
 
-def _bounds(piece: bytearray, at: int) -> tuple[int, int]:
+def _bounds(packet: memoryview | bytearray) -> tuple[int, int]:
     """Where the body of a packet begins and ends: 0 while its length is not there, -1 for none."""
     length = 0
     for count in range(_MOST_LENGTH_BYTES):
-        if at + 1 + count >= len(piece):
+        if 1 + count >= len(packet):
             return 0, 0
-        byte = piece[at + 1 + count]
+        byte = packet[1 + count]
         length |= (byte & 0x7F) << (7 * count)
         if not byte & 0x80:
-            start = at + 2 + count
+            start = 2 + count
             return start, start + length
     return -1, 0
 
 
-def _take_published(command: int, body: bytearray, receiver: Receiver, answers: bytearray) -> bool:
+def _missing(begun: bytearray) -> int:
+    """How many bytes to add to what is there of a packet: its rest, or as long as nobody knows how
+    long that is, one."""
+    start, end = _bounds(begun)
+    return end - len(begun) if start else 1
+
+
+def _take_published(command: int, body: memoryview, receiver: Receiver, answers: bytearray) -> bool:
     """Hands on what was published at QoS 0 or 1 without properties; whether it was that."""
     qos = (command & 0x06) >> 1
     if command & 0xF0 != _PUBLISH or qos > _AT_LEAST_ONCE or len(body) < 2:
