@@ -54,7 +54,7 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
 
     def now(self) -> float | None:
         """The same for now, by this machine's clock and zone."""
-        return self.at(datetime.now().astimezone().time())
+        return self.at(datetime.now().astimezone().time()) if self.stretches else self.bytes_per_s
 
 
 UNLIMITED = Bandwidth()

@@ -21,6 +21,9 @@ That is less than what the depot sends at the very least before it waits."""
 TOLD_S = ((50, 0.02), (250, 0.07), (MAX_STEP, 0.22))
 """And not sooner than so long after it did, up to so many rounds: soon at first, for the depot has
 to find out what a device takes, then no more often than a fleet listens to one for long."""
+TOLD_GROWTH = 0.5
+"""But at once when so much came since, as a share of all that had come when it did: the depot sends
+twice as much by each word, so it would wait for the next one while there is little on its way."""
 
 _FRAME_BYTES = 512
 _FILE_BYTES = 160
@@ -51,7 +54,7 @@ class NeedScheduler:
         self._first_at = self._last_at = now
         self._latest: dict[str, int] = {}
         self.round = 0
-        self.received = self._came = 0
+        self.received = self._came = self._had_come = 0
 
     @property
     def due_at(self) -> float:
@@ -94,7 +97,9 @@ class NeedScheduler:
             return
         self._due_at = now + self._quiet_s * self._rng.uniform(1.0, 1.5)
         if self._came >= self._tell_after:
-            self._due_at, self._is_under_way = max(now, self._tell_at), True
+            has_grown = self._came >= TOLD_GROWTH * self._had_come
+            self._due_at = now if has_grown else max(now, self._tell_at)
+            self._is_under_way = True
 
     def note_connected(self, now: float) -> None:
         """The broker is back: what was asked or sent before is lost."""
@@ -113,6 +118,7 @@ class NeedScheduler:
         lost = sum(len(m.chunks) for m in missing) if awaited else 0
         received = self.received
         self.round += 1
+        self._had_come += self._came
         self.received = self._came = 0
         if self._has_asked and not received:
             self._quiet_s = min(MAX_QUIET_S, 2 * self._quiet_s)
