@@ -74,6 +74,24 @@ def test_a_chunk_of_no_file_or_place_is_unwanted(tmp_path: Path, releases: Relea
     download.close()
 
 
+def test_of_a_file_that_is_gone_nothing_is_there_whatever_the_note_says(
+    tmp_path: Path, releases: Releases
+) -> None:
+    entry = model_entry(releases)
+    chunks = cut(releases, entry)
+    for is_gone in (False, True):
+        download = open_download(tmp_path, releases)
+        download.accept(entry.sha256, 0, chunks[0])
+        download.note()
+        download.close()
+        if is_gone:
+            (tmp_path / "slots" / releases.two.ref.digest / entry.path).unlink()
+        again = open_download(tmp_path, releases)
+        (missing,) = again.missing()
+        assert missing.chunks == tuple(range(0 if is_gone else 1, len(chunks)))
+        again.close()
+
+
 def test_the_same_file_in_two_variants_is_fetched_once(world: World, releases: Releases) -> None:
     world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
@@ -162,6 +180,22 @@ def test_a_device_waits_for_the_end_of_a_pass_and_then_says_what_was_lost() -> N
     assert 6.5 <= scheduler.due_at <= 7.0
     (need,) = scheduler.ask("0" * 64, MISSING, 7.0)
     assert (need.round, need.received, need.lost) == (2, 1, 3)
+
+
+def test_a_device_says_how_far_it_is_as_soon_as_half_as_much_again_came() -> None:
+    scheduler = NeedScheduler(0.0, random.Random(1))
+    scheduler.ask("0" * 64, MISSING, 0.0)
+    told_at, came = [], 0
+    while came < 1000:
+        came += 1
+        scheduler.note_chunk(0.001, is_new=True)
+        if scheduler.due_at <= 0.001:
+            assert scheduler.is_under_way
+            scheduler.ask("0" * 64, MISSING, 0.001)
+            told_at.append(came)
+    assert told_at[0] <= 6, "the first word opens the window"
+    assert all(later <= 1.5 * earlier + 6 for earlier, later in pairwise(told_at))
+    assert len(told_at) < 20, "words cost a fleet something, too"
 
 
 def test_a_device_asks_anew_when_the_broker_is_back() -> None:

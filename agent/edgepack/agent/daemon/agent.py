@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 PROGRESS_STEP = 0.1
 IDLE_S = 5.0
-BATCH = 64
-"""Messages taken before the updates go on."""
+BATCH = 16
+"""Messages taken before the updates go on: a device says how far it is between two batches."""
 MAX_OWN_EVENTS = 16
 """Events that are about no model and wait for the broker; the oldest go first."""
 _INDEX_BYTES = 4
@@ -227,7 +227,7 @@ class Agent:
             self._unheard.remove(event)
 
     def _take_chunk(self, sha256: str, payload: bytes) -> None:
-        content = payload[_INDEX_BYTES:]
+        content = memoryview(payload)[_INDEX_BYTES:]
         if not content:
             self._drop("chunk without content", sha256)
         elif len(content) > MAX_CHUNK_BYTES:

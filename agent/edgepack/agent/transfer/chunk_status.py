@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+Content = bytes | memoryview
+"""Of a chunk: what came is looked at where it lies."""
 ChunkOutcome = Literal["new", "duplicate", "unwanted", "bad"]
 """What became of a chunk: taken, had already, of no file or place that is wanted, damaged."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.state.slots import Slots, StoredChunk
-from edgepack.agent.transfer.chunk_status import ChunkOutcome, MissingChunks
+from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content, MissingChunks
 from edgepack.bundle.archive import is_executable
 from edgepack.bundle.chunks import chunk_digests, offsets
 from edgepack.bundle.deltas import DELTA_FOLDER
@@ -66,6 +66,7 @@ class Download:
         self._deltas: list[int] = []
         self._is_patched = False
         self._descriptors: dict[int, int] = {}
+        self._made: set[int] = set()
         self._unflushed: set[int] = set()
         self._unnoted_bytes = 0
         self._note_at = time.monotonic() + NOTE_EVERY_S
@@ -114,7 +115,10 @@ class Download:
         self._descriptors[file] = descriptor
         if is_executable(entry.path):
             os.fchmod(descriptor, 0o755)
-        if os.fstat(descriptor).st_size > entry.size_bytes:
+        found_bytes = os.fstat(descriptor).st_size
+        if not found_bytes:
+            self._made.add(file)
+        if found_bytes > entry.size_bytes:
             os.ftruncate(descriptor, entry.size_bytes)
         if entry.size_bytes:
             os.posix_fallocate(descriptor, 0, entry.size_bytes)
@@ -140,7 +144,7 @@ class Download:
             self._reserve(file)
             for index, sha256 in enumerate(digests):
                 self._places.setdefault(sha256, []).append(_Place(file=file, index=index))
-                if self._is_there(file, index):
+                if file not in self._made and self._is_there(file, index):
                     self._lacking[file].discard(index)
                     self._lacking_bytes -= entry.chunks.sizes[index]
 
@@ -159,7 +163,7 @@ class Download:
         self._is_patched = True
 
     def resume(self, *, check: bool, halt: Halt = NEVER) -> None:
-        """Finds out which chunks are there already.
+        """Finds out which chunks are there already; in a file that was just made there is none.
 
         Args:
             check: Read every chunk and believe nothing; otherwise the note is believed, and only
@@ -171,6 +175,8 @@ class Download:
         """
         held = self._slots.read_held(self._digest)
         for file, entry in enumerate(self._files):
+            if file in self._made:
+                continue
             noted = held.get(entry.sha256)
             if noted is not None and not check:
                 self._lacking[file] -= _read_bitmap(noted, len(self._digests[file]))
@@ -209,7 +215,7 @@ class Download:
                     copied += self._put(sha256, content)
         return copied
 
-    def accept(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
+    def accept(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
         """Takes a chunk that came from outside.
 
         Args:
@@ -323,7 +329,7 @@ class Download:
         content = os.pread(self._descriptors[file], size, self._offsets[file][index])
         return hashlib.sha256(content).digest() == self._digests[file][index]
 
-    def _put(self, sha256: bytes, content: bytes) -> int:
+    def _put(self, sha256: bytes, content: Content) -> int:
         """Writes a checked chunk to every place that lacks it."""
         written = 0
         for place in self._places[sha256]:
@@ -339,7 +345,7 @@ class Download:
         return written
 
 
-def _write_at(descriptor: int, content: bytes, start: int) -> None:
+def _write_at(descriptor: int, content: Content, start: int) -> None:
     view = memoryview(content)
     while view:
         count = os.pwrite(descriptor, view, start)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 
-from edgepack.agent.transfer.chunk_status import ChunkOutcome, MissingChunks
+from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content, MissingChunks
 from edgepack.bundle.chunks import fixed_chunks
 from edgepack.wire.messages import FileRef
 
@@ -19,7 +19,7 @@ class ManifestDownload:
 
     def __init__(self, refs: Iterable[FileRef]) -> None:
         self._refs = {ref.sha256: ref for ref in refs}
-        self._chunks: dict[str, dict[int, bytes]] = {sha256: {} for sha256 in self._refs}
+        self._chunks: dict[str, dict[int, Content]] = {sha256: {} for sha256 in self._refs}
         self._contents: dict[str, bytes] = {}
 
     def give(self, ref: FileRef, content: bytes | None) -> None:
@@ -27,7 +27,7 @@ class ManifestDownload:
         if content is not None and hashlib.sha256(content).hexdigest() == ref.sha256:
             self._contents[ref.sha256] = content
 
-    def accept(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
+    def accept(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
         """Takes a chunk; when the last one makes a file that is not the right one, all go."""
         ref = self._refs.get(sha256)
         if ref is None:

@@ -6,7 +6,7 @@ waits for time, messages or long work (`Wait`) and is called again.
 
 from collections.abc import Callable
 
-from edgepack.agent.transfer.chunk_status import ChunkOutcome
+from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
 from edgepack.agent.update.activation import activate, remove, roll_back, settle_commit, soak
 from edgepack.agent.update.context import NotYetError, Step, UpdateContext, Wait
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
@@ -80,7 +80,7 @@ class Actions:
         if scratch.download and scratch.is_open:
             scratch.download.note()
 
-    def accept_chunk(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
+    def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
         """Takes a chunk that came, if anything waits for it."""
         scratch = self._context.scratch
         target = scratch.download if scratch.is_open else scratch.manifest_download

@@ -15,7 +15,7 @@ from edgepack.agent.state.models import (
 from edgepack.agent.state.pointer import PointerFile
 from edgepack.agent.state.release_counters import ReleaseCounters
 from edgepack.agent.telemetry.collector import Collected
-from edgepack.agent.transfer.chunk_status import ChunkOutcome
+from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
 from edgepack.agent.update.care import Care
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.first_layout import migrate_first_layout
@@ -154,7 +154,7 @@ class Models:
             self._updaters[name] = self._make(name, pointer)
         return self._updaters[name]
 
-    def accept_chunk(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
+    def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
         """Takes a chunk that came; several models may want the same file."""
         outcomes = {one.accept_chunk(sha256, index, content) for one in self}
         for outcome in ("new", "duplicate", "bad"):

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from edgepack.agent.state.pointer import ActivePointer
-from edgepack.agent.transfer.chunk_status import ChunkOutcome
+from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
 from edgepack.agent.update.actions import Actions
 from edgepack.agent.update.context import Ended, Wait
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
@@ -158,7 +158,7 @@ class Updater:
         """The broker has acknowledged an event."""
         self._model.store.drop_event(event)
 
-    def accept_chunk(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
+    def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
         """Takes a chunk that came."""
         return self._actions.accept_chunk(sha256, index, content)
 
