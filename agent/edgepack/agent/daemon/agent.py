@@ -32,6 +32,9 @@ PROGRESS_STEP = 0.1
 IDLE_S = 5.0
 BATCH = 16
 """Messages taken before the updates go on: a device says how far it is between two batches."""
+LINGER_S = 0.001
+"""So long a batch waits for its next message. Going on costs as much as taking two chunks, so it is
+not done for each one that comes when they come fast."""
 MAX_OWN_EVENTS = 16
 """Events that are about no model and wait for the broker; the oldest go first."""
 _INDEX_BYTES = 4
@@ -120,7 +123,7 @@ class Agent:
             if item is None:
                 return
             self._take(item)
-            item = self._inbox.get(0)
+            item = self._inbox.get(LINGER_S)
         if item is not None:
             self._take(item)
 
