@@ -23,14 +23,23 @@ PAGE = """\
 What a rollout costs its controller. Made by `make bench-fleet`; [the numbers](fleet.json) as JSON.
 
 {cpu}, {cores} cores, a load of {load:.0f} at the end. Simulated devices speak the real protocol
-with a real mosquitto; controller, broker and devices share the cores, so processor time counts. In
-a minute at rest each device sends one report and one latency window.
+with a real mosquitto; controller, broker and devices share the cores, so processor time counts.
+Devices give way to the two others (nice 10), for they have processors of their own elsewhere. In a
+minute at rest each device sends one report and one latency window.
 
 {table}
 
 `ms a device` is the processor time of the controller in a rollout of three waves, by device; nobody
 asks it anything meanwhile. `while watched` is the same while somebody looks at everything twice a
-second. The telemetry comes from one client as fast as the broker takes it.
+second; the times of answers are from then. The telemetry comes from one client as fast as the
+broker takes it.
+
+## Answers at rest
+
+Between the two rollouts, one after the other: what 95 % of them did not exceed, ms, and the
+processor time of one, ms.
+
+{at_rest}
 
 ## Engine and store alone
 
@@ -96,6 +105,18 @@ def table(runs: Sequence[Run]) -> str:
     return _markdown(rows)
 
 
+def table_at_rest(runs: Sequence[Run]) -> str:
+    """What answers cost while nothing is rolled out: what 95 % did not exceed, and their CPU."""
+    rows = {
+        "devices": [f"{run.devices:,}" for run in runs],
+        "---": ["---:" for _ in runs],
+    }
+    for path in runs[-1].at_rest:
+        told = [run.at_rest[path] for run in runs]
+        rows[f"GET {path}"] = [f"{one.p95_ms:.0f} ({one.cpu_ms:.1f})" for one in told]
+    return _markdown(rows)
+
+
 def table_alone(runs: Sequence[Alone]) -> str:
     """The same of engine and store without a broker."""
     rows: dict[str, list[str]] = {
@@ -118,6 +139,7 @@ def page(host: Host, runs: Sequence[Run], alone: Sequence[Alone]) -> str:
         cores=host.cores,
         load=os.getloadavg()[1],
         table=table(runs) if runs else "",
+        at_rest=table_at_rest(runs) if runs else "",
         alone=table_alone(alone) if alone else "",
     )
 

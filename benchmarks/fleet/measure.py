@@ -29,6 +29,23 @@ EVENTS_A_DEVICE = 5
 """DOWNLOADING, VERIFIED, PROBING, SOAKING, COMMITTED: said by a simulated device of one update."""
 
 
+ASKED_AT_REST = 50
+GIVES_WAY = 10
+"""Devices have processors of their own elsewhere."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer costs while nothing is rolled out.
+
+    Attributes:
+        p95_ms: What 95 % of them did not exceed, milliseconds.
+        cpu_ms: Processor time of the controller for one, beyond what it takes anyway.
+    """
+
+    p95_ms: float
+    cpu_ms: float
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured with one number of devices.
 
@@ -42,6 +59,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         lost_events: Events of the first rollout that are not in the database.
         telemetry: What became of telemetry that came as fast as it could.
         p95_ms: Of the API's calls and the dashboard's pages during the second rollout, by path.
+        at_rest: The same between the two rollouts, one after the other.
         counters: Messages by what became of them.
     """
 
@@ -55,6 +73,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     lost_events: int
     telemetry: Flood
     p95_ms: dict[str, float]
+    at_rest: dict[str, Answer]
     counters: dict[str, int]
 
 
@@ -74,11 +93,12 @@ def measure(devices: int, folder: Path, arguments: tuple[str, ...]) -> Run:
         archives.append(folder / f"{release}.edgepack")
         pack(bundle.folder, archives[-1])
     with RunningFleet(folder, trust, arguments) as fleet:
-        fleet.simulate(devices, GROUP)
+        fleet.simulate(devices, GROUP, nice=GIVES_WAY)
         rollout_s, cpu_s = _roll_out(fleet, archives[0])
         kept = fleet.ask("SELECT count(*) FROM events WHERE device != '' AND rollout = 'r1'")
         time.sleep(SETTLE_S)
         idle_s = _cost_of(fleet, lambda: time.sleep(IDLE_S))
+        at_rest = _ask_at_rest(fleet, "r1", idle_s / IDLE_S)
         asking = Asking(fleet, "r2")
         asking.start()
         _, watched_s = _roll_out(fleet, archives[1])
@@ -97,6 +117,7 @@ def measure(devices: int, folder: Path, arguments: tuple[str, ...]) -> Run:
             telemetry=flooded,
             lost_events=devices * EVENTS_A_DEVICE - kept,
             p95_ms=asking.p95_ms(),
+            at_rest=at_rest,
             counters=fleet.client.info().counters,
         )
 
@@ -114,6 +135,32 @@ def _roll_out(fleet: RunningFleet, archive: Path) -> tuple[float, float]:
 
     cpu_s = _cost_of(fleet, run)
     return time.monotonic() - started, cpu_s
+
+
+def _asked(fleet: RunningFleet, rollout: str) -> list[tuple[str, Callable[[str], object]]]:
+    """Everything that there is to look at, each with how to ask for it."""
+    browse = fleet.browse()
+    calls = (*PATHS, f"/v1/rollouts/{rollout}")
+    pages = (*PAGES, f"/rollouts/{rollout}")
+    return [*((path, fleet.get) for path in calls), *((path, browse) for path in pages)]
+
+
+def _ask_at_rest(fleet: RunningFleet, rollout: str, idle_cpu_share: float) -> dict[str, Answer]:
+    found = {}
+    for path, ask in _asked(fleet, rollout):
+        taken_ms: list[float] = []
+        before, began = fleet.cost().cpu_s, time.monotonic()
+        for _ in range(ASKED_AT_REST):
+            asked = time.monotonic()
+            ask(path)
+            taken_ms.append((time.monotonic() - asked) * 1e3)
+        idle_s = (time.monotonic() - began) * idle_cpu_share
+        cpu_s = fleet.cost().cpu_s - before - idle_s
+        found[path] = Answer(
+            p95_ms=float(np.percentile(taken_ms, 95)),
+            cpu_ms=max(0.0, cpu_s) / ASKED_AT_REST * 1e3,
+        )
+    return found
 
 
 def _cost_of(fleet: RunningFleet, act: Callable[[], None]) -> float:
@@ -153,10 +200,7 @@ class Asking:
         number = self._rollout.removeprefix("r")
         while not self._fleet.ask(f"SELECT count(*) FROM rollouts WHERE number = {number}"):
             self._stopping.wait(ASK_EVERY_S)
-        calls = (*PATHS, f"/v1/rollouts/{self._rollout}")
-        pages = (*PAGES, f"/rollouts/{self._rollout}")
-        browse = self._fleet.browse()
-        asked = [*((path, self._fleet.get) for path in calls), *((path, browse) for path in pages)]
+        asked = _asked(self._fleet, self._rollout)
         while not self._stopping.is_set():
             for path, ask in asked:
                 began = time.monotonic()

@@ -104,7 +104,9 @@ class RunningFleet:
         read(self.client.login_link().url)
         return read
 
-    def simulate(self, count: int, group: str, *further: str, prefix: str = "sim") -> None:
+    def simulate(
+        self, count: int, group: str, *further: str, prefix: str = "sim", nice: int = 0
+    ) -> None:
         """Enrols devices, and returns when all of them are online.
 
         Args:
@@ -112,13 +114,14 @@ class RunningFleet:
             group: Their group.
             further: Arguments of `edgepack simulate`.
             prefix: Of their names.
+            nice: How far they give way to everybody else on this machine, 0..19.
         """
         before = self.client.info().online
         place = ("--data", str(self._data), "--url", self._url)
         for first in range(0, count, DEVICES_A_PROCESS):
             part = min(DEVICES_A_PROCESS, count - first)
             names = ("--devices", str(part), "--prefix", f"{prefix}{first}", "--group", group)
-            self._edgepack("simulate", *names, *further, *place)
+            self._edgepack("simulate", *names, *further, *place, before=("nice", f"-n{nice}"))
         wait_until(
             lambda: self.client.info().online >= before + count, "the devices are online", 1.0
         )
@@ -160,8 +163,8 @@ class RunningFleet:
         except FleetError:
             return False
 
-    def _edgepack(self, *words: str) -> Process:
-        return self._start(sys.executable, "-m", "edgepack.cli", *words)
+    def _edgepack(self, *words: str, before: tuple[str, ...] = ()) -> Process:
+        return self._start(*before, sys.executable, "-m", "edgepack.cli", *words)
 
     def _start(self, *command: str) -> Process:
         log = self._stack.enter_context((self._folder / "log").open("ab"))

@@ -140,6 +140,8 @@ def _sums_of(window: Telemetry) -> Sums:
 
 
 def _add(one: Sums, other: Sums) -> Sums:
+    if not one.windows or not other.windows:
+        return one if one.windows else other
     return Sums(
         windows=one.windows + other.windows,
         latency=merge((one.latency, other.latency)),

@@ -32,15 +32,16 @@ class MetadataFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._newest = folder / file_name(TIMESTAMP)
 
     @property
     def are_there(self) -> bool:
         """Whether there is metadata at all: the timestamp is what is written last."""
-        return (self.folder / file_name(TIMESTAMP)).is_file()
+        return self._newest.is_file()
 
     def stamp(self) -> int:
         """Changes whenever somebody has written."""
-        return (self.folder / file_name(TIMESTAMP)).stat().st_mtime_ns
+        return self._newest.stat().st_mtime_ns
 
     def content(self, name: str) -> bytes | None:
         """A file as it lies there, by the name that clients ask for; None when there is none."""
