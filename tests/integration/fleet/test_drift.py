@@ -107,7 +107,8 @@ def test_a_rollout_goes_on_while_devices_see_what_the_build_saw_and_stops_when_t
             settings.write("\n[limits]\ntelemetry_interval_s = 0.5\n")
         start_agent(fleet, device)
     fleet.wait_until(lambda: fleet.info().online == len(DEVICES), "the agents are online")
-    first = fleet.roll_out(make_release("1.0.0"), to=CAMERAS, waves="100%", deadline_s=60.0)
+    asked = {"waves": "100%", "deadline_s": 60.0, "gates": {"drift": 0.2}}
+    first = fleet.roll_out(make_release("1.0.0"), to=CAMERAS, **asked)
     fleet.wait_for(first, "FINISHED", timeout_s=120)
     for device in DEVICES:
         applications.start(tmp_path / device / "state")

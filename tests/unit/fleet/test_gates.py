@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepack.fleet.database.measurements import ClassSums, WaveSums
+from edgepack.fleet.database.measurements import AWAITED, AWAITED_DRIFT, ClassSums, WaveSums
 from edgepack.fleet.documents.gates import BY_NAME, GateView
 from edgepack.fleet.rollouts.bounds import mean_of, quantile
-from edgepack.fleet.rollouts.gates import Plan, judge
+from edgepack.fleet.rollouts.gates import Plan, awaited, judge
 from edgepack.fleet.rollouts.rules import Await, Breach, Finish, Offer, Stop, decide
 from tests.unit.fleet.test_rules import rollout, waves_of
 
@@ -78,9 +78,22 @@ def test_the_plan_says_what_is_let_pass() -> None:
     assert view_of("p95", sums_of(SLOWER), plan=Plan({"p95": None}, 5)).verdict == "off"
 
 
+def test_drift_is_judged_and_waited_for_where_the_plan_asks_for_it_and_is_shown_anyway() -> None:
+    asked = Plan({"drift": 0.1}, 5)
+    risen: ClassSums = {"class": ({"drift": WaveSums(5, 0, 2.5, 1.251, 0.5)},)}
+    (breach,) = [view for view in judge(asked, risen, 0, ALL) if view.name == "drift"]
+    (off,) = [view for view in judge(PLAN, risen, 0, ALL) if view.name == "drift"]
+    assert (breach.verdict, off.verdict) == ("breach", "off")
+    assert off.now == breach.now == pytest.approx(0.6)
+    waiting: ClassSums = {"class": ({AWAITED_DRIFT: WaveSums(devices=2)},)}
+    assert (awaited(asked, waiting, 0), awaited(PLAN, waiting, 0)) == (2, 0)
+    late: ClassSums = {"class": ({AWAITED: WaveSums(devices=2)},)}
+    assert (awaited(asked, late, 0), awaited(PLAN, late, 0)) == (2, 2)
+
+
 def test_what_is_not_known_is_said_and_never_passes_in_silence() -> None:
     none = {view.name: view.verdict for view in judge(PLAN, {}, 0, ALL)}
-    assert none == dict.fromkeys(BY_NAME, "no evidence")
+    assert none == dict.fromkeys(BY_NAME, "no evidence") | {"drift": "off"}
     view = view_of("p95", sums_of([], unbased=3))
     assert view.verdict == "no baseline"
     assert view.because == "3 devices measured it, and nothing is known of the release before"

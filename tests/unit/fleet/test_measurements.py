@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from edgepack.fleet.database import audit, measurements
-from edgepack.fleet.database.measurements import AWAITED, Sample, WaveSums
+from edgepack.fleet.database.measurements import AWAITED, AWAITED_DRIFT, Sample, WaveSums
 from edgepack.fleet.database.measures import FULL_INFERENCES, Told
 from edgepack.fleet.database.schema import MeasurementRow
 from edgepack.fleet.rollouts import execution
@@ -59,9 +59,12 @@ def recounted(world: World, rollout: int) -> dict[str, WaveSums]:
     with world.store.reading() as session:
         rows = session.scalars(select(MeasurementRow).where(MeasurementRow.rollout == rollout))
         for row in rows:
-            if row.is_awaited:
-                found[AWAITED] = found[AWAITED].plus(WaveSums(devices=1))
-            for gate, one in msgspec.json.decode(row.measured, type=dict[str, Sample]).items():
+            measured = msgspec.json.decode(row.measured, type=dict[str, Sample])
+            before = msgspec.json.decode(row.baseline, type=dict[str, float])
+            for gate, name in (("p95", AWAITED), ("drift", AWAITED_DRIFT)):
+                if row.is_awaited and gate in before and gate not in measured:
+                    found[name] = found[name].plus(WaveSums(devices=1))
+            for gate, one in measured.items():
                 if one.before is None:
                     found[gate] = found[gate].plus(WaveSums(unbased=1))
                 else:
@@ -186,6 +189,23 @@ def test_memory_temperature_drift_and_shadow_are_compared_and_older_agents_send_
     assert found["drift"].total == pytest.approx(0.2)
     assert found["shadow"].total == pytest.approx(0.10)
     assert {found[gate].devices for gate in ("memory", "temperature", "drift", "shadow")} == {1}
+
+
+def test_drift_is_awaited_of_devices_that_told_it_before(world: World) -> None:
+    prepare(world, "ab")
+    world.hear("a", window(OLD, 50.0, drift=0.05), "telemetry")
+    name = world.start()
+    world.look()
+    for device in "ab":
+        commit(world, device)
+    assert sums(world, name)[AWAITED].devices == 2
+    assert sums(world, name)[AWAITED_DRIFT].devices == 1
+    for device in "ab":
+        world.hear(device, window(NEW, 60.0), "telemetry")
+    assert sums(world, name)[AWAITED].devices == 0
+    assert sums(world, name)[AWAITED_DRIFT].devices == 1
+    world.hear("a", window(NEW, 90.0, drift=0.1), "telemetry")
+    assert sums(world, name)[AWAITED_DRIFT].devices == 0
 
 
 def test_an_older_agents_window_is_read(world: World) -> None:

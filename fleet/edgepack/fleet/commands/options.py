@@ -195,7 +195,7 @@ _SETTINGS = (
         type=Threshold(),
         multiple=True,
         help="What a gate lets pass, against the release before on the same hardware, or 'off': "
-        + ", ".join(f"{gate.name}={gate.threshold:g}" for gate in GATES)
+        + ", ".join(f"{gate.name}={gate.default}" for gate in GATES)
         + "; all=off.",
     ),
     click.option(

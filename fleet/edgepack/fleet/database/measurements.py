@@ -26,9 +26,10 @@ from edgepack.wire.messages import Choice, Telemetry
 AWAITED = "awaited"
 """Under this name stand the devices that committed, measured the release before, and did not yet
 tell what they measure of this one."""
+AWAITED_DRIFT = "awaited drift"
+"""The same of drift, which takes more inferences than latency does."""
 
-_WORTH_WAITING = ("p95", "drift")
-"""What devices tell once they have seen enough inferences."""
+_AWAITED = {"p95": AWAITED, "drift": AWAITED_DRIFT}
 
 
 class Place(NamedTuple):
@@ -167,7 +168,7 @@ def note_committed(session: Session, committed: Sequence[Committed]) -> None:
         if row is None or not row.place.rollout:
             continue
         measured = row.measured | _samples(measures_of(one.choice), row.baseline)
-        is_awaited = _lacks(measured, row.baseline)
+        is_awaited = any(_lacking(measured, row.baseline))
         new[one.device, one.digest] = row._replace(measured=measured, is_awaited=is_awaited)
     _write(session, old, new)
 
@@ -184,7 +185,7 @@ def add_windows(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> N
         row = row._replace(told=row.told.plus(told))
         if row.place.rollout:
             measured = row.measured | _samples(row.told.measures(), row.baseline)
-            is_awaited = row.is_awaited and _lacks(measured, row.baseline)
+            is_awaited = row.is_awaited and any(_lacking(measured, row.baseline))
             row = row._replace(measured=measured, is_awaited=is_awaited)
         new[key] = row
     _write(session, old, new)
@@ -214,9 +215,11 @@ def _measures_of_class(session: Session, digest: str, hardware_class: str) -> di
     return Told(recent=recent).measures()
 
 
-def _lacks(measured: Mapping[str, Sample], baseline: Mapping[str, float]) -> bool:
-    """Whether a device is yet to tell what it told of the release before."""
-    return any(name in baseline and name not in measured for name in _WORTH_WAITING)
+def _lacking(measured: Mapping[str, Sample], baseline: Mapping[str, float]) -> list[str]:
+    """What a device is yet to tell, of what it told of the release before."""
+    return [
+        awaited for gate, awaited in _AWAITED.items() if gate in baseline and gate not in measured
+    ]
 
 
 def _samples(measures: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, Sample]:
@@ -289,8 +292,8 @@ def _counted(row: _Row) -> Iterable[tuple[Place, str, WaveSums]]:
     """What a row adds to the sums of its wave."""
     if not row.place.rollout:
         return
-    if row.is_awaited:
-        yield row.place, AWAITED, WaveSums(devices=1)
+    for awaited in _lacking(row.measured, row.baseline) if row.is_awaited else ():
+        yield row.place, awaited, WaveSums(devices=1)
     for gate, sample in row.measured.items():
         if sample.before is None:
             yield row.place, gate, WaveSums(unbased=1)

@@ -22,6 +22,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         threshold: What is let pass unless the plan says otherwise: a ratio, or a rise in `unit`.
         unit: Of what is measured.
         text: What is measured, in words.
+        is_default: Whether it is judged where the plan says nothing of it.
         fewest: Inferences that a device must have told, before and now, for it to count.
     """
 
@@ -30,7 +31,13 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float
     unit: str
     text: str
+    is_default: bool = True
     fewest: int = 0
+
+    @property
+    def default(self) -> str:
+        """What is let pass where the plan says nothing of it, as a person writes it."""
+        return f"{self.threshold:g}" if self.is_default else "off"
 
     def shown(self, value: float) -> str:
         """A ratio or a rise, for people."""
@@ -108,6 +115,7 @@ GATES: tuple[Gate, ...] = (
         threshold=0.10,  # below it a population stability index is read as "no change"
         unit="PSI",
         text="distance of what a device sees from the calibration",
+        is_default=False,  # it rises at dusk, too
     ),
 )
 BY_NAME = {gate.name: gate for gate in GATES}

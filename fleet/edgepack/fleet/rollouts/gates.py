@@ -8,8 +8,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from edgepack.fleet.database.measurements import AWAITED, ClassSums, WaveSums
-from edgepack.fleet.documents.gates import GATES, Gate, GateVerdict, GateView
+from edgepack.fleet.database.measurements import AWAITED, AWAITED_DRIFT, ClassSums, WaveSums
+from edgepack.fleet.documents.gates import BY_NAME, GATES, Gate, GateVerdict, GateView
 from edgepack.fleet.rollouts.bounds import mean_of
 from edgepack.text import counted
 
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
 
     def threshold(self, gate: Gate) -> float | None:
         """What a gate lets pass."""
-        return self.thresholds.get(gate.name, gate.threshold)
+        return self.thresholds.get(gate.name, gate.threshold if gate.is_default else None)
 
     @property
     def is_off(self) -> bool:
@@ -45,10 +45,16 @@ def key(gate: str, hardware_class: str) -> str:
     return f"{gate}/{hardware_class}"
 
 
-def awaited(sums: ClassSums, wave: int) -> int:
+def awaited(plan: Plan, sums: ClassSums, wave: int) -> int:
     """Devices of the waves so far that measured before and did not yet tell what they do now."""
+    names = [AWAITED]
+    if plan.threshold(BY_NAME["drift"]) is not None:
+        names.append(AWAITED_DRIFT)
     return sum(
-        one.get(AWAITED, WaveSums()).devices for waves in sums.values() for one in waves[: wave + 1]
+        one.get(name, WaveSums()).devices
+        for waves in sums.values()
+        for one in waves[: wave + 1]
+        for name in names
     )
 
 

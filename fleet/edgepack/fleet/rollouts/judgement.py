@@ -74,7 +74,7 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
             accepted=plan.accepted,
             is_early=now is not None and now < (rollout.not_before or 0.0),
             approved=rollout.approved if rollout.approves else None,
-            waits=not is_due and gates.awaited(awaited, rollout.wave) > 0,
+            waits=not is_due and gates.awaited(plan, awaited, rollout.wave) > 0,
         ),
         classes=classes,
         measured=measured,
