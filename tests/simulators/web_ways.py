@@ -7,6 +7,7 @@ ejabberd does.
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from tests.simulators.broker import free_port
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 REGISTRY = shutil.which("docker-registry") or "/usr/bin/docker-registry"
 TINYPROXY = shutil.which("tinyproxy") or "/usr/bin/tinyproxy"
+START_S = 180.0
+"""How long a server may take to listen, on a machine that is busy."""
 
 
 def missing() -> list[str]:
@@ -77,7 +80,7 @@ class Server:
 
 
 def wait_for_port(port: int, server: Server) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + START_S
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -106,6 +109,13 @@ listen:
 modules:
   mod_mqtt: {{}}
 """
+
+
+_HANDSHAKE = (
+    b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
 
 
 class Ejabberd(Server):
@@ -148,6 +158,24 @@ class Ejabberd(Server):
         ]
         super().__init__(command, port, folder / "erlang.log", environment)
         wait_for_port(self.web_port, self)
+        self._open_first(is_tls=bool(tls))
+
+    def _open_first(self, *, is_tls: bool) -> None:
+        """The first WebSocket takes it ten seconds and more, which clients do not wait."""
+        opened = socket.create_connection(("127.0.0.1", self.web_port), START_S)
+        if is_tls:
+            opened = _believing().wrap_socket(opened)
+        with opened:
+            opened.sendall(_HANDSHAKE)
+            if not opened.recv(100).startswith(b"HTTP/1.1 101 "):
+                raise RuntimeError(f"it opens no WebSocket: {self.said()}")
+
+
+def _believing() -> ssl.SSLContext:
+    """Believes any certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def tinyproxy(folder: Path, *allowed_ports: int, password: str = "") -> Server:
