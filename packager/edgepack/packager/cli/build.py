@@ -14,7 +14,7 @@ from edgepack.bundle.keys import is_open_to_others
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.json_text import json_text
-from edgepack.packager.cli.option_values import parse_shape, parse_toolchain
+from edgepack.packager.cli.option_values import json_option, parse_shape, parse_toolchain
 from edgepack.packager.cli.progress_bar import show_progress
 from edgepack.packager.cli.summary import print_summary
 from edgepack.packager.config.build_file import CONFIG_FILE
@@ -28,12 +28,10 @@ from edgepack.packager.source.fixed_inputs import parse_value
 from edgepack.packager.source.huggingface.folder import open_source
 from edgepack.packager.source.shape_advice import example_shapes
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 _path = click.Path(path_type=Path)
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.command(context_settings=_HELP)
+@click.command()
 @click.argument("model", type=_path)
 @click.option(
     "--profile", "profiles", multiple=True, metavar="NAME", help="Hardware profile: name or path."
@@ -141,7 +139,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--allow-degraded", is_flag=True, help="Publish what misses its budget, marked so.")
 @click.option("--keep-going", is_flag=True, help="Build the other profiles when one refuses.")
 @click.option("--force", "replace", is_flag=True, help="Replace a bundle that is there already.")
-@_json
+@json_option
 def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None:
     """Make a signed bundle from an ONNX model.
 
@@ -195,7 +193,7 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
     print_summary(result)
 
 
-@click.command(context_settings=_HELP)
+@click.command()
 @click.argument("model", type=_path)
 @click.option(
     "-o", "--output", type=_path, default=Path(CONFIG_FILE), show_default=True, help="The file."

@@ -8,6 +8,7 @@ import click
 from edgepack.bundle.accuracy_words import DETECTION_F1, describe_accuracy
 from edgepack.bundle.manifest import Accuracy
 from edgepack.json_text import json_text
+from edgepack.packager.cli.option_values import json_option
 from edgepack.packager.cli.text_table import print_table
 from edgepack.packager.comparison.compare import compare as compare_bundles
 from edgepack.packager.comparison.inside import CLEARLY_DB, InsideComparison
@@ -35,10 +36,10 @@ _UNKNOWN = "not known"
 _PRESENCE: dict[Presence, str] = {"both": "", "only a": " (only A)", "only b": " (only B)"}
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("a", type=_side)
 @click.argument("b", type=_side)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def compare(a: Path, b: Path, as_json: bool) -> None:
     """Show what differs between two bundles, or two reports of builds.
 

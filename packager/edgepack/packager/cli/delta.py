@@ -8,6 +8,7 @@ import msgspec
 
 from edgepack.errors import BundleError
 from edgepack.json_text import json_text
+from edgepack.packager.cli.option_values import json_option
 from edgepack.packager.cli.text_table import print_table
 from edgepack.packager.comparison.compare import compare
 from edgepack.packager.comparison.result import Transfer, VariantComparison
@@ -53,10 +54,10 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     head_bytes: int
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("old", type=_side)
 @click.argument("new", type=_side)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def delta(old: Path, new: Path, as_json: bool) -> None:
     """Show what an update from one bundle to another costs on the wire.
 

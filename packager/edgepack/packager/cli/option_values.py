@@ -1,6 +1,10 @@
-"""What the options of `edgepack build` say, from text to values."""
+"""Options that commands share, and what those of `edgepack build` say, from text to values."""
+
+import click
 
 from edgepack.errors import BuildError
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -4,16 +4,11 @@ import click
 import msgspec
 
 from edgepack.json_text import json_text
-from edgepack.packager.profiles.reading import (
-    list_profiles,
-    load_profile,
-)
-
-_HELP = {"help_option_names": ["-h", "--help"]}
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+from edgepack.packager.cli.option_values import json_option
+from edgepack.packager.profiles.reading import list_profiles, load_profile
 
 
-@click.group(context_settings=_HELP)
+@click.group()
 def profiles() -> None:
     """List and show hardware profiles.
 
@@ -24,8 +19,8 @@ def profiles() -> None:
     """
 
 
-@profiles.command("list", context_settings=_HELP)
-@_json
+@profiles.command("list")
+@json_option
 def list_command(as_json: bool) -> None:
     """List the profiles that are shipped.
 
@@ -35,27 +30,26 @@ def list_command(as_json: bool) -> None:
     """
     found = tuple(load_profile(name) for name in list_profiles())
     if as_json:
-        _print_json(
-            [
-                {
-                    "name": profile.name,
-                    "summary": profile.about.summary,
-                    "precision": profile.about.precision,
-                    "provider": profile.device.provider,
-                    "device": profile.device.type,
-                }
-                for profile in found
-            ]
-        )
+        told = [
+            {
+                "name": profile.name,
+                "summary": profile.about.summary,
+                "precision": profile.about.precision,
+                "provider": profile.device.provider,
+                "device": profile.device.type,
+            }
+            for profile in found
+        ]
+        click.echo(json_text(told))
         return
     from edgepack.packager.cli.profile_table import print_profiles  # rich slows `build` down
 
     print_profiles(found)
 
 
-@profiles.command(context_settings=_HELP)
+@profiles.command()
 @click.argument("name")
-@_json
+@json_option
 def show(name: str, as_json: bool) -> None:
     """Show a profile, what it inherits included: NAME, or the path of a .toml file.
 
@@ -66,12 +60,8 @@ def show(name: str, as_json: bool) -> None:
     """
     profile = load_profile(name)
     if as_json:
-        _print_json(msgspec.to_builtins(profile))
+        click.echo(json_text(msgspec.to_builtins(profile)))
         return
     from edgepack.packager.cli.profile_page import print_profile
 
     print_profile(profile, name)
-
-
-def _print_json(value: object) -> None:
-    click.echo(json_text(value))
