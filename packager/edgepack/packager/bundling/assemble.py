@@ -146,29 +146,9 @@ def _copy_variant(folder: Path, prepared: PreparedVariant) -> Variant:
         entry(folder, f"{COMPONENT}/{prepared.name}/{name}", offsets.get(name, ()))
         for name in names
     )
-    facts = VariantFacts(
-        profile=prepared.profile,
-        profile_sha256=prepared.profile_sha256,
-        precision=prepared.precision,
-        requires=prepared.requires,
-        toolchain=prepared.toolchain,
-        files=files,
-        accuracy=prepared.accuracy,
-        tolerances=prepared.tolerances,
-        placement=prepared.placement,
-        degraded=prepared.degraded,
-        plain_runtime=prepared.plain_runtime or msgspec.UNSET,
-    )
-    return Variant(
-        name=prepared.name,
-        provider=prepared.provider,
-        device=prepared.device,
-        compatibility_string=prepared.compatibility_string,
-        model_file=prepared.model_file,
-        session_options=prepared.session_options,
-        provider_options=prepared.provider_options,
-        facts=facts,
-    )
+    own = {"files": files, "plain_runtime": prepared.plain_runtime or msgspec.UNSET}
+    facts = VariantFacts(**prepared.told_of(VariantFacts) | own)
+    return Variant(**prepared.told_of(Variant), facts=facts)
 
 
 def _copy_hooks(folder: Path, hooks: Path) -> tuple[FileEntry, ...]:

@@ -1,6 +1,7 @@
 """Variants that passed their gates, before they lie in a bundle."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,10 @@ class PreparedVariant(VariantReport, frozen=True, kw_only=True):
     provider_options: dict[str, str]
     plain_runtime: PlainRuntime | None = None
     timed_notes: tuple[str, ...] = ()
+
+    def told_of(self, kind: type[msgspec.Struct]) -> dict[str, Any]:
+        """By name, its fields that another struct has too."""
+        return {name: getattr(self, name) for name in kind.__struct_fields__ if hasattr(self, name)}
 
 
 class PreparedVariants(msgspec.Struct, frozen=True, kw_only=True):

@@ -122,10 +122,10 @@ def _samples(build_samples: BuildSamples, golden_count: int, golden_bytes: int) 
 
 
 def _reported(prepared: PreparedVariant, variant: Variant) -> VariantReport:
-    told = {name: getattr(prepared, name) for name in VariantReport.__struct_fields__}
     files = reported_files(variant)
-    told |= {"files": files, "size_bytes": sum(file.size_bytes for file in files)}
-    return VariantReport(**told | {"attempts": _untimed(prepared.attempts), "timing": None})
+    told = VariantReport(**prepared.told_of(VariantReport) | {"files": files, "timing": None})
+    size_bytes = sum(file.size_bytes for file in files)
+    return replace(told, size_bytes=size_bytes, attempts=_untimed(prepared.attempts))
 
 
 def _untimed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
