@@ -216,19 +216,20 @@ def quiet_options(*, threads: int = 0) -> onnxruntime.SessionOptions:
 
 def drop_unused_opsets(model: onnx.ModelProto) -> None:
     """Removes imports of operator sets that no node uses (ONNX Runtime writes all it knows)."""
-    domains = {"", *("" if it.domain == "ai.onnx" else it.domain for it in all_nodes(model.graph))}
-    kept = {
-        "" if entry.domain == "ai.onnx" else entry.domain: entry.version
-        for entry in model.opset_import
-    }
+    domains = {"", *("" if is_standard(node) else node.domain for node in all_nodes(model.graph))}
+    kept = opsets_of(model)
     del model.opset_import[:]
     for domain in sorted(domains & kept.keys()):
         model.opset_import.add(domain=domain, version=kept[domain])
 
 
+def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Versions of the operator sets that the model imports, by domain; the standard one is ""."""
+    return {
+        "" if is_standard(entry) else entry.domain: entry.version for entry in model.opset_import
+    }
+
+
 def opset_of(model: onnx.ModelProto) -> int:
     """Version of the standard operator set that the model imports."""
-    for entry in model.opset_import:
-        if is_standard(entry):
-            return int(entry.version)
-    raise ValueError("the model imports no standard operator set")
+    return opsets_of(model)[""]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 
+from edgepack.packager.graph.model_files import opsets_of
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.queries import index_graph, is_standard
 from edgepack.packager.passes.context import PassContext, PassResult
@@ -33,14 +34,13 @@ def apply_workarounds(
     Raises:
         BuildError: The type of a node's input is not known.
     """
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
     folder = context.work_dir / "apply_workarounds"
     counts: Counter[str] = Counter()
     for op in settings.ops:
         for row in WORKAROUNDS:
             is_there = row.seen.provider == context.provider and row.seen.on in settings.seen_on
             if row.op == op and is_there:
-                counts[row.note] += _apply(model.graph, row, opsets, folder)
+                counts[row.note] += _apply(model.graph, row, opsets_of(model), folder)
     notes = tuple(f"{count} {note}" for note, count in counts.items() if count)
     return PassResult(model=model, notes=notes)
 

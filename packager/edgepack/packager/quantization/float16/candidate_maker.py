@@ -6,6 +6,7 @@ control flow read stay 32-bit.
 
 from pathlib import Path
 
+from edgepack.packager.graph.model_files import opsets_of
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.graph.workload import workloads
 from edgepack.packager.profiles.pass_settings import Float16
@@ -31,12 +32,8 @@ class Float16CandidateMaker(OneAtATimeMaker[Float16]):
     def _look(self) -> None:
         model, settings = self._model, self._settings
         self._index = index_graph(model.graph)
-        opsets = {
-            "" if entry.domain == "ai.onnx" else entry.domain: entry.version
-            for entry in model.opset_import
-        }
         self._planner = Float16Planner(
-            self._index, opsets, settings.exclude_ops, settings.activation_max
+            self._index, opsets_of(model), settings.exclude_ops, settings.activation_max
         )
         calibration = Calibration(
             model,
