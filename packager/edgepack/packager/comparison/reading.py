@@ -42,7 +42,8 @@ class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     """One variant of a side.
 
     Attributes:
-        name, requires, toolchain: See `VariantFacts`.
+        name: See `Variant`.
+        requires, toolchain: See `VariantFacts`.
         side: What is shown of it.
         files: Its files.
         recipe: The profile's passes in words; None where a bundle carries no report.

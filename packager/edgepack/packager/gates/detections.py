@@ -18,7 +18,7 @@ from edgepack.text import counted
 
 
 class DetectionReference:
-    """The float model's boxes on some samples: a `TaskReference`.
+    """The float model's boxes on some samples: an `OutputReference`.
 
     Args:
         head: Where they are told, settled.

@@ -13,7 +13,7 @@ from edgepack.text import counted
 
 
 class TextReference:
-    """What the float model reads in some samples: a `TaskReference`.
+    """What the float model reads in some samples: an `OutputReference`.
 
     Args:
         head: Where text is told, settled.

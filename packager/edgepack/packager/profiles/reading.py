@@ -5,7 +5,7 @@
    one is added at the end.
 3. Refuse unknown keys by name, with what is allowed there.
 4. Type-check everything.
-5. Refuse settings that contradict each other (`profile_checks`).
+5. Refuse settings that contradict each other (`checks`).
 """
 
 import difflib

@@ -30,7 +30,7 @@ class RaceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         models: Their paths.
-        feeds: Path of the inputs, see `exchanged_tensors`.
+        feeds: Path of the inputs, see `write_tensors`.
         feed_count: How many.
         settings: What they are opened with.
         rounds: Inferences of each at the most.

@@ -47,7 +47,7 @@ def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> Opened
     """Opens samples and reads each once, so that a bad one is named at the start.
 
     Args:
-        where: A path (forms: `sample_formats`), or `random:N` for N random samples; open sizes of
+        where: A path (forms: `formats`), or `random:N` for N random samples; open sizes of
             these are 1.
         wanted: What each sample holds.
         progress: Told of each sample that was checked.

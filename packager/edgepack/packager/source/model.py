@@ -67,7 +67,8 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
         inputs: Inputs a caller must feed: initializers listed as inputs are not among them.
         fixed: Inputs that the file's model takes and this one does not: they have become constants.
         outputs: Outputs of the file's model.
-        watched: Further outputs of `model`: floats inside it that it is judged by (`watched_tail`).
+        watched: Further outputs of `model`: floats inside it that it is judged by; see
+            `watched_outputs`.
         meanings: What outputs mean, by name, of those where it is known.
         head: The outputs that tell what it is for, as far as the model or a person says it; None
             where that is not known.
