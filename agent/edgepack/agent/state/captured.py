@@ -168,9 +168,12 @@ def draw_priority() -> int:
 
 
 def encode_sample(feeds: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
-    """A `.npz` with an array for each input, as `edgepack build --calibration` reads it."""
+    """A `.npz` with an array for each input, as `edgepack build --calibration` reads it.
+
+    It is not compressed: 5 MB of floats took 0.6 s that way, and 10 ms as they are.
+    """
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(feeds):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(feeds[name]), allow_pickle=False)
