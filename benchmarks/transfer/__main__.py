@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--one", default="20,100", help="megabytes, separated by commas")
     parser.add_argument("--turns", default=5, type=int, help="of one device")
     parser.add_argument("--devices", default="1,10,50,200,1000", help="numbers, without loss")
-    parser.add_argument("--lossy", default="1,10,50,200", help="numbers, with 5 %% loss")
+    parser.add_argument("--lossy", default="1,10,50,200,1000", help="numbers, with 5 %% loss")
     parser.add_argument("--slow", default="49", help="numbers of devices beside a slow one")
     parser.add_argument("--megabytes", default=20, type=int, help="of the bundle for many devices")
     parser.add_argument("--output", type=Path, help="file for the JSON")

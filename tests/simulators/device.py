@@ -27,6 +27,7 @@ class Device:
         hooks: The device's hook folder.
         memory_bytes: What the models may take together; 0 sets no limit.
         decryption_key: PEM file of the private key that opens encrypted bundles.
+        name: Its id.
         user: Runs it; None is who runs the test.
         groups: Further groups of that user.
         sources: URLs of web servers that have bundles.
@@ -43,6 +44,7 @@ class Device:
         hooks: Path | None = None,
         memory_bytes: int = 0,
         decryption_key: Path | None = None,
+        name: str = DEVICE,
         user: User | None = None,
         groups: tuple[int, ...] = (),
         sources: tuple[str, ...] = (),
@@ -53,7 +55,7 @@ class Device:
         self.log = folder / "agent.log"
         self.config = folder / "agent.toml"
         lines = [
-            f'device = "{DEVICE}"',
+            f'device = "{name}"',
             'state_dir = "state"',
             "[broker]",
             f'url = "{broker_url}"',

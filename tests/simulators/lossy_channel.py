@@ -6,10 +6,12 @@ Depot, downloads and schedulers are the real ones; time is that of the test.
 import hashlib
 import random
 import struct
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.transfer.download import Download
@@ -20,6 +22,7 @@ from edgepack.bundle.manifest import FileEntry
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.releases.folder import Blob, ReleaseFolder
 from edgepack.wire import topics
+from edgepack.wire.coded import read_coded
 from edgepack.wire.messages import Need, decode, encode
 
 DIGEST = "ab" * 32
@@ -56,6 +59,7 @@ class Receiver:
         bytes_per_s: float,
         starts_at: float,
         bandwidth: Bandwidth,
+        takes_coded: bool,
     ) -> None:
         folder.mkdir()
         self.name = name
@@ -67,7 +71,9 @@ class Receiver:
         self.download.reserve()
         self.download.resume(check=False)
         self.scheduler: NeedScheduler | None = None
-        self.queue: deque[tuple[str, bytes]] = deque()
+        self.takes_coded = takes_coded
+        self.coded: Counter[str] = Counter()
+        self.queue: deque[tuple[str, bool, bytes]] = deque()
         self.queued_bytes = 0
         self.most_queued_bytes = 0
         self.done_at: float | None = None
@@ -78,13 +84,19 @@ class Receiver:
         """Takes what its rate lets it take in a step."""
         self.credit = min(self.credit + self.bytes_per_s * STEP_S, 1e6)
         while self.queue and self.credit > 0 and not self.is_asleep:
-            sha256, payload = self.queue.popleft()
+            sha256, is_coded, payload = self.queue.popleft()
             self.queued_bytes -= len(payload)
             self.credit -= len(payload)
-            index = struct.unpack(">I", payload[:4])[0]
-            outcome = self.download.accept(sha256, index, payload[4:])
+            if is_coded:
+                coded = read_coded(payload)
+                index = self.download.chunk_count(sha256) + coded.number
+                outcome = self.download.accept_coded(sha256, coded)
+                self.coded[outcome] += 1
+            else:
+                index = struct.unpack(">I", payload[:4])[0]
+                outcome = self.download.accept(sha256, index, payload[4:])
             assert outcome != "bad"
-            if self.scheduler is not None and outcome in ("new", "duplicate"):
+            if self.scheduler is not None and outcome in ("new", "duplicate", "unsolved"):
                 place = (sha256, index)
                 self.scheduler.note_chunk(now, is_new=outcome == "new", place=place)
 
@@ -101,6 +113,8 @@ class LossyFleet:
         spread_s: Devices begin within so many seconds.
         limits: By number of a device: its own bandwidth.
         bandwidth: The depot's.
+        plain: Numbers of devices that say nothing of coded messages, as older ones do.
+        refusing: Numbers of devices that ask for coded messages, of which the broker gives none.
     """
 
     def __init__(
@@ -114,8 +128,11 @@ class LossyFleet:
         spread_s: float = 0.1,
         limits: dict[int, Bandwidth] | None = None,
         bandwidth: Bandwidth = UNLIMITED,
+        plain: Collection[int] = (),
+        refusing: Collection[int] = (),
     ) -> None:
         self.now = START_S
+        self.refusing = {f"d{number}" for number in refusing}
         self.faults = faults or Faults()
         self.rng = random.Random(7)
         path = folder / "file"
@@ -144,6 +161,7 @@ class LossyFleet:
                 bytes_per_s=(slow or {}).get(number, 50e6),
                 starts_at=START_S + self.rng.uniform(0, spread_s),
                 bandwidth=(limits or {}).get(number, UNLIMITED),
+                takes_coded=number not in plain,
             )
             for number in range(devices)
         ]
@@ -183,12 +201,12 @@ class LossyFleet:
     def step(self) -> None:
         """A hundredth of a second."""
         self.now += STEP_S
+        for one in self.receivers:  # what was sent before: nothing comes in the moment it is sent
+            one.drain(self.now)
+            self._ask(one)
         budget = self.sent_bytes + UPLINK_BYTES_PER_S * STEP_S
         while self.sent_bytes < budget and self.depot.turn() == 0:
             pass
-        for one in self.receivers:
-            one.drain(self.now)
-            self._ask(one)
 
     def missing(self) -> dict[str, int]:
         """By device that is not done: how many chunks it lacks."""
@@ -213,7 +231,10 @@ class LossyFleet:
             one.done_at = self.now
         elif self.now < one.scheduler.due_at:
             return
-        for need in one.scheduler.ask(DIGEST, one.download.missing(), self.now):
+        missing = tuple(
+            replace(lacking, takes_coded=one.takes_coded) for lacking in one.download.missing()
+        )
+        for need in one.scheduler.ask(DIGEST, missing, self.now):
             if self.is_up:  # QoS 1: what a broker took reaches the depot
                 self.depot.take(one.name, decode(encode(need), Need), self.now)
 
@@ -224,13 +245,16 @@ class LossyFleet:
             listens = one.scheduler is not None and one.done_at is None
             is_broadcast = topic == topics.broadcast("t", self.sha256)
             is_own = topic == topics.repair("t", one.name, self.sha256)
-            if listens and (is_own or (is_broadcast and one.limit == UNLIMITED)):
+            is_coded = topic == topics.coded("t", self.sha256)
+            hears_coded = is_coded and one.takes_coded and one.name not in self.refusing
+            is_for_all = (is_broadcast or hears_coded) and one.limit == UNLIMITED
+            if listens and (is_own or is_for_all):
                 for payload in payloads:
-                    self._put(one, payload)
+                    self._put(one, is_coded, payload)
         self.sent_bytes += sum(map(len, payloads))
         return True
 
-    def _put(self, one: Receiver, payload: bytes) -> None:
+    def _put(self, one: Receiver, is_coded: bool, payload: bytes) -> None:
         for _ in range(2 if self.rng.random() < self.faults.duplication else 1):
             is_full = one.queued_bytes + len(payload) > self.faults.queue_bytes
             if is_full or self.rng.random() < self.faults.loss:
@@ -238,6 +262,6 @@ class LossyFleet:
             place = len(one.queue)
             if self.rng.random() < self.faults.reorder:
                 place = max(0, place - self.rng.randint(1, 5))
-            one.queue.insert(place, (self.sha256, payload))
+            one.queue.insert(place, (self.sha256, is_coded, payload))
             one.queued_bytes += len(payload)
             one.most_queued_bytes = max(one.most_queued_bytes, one.queued_bytes)

@@ -368,13 +368,16 @@ class NeedFile(msgspec.Struct, frozen=True, kw_only=True):
         missing: zlib-compressed bitmap, bit i of byte i // 8 (least significant bit first)
             set when chunk i is missing; base64 in JSON.
         latest: The chunk of it that came last, whether it was lacking or not; None when none came
-            since the device asked first.
+            since the device asked first. From `chunk_count` on it is that coded message
+            (`edgepack.wire.coded`) which has the rest for its number.
+        takes_coded: Whether the device hears coded messages of this file.
     """
 
     sha256: str
     chunk_count: int
     missing: bytes
     latest: Count | None = None
+    takes_coded: bool = False
 
 
 class Need(Message, frozen=True, kw_only=True):

@@ -49,6 +49,11 @@ def broadcast(tenant: str, sha256: str) -> str:
     return f"{PREFIX}/{tenant}/b/{sha256}"
 
 
+def coded(tenant: str, sha256: str) -> str:
+    """Depot to every device that listens: several chunks of that file in one message."""
+    return f"{broadcast(tenant, sha256)}/x"
+
+
 def metadata(tenant: str, file: str) -> str:
     """Controller to every device, retained: a file of TUF metadata."""
     return f"{PREFIX}/{tenant}/meta/{file}"

@@ -57,7 +57,7 @@ def test_a_rollout_is_started_watched_and_shown(
     info = edgepack(fleet, "fleet", "info").stdout
     assert "{" not in info
     assert re.search(r"devices +3, 3 online", info)
-    assert "MB by broadcast" in info
+    assert "MB broadcast" in info
     releases = edgepack(fleet, "fleet", "releases").stdout.splitlines()
     assert releases[1].split()[:3] == ["digits", "1.0.0", "1"]
 

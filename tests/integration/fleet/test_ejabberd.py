@@ -153,6 +153,7 @@ def test_a_device_reads_and_writes_by_four_patterns_on_each_node(
     wait_until(lambda: len(controller.heard) == 4, "the other node's client heard all four")
     assert device.may_read("ep/1/default/d/cam-1/dn/#")
     assert device.may_read(topics.broadcast("default", "0" * 64))
+    assert device.may_read(topics.coded("default", "0" * 64))
     assert device.may_read("ep/1/default/meta/+")
     assert controller.may_write(topics.desired("default", "cam-1"), b"order")
     wait_until(lambda: (topics.desired("default", "cam-1"), b"order") in device.heard, "the order")

@@ -46,6 +46,7 @@ class MemoryPublisher:
     sent: list[tuple[str, Message, bool]] = field(default_factory=list)
     files: frozenset[str] = frozenset()
     renewed: int = 0
+    coded: frozenset[str] = frozenset()
 
     def look_after(self) -> None:
         self.looked_after += 1
@@ -62,6 +63,9 @@ class MemoryPublisher:
 
     def listen(self, files: frozenset[str]) -> None:
         self.files = files
+
+    def hears_coded(self, sha256: str) -> bool:
+        return sha256 in self.coded
 
     def reports(self) -> list[Reported]:
         return [message for _, message, _ in self.sent if isinstance(message, Reported)]
@@ -199,6 +203,7 @@ TOPICS = st.sampled_from(
         DESIRED,
         topics.repair("default", "cam-1", "0" * 64),
         topics.broadcast("default", "f" * 64),
+        topics.coded("default", "f" * 64),
         "ep/1/default/d/cam-1/dn/b/short",
         "ep/1/default/d/cam-1/dn/other",
         "ep/1/default/d/cam-2/dn/desired",

@@ -110,7 +110,7 @@ def test_without_a_connection_the_pass_is_broken_off_and_served_when_asked_again
     depot.take("a", need(0), time.monotonic())
     assert sent.get(timeout=10) is True
     depot.stop()
-    assert depot.sent_bytes == {"broadcast": 0, "repair": 100_000}
+    assert depot.sent_bytes == {"broadcast": 0, "coded": 0, "repair": 100_000}
 
 
 def test_a_device_that_the_controller_let_in_speaks_to_the_depot_directly(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.fleet.depot.listener import Listener
-from edgepack.fleet.depot.plan import Plan, make_plan
+from edgepack.fleet.depot.plan import Plan, Sent, make_plan
 from edgepack.fleet.depot.window import (
     FIRST_BYTES,
     LEAST_BYTES,
@@ -41,7 +41,7 @@ def listener(device: str, *chunks: int, said_at: float = 10.0) -> Listener:
 
 
 def plan(*listeners: Listener, sent_at: np.ndarray = NOTHING_SENT, cursor: int = 0) -> Plan:
-    return make_plan(listeners, sent_at, cursor)
+    return make_plan(listeners, Sent(plain=sent_at, coded=NOTHING_SENT), cursor, 1000.0)
 
 
 def test_what_several_lack_is_broadcast_once_and_what_one_lacks_goes_to_it_alone() -> None:

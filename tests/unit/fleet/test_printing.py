@@ -39,7 +39,7 @@ INFO = FleetInfo(
     devices=1,
     online=1,
     counters={},
-    sent_bytes={"broadcast": 0, "repair": 0},
+    sent_bytes={"broadcast": 0, "coded": 0, "repair": 0},
     pace_bytes_per_s=8e6,
 )
 EVENT = EventView(
@@ -195,7 +195,7 @@ def test_the_fleets_numbers_are_sentences_for_people(capsys: pytest.CaptureFixtu
         "fleet     t",
         "broker    mqtt://127.0.0.1:1883, connected",
         "devices   1, 1 online",
-        "sent      0.0 MB by broadcast, 0.0 MB by repair",
+        "sent      0.0 MB broadcast, 0.0 MB coded, 0.0 MB repair",
         "pace      8.0 MB/s",
         "messages  1 event, 3 need",
     ]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
+from edgepack.fleet.simulation.chunk_store import ChunkStore
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_device import SimulatedDevice
 from edgepack.wire import topics
@@ -22,7 +23,9 @@ from tests.simulators.bundles import ExampleBundle, make_bundle
 class OneDevice:
     """A simulated device, a clock that is turned by hand, and a depot that answers its needs."""
 
-    def __init__(self, bundle: ExampleBundle, *, fail_rate: float = 0.0) -> None:
+    def __init__(
+        self, bundle: ExampleBundle, chunks: ChunkStore, *, fail_rate: float = 0.0
+    ) -> None:
         self.now_s = 1000.0
         self.because = ""
         self.states: list[str] = []
@@ -33,7 +36,10 @@ class OneDevice:
             device="sim-1",
             tenant="t",
             port=Port(
-                publish=self._publish, subscribe=self.listens.add, unsubscribe=self.listens.discard
+                publish=self._publish,
+                subscribe=self.listens.add,
+                unsubscribe=self.listens.discard,
+                chunks=chunks,
             ),
             rng=random.Random(1),
             fail_rate=fail_rate,
@@ -106,9 +112,9 @@ def bundle(tmp_path: Path) -> ExampleBundle:
 
 
 def test_a_bundle_is_asked_for_in_two_steps_and_commits_after_its_soak(
-    bundle: ExampleBundle,
+    bundle: ExampleBundle, tmp_path: Path
 ) -> None:
-    it = OneDevice(bundle)
+    it = OneDevice(bundle, ChunkStore(tmp_path))
     it.offer(bundle.desired(1, soak_s=2.0))
     it.pass_time(0.3)
     assert set(it.missing()) == {bundle.manifest.sha256, bundle.signature.sha256}
@@ -126,9 +132,9 @@ def test_a_bundle_is_asked_for_in_two_steps_and_commits_after_its_soak(
 
 
 def test_a_chunk_with_other_bytes_is_dropped_and_asked_for_again(
-    bundle: ExampleBundle,
+    bundle: ExampleBundle, tmp_path: Path
 ) -> None:
-    it = OneDevice(bundle)
+    it = OneDevice(bundle, ChunkStore(tmp_path))
     it.offer(bundle.desired(1))
     it.pass_time(0.3)
     it.serve()
@@ -143,13 +149,13 @@ def test_a_chunk_with_other_bytes_is_dropped_and_asked_for_again(
 
 
 def test_a_manifest_that_cannot_be_read_is_refused_and_nothing_more_is_asked_for(
-    bundle: ExampleBundle,
+    bundle: ExampleBundle, tmp_path: Path
 ) -> None:
     junk = b'{"schema_version": "9.9"}'
     ref = FileRef(path=MANIFEST_FILE, size_bytes=len(junk), sha256=hashlib.sha256(junk).hexdigest())
     order = replace(bundle.order(1), manifest=ref)
     desired = Desired(sequence=1, models={"tiny": order})
-    it = OneDevice(bundle)
+    it = OneDevice(bundle, ChunkStore(tmp_path))
     it.offer(desired)
     it.pass_time(0.3)
     it.device.received(topics.broadcast("t", ref.sha256), struct.pack(">I", 0) + junk)
@@ -162,8 +168,10 @@ def test_a_manifest_that_cannot_be_read_is_refused_and_nothing_more_is_asked_for
     assert len(it.needs) == asked
 
 
-def test_a_device_that_was_told_to_fail_rolls_back_with_the_numbers(bundle: ExampleBundle) -> None:
-    it = OneDevice(bundle, fail_rate=1.0)
+def test_a_device_that_was_told_to_fail_rolls_back_with_the_numbers(
+    bundle: ExampleBundle, tmp_path: Path
+) -> None:
+    it = OneDevice(bundle, ChunkStore(tmp_path), fail_rate=1.0)
     it.offer(bundle.desired(1))
     for _ in range(2):
         it.pass_time(0.3)

@@ -47,6 +47,31 @@ def test_of_what_many_lost_each_lacks_little_and_still_says_how_far_it_is(tmp_pa
     fleet.check_files()
 
 
+@pytest.mark.parametrize(("devices", "most"), [(10, 1.2), (60, 1.3)])
+def test_what_each_of_many_loses_for_itself_costs_little(
+    tmp_path: Path, devices: int, most: float
+) -> None:
+    fleet = LossyFleet(tmp_path, devices, size_bytes=8_000_000, faults=Faults(loss=0.05))
+    fleet.run(60)
+    fleet.check_files()
+    assert fleet.depot.sent_bytes["coded"] > 0
+    assert sum(fleet.depot.sent_bytes.values()) / 8_000_000 <= most
+
+
+def test_older_devices_and_such_that_the_broker_gives_no_coded_messages_get_all(
+    tmp_path: Path,
+) -> None:
+    faults = Faults(loss=0.05)
+    fleet = LossyFleet(
+        tmp_path, 12, size_bytes=8_000_000, faults=faults, plain=(0, 1, 2), refusing=(3, 4)
+    )
+    fleet.run(60)
+    fleet.check_files()
+    by_name = {one.name: one.coded["new"] for one in fleet.receivers}
+    assert not any(by_name[f"d{number}"] for number in range(5))
+    assert all(by_name[f"d{number}"] for number in range(5, 12))
+
+
 def test_what_is_twice_or_mixed_up_on_its_way_is_not_sent_twice(tmp_path: Path) -> None:
     fleet = LossyFleet(tmp_path, 8, faults=Faults(duplication=0.5))
     fleet.run(30)

@@ -20,6 +20,7 @@ from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.wire import topics
+from edgepack.wire.coded import WINDOW_CHUNKS, pack_coded
 from edgepack.wire.messages import RunModel
 from edgepack.wire.need_bitmap import read_missing
 from tests.simulators.bundles import ExampleBundle
@@ -34,6 +35,10 @@ SCHEDULES, BATCHES, STEPS = 1000, 4, 40
 DEVICE = "cam-1"
 Frame = tuple[str, int, bytes]
 """File, index and content of a chunk."""
+
+
+Coded = tuple[str, dict[int, bytes]]
+"""Several chunks of a file, which go out as one."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,7 @@ class Besieged:
             now=scene.history.world.now,
         )
         self.cache = MemoryCache(scene.history.before)
+        self.solved = 0
         self.daemon = self.restart()
 
     def restart(self) -> Daemon:
@@ -191,6 +197,46 @@ def spoilt(rng: random.Random, frame: Frame, other: Frame) -> Frame:
             return sha256, index, content + rng.randbytes(rng.choice([1, 200_000]))
 
 
+def coded_with(rng: random.Random, frame: Frame, scene: Scene) -> Coded:
+    """A chunk with others of its file, of which the device has some."""
+    sha256, index, content = frame
+    near = {
+        other: more
+        for one, other, more in scene.frames
+        if one == sha256 and other != index and abs(other - index) < WINDOW_CHUNKS // 2
+    }
+    chosen = rng.sample(sorted(near), min(len(near), rng.randint(1, 3)))
+    return sha256, {index: content} | {other: near[other] for other in chosen}
+
+
+def spoilt_coded(rng: random.Random, sha256: str, payload: bytes) -> tuple[str, bytes]:
+    """A coded message as a broker may forge, truncate or swap it."""
+    match rng.randrange(5):
+        case 0:
+            return sha256, payload[: rng.randrange(len(payload))]
+        case 1:
+            at = rng.randrange(min(len(payload), rng.choice([9, 12, len(payload)])))
+            flipped = bytes([payload[at] ^ (1 << rng.randrange(8))])
+            return sha256, payload[:at] + flipped + payload[at + 1 :]
+        case 2:
+            return sha256, payload[:8] + rng.randbytes(rng.choice([1, 65])) + payload[9:]
+        case 3:
+            return sha256[::-1], payload
+        case _:
+            return sha256, payload + rng.randbytes(rng.choice([1, 200_000]))
+
+
+def send_coded(rng: random.Random, device: Besieged, scene: Scene, frame: Frame) -> None:
+    """Chunks as one message; now and then that is a lie."""
+    sha256, contents = coded_with(rng, frame, scene)
+    payload = pack_coded(rng.randrange(2**32), contents)
+    if rng.random() < 0.3:
+        sha256, payload = spoilt_coded(rng, sha256, payload)
+    before = device.world.updater.progress
+    device.hear(topics.coded(TENANT, sha256), payload)
+    device.solved += device.world.updater.progress > before
+
+
 def step(rng: random.Random, device: Besieged, scene: Scene) -> None:
     """One thing that the broker does."""
     history, shelf = scene.history, scene.shelf
@@ -202,7 +248,7 @@ def step(rng: random.Random, device: Besieged, scene: Scene) -> None:
         partial(topics.repair, TENANT, "cam-2"),
     )
     on = rng.choice(ways)
-    match rng.randrange(12):
+    match rng.randrange(13):
         case 0:
             bundles = (shelf.one, shelf.two, shelf.other, shelf.arm)
             device.hear_file("desired", forged(rng, history.world, *bundles))
@@ -228,12 +274,17 @@ def step(rng: random.Random, device: Besieged, scene: Scene) -> None:
         case 9:
             sha256, index, body = spoilt(rng, frame, other)
             device.hear(on(sha256), index.to_bytes(4) + body)
+        case 10:
+            send_coded(rng, device, scene, frame)
         case _:
             device.world.now += 2.0
             device.daemon.turn()
             asked = device.asked(scene)
             rng.shuffle(asked)
             for wanted in asked[: rng.choice([1, 5, len(asked)])]:
+                if rng.random() < 0.3:
+                    send_coded(rng, device, scene, wanted)
+                    continue
                 bad = rng.random() < 0.3
                 sha256, index, body = spoilt(rng, wanted, other) if bad else wanted
                 for _ in range(rng.choice([1, 1, 2])):
@@ -244,7 +295,7 @@ def step(rng: random.Random, device: Besieged, scene: Scene) -> None:
 def test_what_a_device_runs_is_whole_and_was_signed_for_it(
     batch: int, scene: Scene, tmp_path: Path
 ) -> None:
-    began = updated = 0
+    began = updated = solved = 0
     for seed in range(batch * SCHEDULES // BATCHES, (batch + 1) * SCHEDULES // BATCHES):
         rng = random.Random(seed)
         folder = tmp_path / str(seed)
@@ -252,6 +303,7 @@ def test_what_a_device_runs_is_whole_and_was_signed_for_it(
         for _ in range(rng.randrange(1, STEPS)):
             step(rng, device, scene)
         device.check(scene)
+        solved += device.solved
         began += scene.shelf.two.ref.digest in {path.name for path in (folder / "slots").iterdir()}
         pointer = device.world.pointer
         updated += pointer is not None and pointer.digest == scene.shelf.two.ref.digest
@@ -263,3 +315,4 @@ def test_what_a_device_runs_is_whole_and_was_signed_for_it(
         shutil.rmtree(folder)
     assert began > 10, "hardly a transfer began: the schedules show nothing"
     assert updated, "no schedule let an update through"
+    assert solved, "no coded message gave anything"

@@ -58,6 +58,7 @@ from edgepack.registry.credentials import find_credentials
 from edgepack.registry.reference import read_reference
 from edgepack.versions import NewerVersionError
 from edgepack.wire import topics
+from edgepack.wire.coded import pack_coded, read_coded
 from edgepack.wire.messages import Desired, Event, Need, Renewal, Reported, Telemetry, decode
 from edgepack.wire.need_bitmap import pack_missing, read_missing
 from tests.simulators.bundles import ExampleBundle, make_bundle
@@ -347,13 +348,21 @@ def _of_messages(folder: Path) -> Iterator[Parser]:
     (folder / "device").mkdir()
     daemon = make_daemon(World(state_dir=folder / "device", keys=()), MemoryPublisher())
     frame = (3).to_bytes(4) + bytes(65536)
+    coded = pack_coded(5, {index: bytes((index % 256,)) * 900 for index in (3, 4, 90, 514)})
+    yield Parser(
+        name="coded chunk",
+        seeds=(coded, pack_coded(2**32 - 1, {2**32 - 1: b"x", 2**32: b"y"})),
+        read=read_coded,
+        errors=(TransferError,),
+    )
     for name, topic in (
         ("chunk frame", topics.broadcast(TENANT, "ab" * 32)),
         ("repair frame", topics.repair(TENANT, "cam-1", "ab" * 32)),
+        ("coded frame", topics.coded(TENANT, "ab" * 32)),
     ):
         yield Parser(
             name=name,
-            seeds=(frame, frame[:9]),
+            seeds=(frame, frame[:9], coded),
             read=lambda content, topic=topic: daemon.turn(  # type: ignore[misc]
                 Arrived(topic=topic, payload=content)
             ),

@@ -85,10 +85,13 @@ class Connection:
             {
                 topics.broadcast(config.tenant, topics.FILE): inbox.put_chunk,
                 topics.repair(config.tenant, config.device, topics.FILE): inbox.put_chunk,
+                topics.coded(config.tenant, topics.FILE): inbox.put_chunk,
             }
         )
         self._boot = boot
         self._files: frozenset[str] = frozenset()
+        self._asked_coded: dict[int | None, list[str]] = {}
+        self._hears_coded: set[str] = set()
         self._lock = threading.Lock()
         self._in_since: float | None = None
         self._revived_at: float | None = None
@@ -201,14 +204,26 @@ class Connection:
             self._context.load_cert_chain(self._broker.cert_file, self._broker.key_file or None)
 
     def listen(self, files: frozenset[str]) -> None:
-        """Subscribes to the broadcast chunks of exactly these files."""
+        """Subscribes to the broadcast chunks of exactly these files, plain and coded."""
         with self._lock:
             added, gone = files - self._files, self._files - files
             self._files = files
-        if added:
-            self._client.subscribe([(topics.broadcast(self._tenant, sha), 0) for sha in added])
+            self._hears_coded -= gone
+            if added:
+                self._subscribe_to(added)
         if gone:
-            self._client.unsubscribe([topics.broadcast(self._tenant, sha) for sha in gone])
+            ways = (topics.broadcast, topics.coded)
+            self._client.unsubscribe([way(self._tenant, sha) for sha in gone for way in ways])
+
+    def hears_coded(self, sha256: str) -> bool:
+        """Whether the broker said that coded chunks of that file come through."""
+        return sha256 in self._hears_coded
+
+    def _subscribe_to(self, files: frozenset[str]) -> None:
+        self._client.subscribe([(topics.broadcast(self._tenant, sha), 0) for sha in files])
+        # By itself: a broker's older rules may refuse it, and then chunks come as they are.
+        coded = [(topics.coded(self._tenant, sha), 0) for sha in files]
+        self._asked_coded[self._client.subscribe(coded)[1]] = list(files)
 
     def _up(self, kind: topics.UpKind) -> str:
         return topics.up(self._tenant, self._device, kind)
@@ -243,11 +258,12 @@ class Connection:
         log.info("connected to %s as %s", self._client.way.address.title, self._device)
         self._complaints.forget()
         self._in_since = time.monotonic()
+        client.subscribe([(name, 1) for name in self._filters])
         with self._lock:
-            files = self._files
-        wanted = [(name, 1) for name in self._filters]
-        wanted += [(topics.broadcast(self._tenant, sha), 0) for sha in files]
-        client.subscribe(wanted)
+            self._asked_coded.clear()
+            self._hears_coded.clear()
+            if self._files:
+                self._subscribe_to(self._files)
         self._inbox.put(Connected())
 
     def _on_connect_fail(self, _client: mqtt.Client, _data: Any) -> None:
@@ -317,10 +333,17 @@ class Connection:
         self,
         _client: mqtt.Client,
         _data: Any,
-        _message_id: int,
+        message_id: int,
         reasons: list[ReasonCode],
         _properties: Properties,
     ) -> None:
+        with self._lock:
+            files = self._asked_coded.pop(message_id, None)
+            if files is not None:
+                answers = zip(files, reasons, strict=False)
+                granted = {sha256 for sha256, said in answers if not said.is_failure}
+                self._hears_coded |= granted & self._files
+                return
         refused = [str(reason) for reason in reasons if reason.is_failure]
         if refused:
             self._complaints.say(

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import msgspec
+
 from edgepack.wire import topics
 from edgepack.wire.messages import Message, Need
 
@@ -27,7 +29,10 @@ class Publisher(Protocol):
         """Shows the certificate that lies in its file now, from the next connection on."""
 
     def listen(self, files: frozenset[str]) -> None:
-        """Wants the broadcast chunks of exactly these files."""
+        """Wants the broadcast chunks of exactly these files, plain and coded."""
+
+    def hears_coded(self, sha256: str) -> bool:
+        """Whether the broker said that coded chunks of that file come through."""
 
 
 class BrokerLink:
@@ -42,4 +47,10 @@ class BrokerLink:
 
     def ask(self, need: Need) -> None:
         """Publishes the need; when the broker is away it is asked again once it is back."""
-        self._publisher.publish("need", need)
+        files = tuple(
+            file
+            if not file.takes_coded or self._publisher.hears_coded(file.sha256)
+            else msgspec.structs.replace(file, takes_coded=False)
+            for file in need.files
+        )
+        self._publisher.publish("need", msgspec.structs.replace(need, files=files))

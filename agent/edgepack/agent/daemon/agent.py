@@ -14,12 +14,14 @@ from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.transfer.chunk_status import ChunkOutcome
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.wire import topics
+from edgepack.wire.coded import read_coded
 from edgepack.wire.messages import Certificate, Desired, Event, decode
 from edgepack.wire.router import Router
 
@@ -74,6 +76,7 @@ class Agent:
                 topics.desired(tenant, device): self._take_offer,
                 topics.broadcast(tenant, topics.FILE): self._take_chunk,
                 topics.repair(tenant, device, topics.FILE): self._take_chunk,
+                topics.coded(tenant, topics.FILE): self._take_coded,
                 topics.certificate(tenant, device): self._take_certificate,
                 topics.metadata(tenant, topics.METADATA): self._take_metadata,
                 topics.device_metadata(tenant, device, topics.METADATA): self._take_metadata,
@@ -237,11 +240,21 @@ class Agent:
             self._drop("chunk too long", sha256)
         else:
             index = int.from_bytes(payload[:_INDEX_BYTES], "big")
-            received = self._models.accept_chunk(sha256, index, content)
-            if received == "bad":
-                self._drop("bad chunk", f"{sha256} chunk {index}")
-            elif received == "unwanted":
-                self.dropped["unwanted chunk"] += 1
+            self._judge_chunk(self._models.accept_chunk(sha256, index, content), sha256, index)
+
+    def _take_coded(self, sha256: str, payload: bytes) -> None:
+        try:
+            coded = read_coded(payload)
+        except TransferError as error:
+            self._drop("malformed coded chunk", f"{sha256} {error.problem}")
+        else:
+            self._judge_chunk(self._models.accept_coded(sha256, coded), sha256, coded.members[0])
+
+    def _judge_chunk(self, received: ChunkOutcome, sha256: str, index: int) -> None:
+        if received == "bad":
+            self._drop("bad chunk", f"{sha256} chunk {index}")
+        elif received == "unwanted":
+            self.dropped["unwanted chunk"] += 1
 
     def _drop(self, reason: str, detail: str) -> None:
         """Counts what is not used, and says so: the first time, the tenth, the hundredth …"""

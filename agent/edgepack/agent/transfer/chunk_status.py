@@ -6,8 +6,9 @@ import msgspec
 
 Content = bytes | memoryview
 """Of a chunk: what came is looked at where it lies."""
-ChunkOutcome = Literal["new", "duplicate", "unwanted", "bad"]
-"""What became of a chunk: taken, had already, of no file or place that is wanted, damaged."""
+ChunkOutcome = Literal["new", "duplicate", "unsolved", "bad", "unwanted"]
+"""What became of a chunk: taken, had already, coded with several that lack, damaged, of no file or
+place that is wanted. Where it is different things to different models the first of them counts."""
 
 
 class MissingChunks(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +18,10 @@ class MissingChunks(msgspec.Struct, frozen=True, kw_only=True):
         sha256: The file.
         chunk_count: All of its chunks.
         chunks: Indices of the missing ones, ascending; never empty.
+        takes_coded: Whether they may come coded: each is checked by itself as it comes.
     """
 
     sha256: str
     chunk_count: int
     chunks: tuple[int, ...]
+    takes_coded: bool = False

@@ -18,11 +18,13 @@ import msgspec
 
 from edgepack.agent.state.slots import Slots, StoredChunk
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content, MissingChunks
+from edgepack.agent.transfer.solving import Solved, solve
 from edgepack.bundle.archive import is_executable
 from edgepack.bundle.chunks import chunk_digests, offsets
 from edgepack.bundle.deltas import DELTA_FOLDER
 from edgepack.bundle.manifest import FileEntry
 from edgepack.halt import NEVER, Halt
+from edgepack.wire.coded import CodedChunk
 
 NOTE_EVERY_BYTES = 8 * 1024 * 1024
 NOTE_EVERY_S = 5.0
@@ -239,6 +241,29 @@ class Download:
             self.note()
         return "new"
 
+    def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
+        """Takes the one chunk that lacks of those in a coded message.
+
+        Raises:
+            OSError: The disk is full, or a chunk that is there cannot be read.
+        """
+        file = self._by_sha256.get(sha256)
+        if file is None:
+            return "unwanted"
+        solved = solve(
+            coded,
+            sizes=self._files[file].chunks.sizes,
+            lacking=self._lacking[file],
+            read=lambda index: self._read(file, index),
+        )
+        if isinstance(solved, Solved):
+            return self.accept(sha256, solved.index, solved.content)
+        return solved
+
+    def chunk_count(self, sha256: str) -> int:
+        """Chunks of a wanted file."""
+        return len(self._digests[self._by_sha256[sha256]])
+
     def wants(self, sha256: bytes) -> bool:
         """Whether a chunk is missing somewhere."""
         return any(it.index in self._lacking[it.file] for it in self._places.get(sha256, ()))
@@ -272,6 +297,7 @@ class Download:
                 sha256=entry.sha256,
                 chunk_count=len(self._digests[file]),
                 chunks=tuple(sorted(self._lacking[file])),
+                takes_coded=True,
             )
             for file, entry in enumerate(self._files)
             if self._lacking[file] and (file in first or not first)
@@ -324,10 +350,12 @@ class Download:
     def _path(self, entry: FileEntry) -> Path:
         return self._slots.folder(self._digest) / entry.path
 
-    def _is_there(self, file: int, index: int) -> bool:
+    def _read(self, file: int, index: int) -> bytes:
         size = self._files[file].chunks.sizes[index]
-        content = os.pread(self._descriptors[file], size, self._offsets[file][index])
-        return hashlib.sha256(content).digest() == self._digests[file][index]
+        return os.pread(self._descriptors[file], size, self._offsets[file][index])
+
+    def _is_there(self, file: int, index: int) -> bool:
+        return hashlib.sha256(self._read(file, index)).digest() == self._digests[file][index]
 
     def _put(self, sha256: bytes, content: Content) -> int:
         """Writes a checked chunk to every place that lacks it."""

@@ -83,7 +83,7 @@ class NeedScheduler:
             now: Monotonic clock, seconds.
             is_new: Whether it was lacking. One that was not tells the depot as well how far the
                 device is: of what many lost, each lacks little.
-            place: Its file and index, for the depot.
+            place: Its file and what is said of it there as `NeedFile.latest`.
         """
         if not self._has_heard:
             self._first_at, self._has_heard = now, True
@@ -168,7 +168,9 @@ def _batches(
     used = _FRAME_BYTES
     for one in missing:
         packed = pack_missing(one.sha256, one.chunks, one.chunk_count)
-        packed = msgspec.structs.replace(packed, latest=latest.get(one.sha256))
+        packed = msgspec.structs.replace(
+            packed, latest=latest.get(one.sha256), takes_coded=one.takes_coded
+        )
         size = _FILE_BYTES + (len(packed.missing) + 2) // 3 * 4
         if batch and used + size > _BUDGET_BYTES:
             yield tuple(batch)

@@ -7,12 +7,15 @@ waits for time, messages or long work (`Wait`) and is called again.
 from collections.abc import Callable
 
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
+from edgepack.agent.transfer.download import Download
+from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.update.activation import activate, remove, roll_back, settle_commit, soak
 from edgepack.agent.update.context import NotYetError, Step, UpdateContext, Wait
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.fetching import fetch_files, judge_offer
 from edgepack.agent.update.lifecycle import State
 from edgepack.agent.update.probing import after_staging, before_staging, probe
+from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import DeviceFacts
 
 ACTIONS: dict[State, Callable[[UpdateContext], Step]] = {
@@ -92,12 +95,39 @@ class Actions:
             scratch.trouble = error
             return "unwanted"
         if received in ("new", "duplicate"):
-            is_new, place = received == "new", (sha256, index)
-            scratch.need_scheduler.note_chunk(self._context.now(), is_new=is_new, place=place)
-        scratch.came_bytes += len(content) if received == "new" else 0
-        if received == "new" and not target.lacks(sha256):
-            self._context.listen_to(target)
+            self._note_came(target, (sha256, index), received, len(content))
         return received
+
+    def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
+        """The same for chunks that came as one; of a manifest no chunk is known to be right."""
+        scratch = self._context.scratch
+        target = scratch.download if scratch.is_open else None
+        if target is None or scratch.need_scheduler is None or scratch.trouble:
+            return "unwanted"
+        try:
+            received = target.accept_coded(sha256, coded)
+        except OSError as error:
+            scratch.trouble = error
+            return "unwanted"
+        if received in ("new", "duplicate", "unsolved"):
+            place = (sha256, target.chunk_count(sha256) + coded.number)
+            self._note_came(target, place, received, len(coded.content))
+        return received
+
+    def _note_came(
+        self,
+        target: Download | ManifestDownload,
+        place: tuple[str, int],
+        received: ChunkOutcome,
+        size_bytes: int,
+    ) -> None:
+        """Something came of a file that is wanted, whether it was lacking or not."""
+        scratch, is_new = self._context.scratch, received == "new"
+        if scratch.need_scheduler is not None:
+            scratch.need_scheduler.note_chunk(self._context.now(), is_new=is_new, place=place)
+        scratch.came_bytes += size_bytes if is_new else 0
+        if is_new and not target.lacks(place[0]):
+            self._context.listen_to(target)
 
     def own_slots(self) -> frozenset[str]:
         """Slots that this model needs, that of an update under way not among them."""

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from typing import get_args
 
 import msgspec
 
@@ -23,6 +24,7 @@ from edgepack.agent.update.journal import JournalStore
 from edgepack.agent.update.orders import OfferOutcome
 from edgepack.agent.update.updater import Updater
 from edgepack.errors import TransferError
+from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import Desired, DeviceFacts, ModelOrder, Need, RunModel
 
 log = logging.getLogger(__name__)
@@ -156,11 +158,11 @@ class Models:
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
         """Takes a chunk that came; several models may want the same file."""
-        outcomes = {one.accept_chunk(sha256, index, content) for one in self}
-        for outcome in ("new", "duplicate", "bad"):
-            if outcome in outcomes:
-                return outcome
-        return "unwanted"
+        return _foremost({one.accept_chunk(sha256, index, content) for one in self})
+
+    def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
+        """Takes several chunks that came as one, likewise."""
+        return _foremost({one.accept_coded(sha256, coded) for one in self})
 
     def note_connected(self) -> None:
         """The broker is there again; what it was asked for is asked anew."""
@@ -229,6 +231,10 @@ class Models:
     def ask(self, need: Need) -> None:
         """Says what is missing."""
         self._deps.link.ask(need)
+
+
+def _foremost(outcomes: set[ChunkOutcome]) -> ChunkOutcome:
+    return min(outcomes, key=get_args(ChunkOutcome).index, default="unwanted")
 
 
 class _ModelLink:

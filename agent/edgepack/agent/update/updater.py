@@ -18,6 +18,7 @@ from edgepack.agent.update.lifecycle import RESTING, TABLE, Row, State, follow, 
 from edgepack.agent.update.orders import Orders
 from edgepack.agent.update.transitions import Transitions
 from edgepack.errors import EdgepackError
+from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import DeviceFacts, Event, ModelOrder, RunModel
 
 log = logging.getLogger(__name__)
@@ -161,6 +162,10 @@ class Updater:
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
         """Takes a chunk that came."""
         return self._actions.accept_chunk(sha256, index, content)
+
+    def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
+        """Takes several chunks that came as one."""
+        return self._actions.accept_coded(sha256, coded)
 
     def note_connected(self) -> None:
         """The broker is there again; what it was asked for is asked anew."""

@@ -113,7 +113,7 @@ def info_table(info: FleetInfo) -> RenderableType:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    sent = ", ".join(f"{megabytes(size)} by {way}" for way, size in info.sent_bytes.items())
+    sent = ", ".join(f"{megabytes(size)} {way}" for way, size in info.sent_bytes.items())
     taken = numbers_line(dict(sorted(info.counters.items())))
     link = "connected" if info.is_connected else "NOT CONNECTED"
     for name, value in (

@@ -1,8 +1,8 @@
 """The depot: sends the chunks that devices say they lack, each once for many devices.
 
-It gathers needs for a moment, sends what several lack to all who listen and what one lacks to that
-one, as much at a time as devices say that they take. It holds nothing that a restart could lose: a
-device that still lacks something asks again.
+It gathers needs for a moment, sends what several lack to all who listen, as it is or several chunks
+as one message, and what one lacks to that one, as much at a time as devices say that they take. It
+holds nothing that a restart could lose: a device that still lacks something asks again.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -23,6 +24,7 @@ from edgepack.fleet.depot.listener import Listener
 from edgepack.fleet.depot.stream import Stream
 from edgepack.fleet.releases.folder import ReleaseAwayError, ReleaseFolder, read_chunks
 from edgepack.wire import topics
+from edgepack.wire.coded import pack_coded
 from edgepack.wire.messages import Need, decode
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,14 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     said_at: float
 
 
+_SendNext = Callable[[Stream, int, float], bool]
+"""Sends the next piece of a file, where there is one: shares (`Window.room`), time."""
+
+
+class _NoConnectionError(Exception):
+    """Nothing goes out now."""
+
+
 class Depot:
     """Takes needs from any thread without waiting; sends from a thread of its own.
 
@@ -64,7 +74,7 @@ class Depot:
         clock: Monotonic, seconds.
 
     Attributes:
-        sent_bytes: Chunk bytes sent, by `broadcast` and `repair`.
+        sent_bytes: Chunk bytes sent, by `broadcast`, `coded` and `repair`.
         counters: Needs by what became of them.
     """
 
@@ -89,7 +99,7 @@ class Depot:
         self._busy_s = 0.0
         self._known: dict[str, float] = {}
         self._thread = threading.Thread(target=self._run, name="depot", daemon=True)
-        self.sent_bytes: Counter[str] = Counter(broadcast=0, repair=0)
+        self.sent_bytes: Counter[str] = Counter(broadcast=0, coded=0, repair=0)
         self.counters: Counter[str] = Counter()
 
     @property
@@ -164,19 +174,24 @@ class Depot:
         # Small files first: nobody can choose a variant before it has the manifest.
         for stream in sorted(self._streams.values(), key=lambda one: one.blob.size_bytes):
             waits.append(stream.look(self._clock, SILENT_S + self._busy_s))
-            for listener in (None, *stream.served_singly()):
+            ways = [partial(self._send_piece, one) for one in (None, *stream.served_singly())]
+            sends: list[_SendNext] = [self._send_coded, *ways]
+            for send in sends:
                 now = self._clock()
                 if (wait_s := self._limit.wait_s(now)) > 0:
                     return wait_s
-                indices = stream.take(listener, shares, PIECE_BYTES, now)
-                if indices and not self._send_piece(stream, listener, indices):
+                try:
+                    has_sent = send(stream, shares, now) or has_sent
+                except _NoConnectionError:
                     return self._break_off()
-                has_sent = has_sent or bool(indices)
         self._forget()
         return 0.0 if has_sent else max(LEAST_WAIT_S, min(waits))
 
-    def _send_piece(self, stream: Stream, listener: Listener | None, indices: list[int]) -> bool:
-        """Sends chunks to a device, or to all who listen; False when it was broken off."""
+    def _send_piece(
+        self, listener: Listener | None, stream: Stream, shares: int, now: float
+    ) -> bool:
+        """Sends chunks to a device, or to all who listen; whether there was anything to send."""
+        indices = stream.take(listener, shares, PIECE_BYTES, now)
         sha256 = stream.blob.sha256
         if listener is None:
             way, topic = "broadcast", topics.broadcast(self._tenant, sha256)
@@ -186,14 +201,34 @@ class Depot:
             struct.pack(">I", index) + content
             for index, content in read_chunks(stream.blob, indices)
         ]
-        if self._stopping.is_set() or not self._send(topic, messages):
-            return False
-        size_bytes = sum(map(stream.size_of, indices))
-        now = self._clock()
-        stream.note_sent(listener, indices, now)
-        self._limit.note_sent(size_bytes, now)
-        self.sent_bytes[way] += size_bytes
-        return True
+        sizes = map(stream.size_of, indices)
+        stream.note_sent(listener, indices, self._publish(way, topic, messages, sum(sizes)))
+        return bool(indices)
+
+    def _send_coded(self, stream: Stream, shares: int, now: float) -> bool:
+        """Sends chunks to all who listen, several as one; whether there was anything to send."""
+        repairs = stream.take_coded(shares, PIECE_BYTES, now)
+        topic = topics.coded(self._tenant, stream.blob.sha256)
+        messages = [
+            pack_coded(number, dict(read_chunks(stream.blob, repair.members)))
+            for number, repair in enumerate(repairs, stream.next_number)
+        ]
+        sizes = (stream.longest(repair.members) for repair in repairs)
+        stream.note_coded(repairs, self._publish("coded", topic, messages, sum(sizes)))
+        return bool(repairs)
+
+    def _publish(self, way: str, topic: str, messages: Sequence[bytes], size_bytes: int) -> float:
+        """Sends messages; returns when that was.
+
+        Raises:
+            _NoConnectionError: They went nowhere.
+        """
+        if messages:
+            if self._stopping.is_set() or not self._send(topic, messages):
+                raise _NoConnectionError
+            self._limit.note_sent(size_bytes, self._clock())
+            self.sent_bytes[way] += size_bytes
+        return self._clock()
 
     def _note(self, request: _Request) -> None:
         device, said_at = request.device, request.said_at

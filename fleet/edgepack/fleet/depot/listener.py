@@ -1,5 +1,6 @@
 """What is known of one device that lacks chunks of a file."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,9 @@ from edgepack.fleet.depot.window import Window
 
 TICK_S = 1e-7
 """Two chunks are not sent at the same moment: which was sent first tells what was lost."""
+MOST_CODED = 4
+"""So often a chunk goes out coded to a device, and then as it is: a broker keeps coded messages
+from that device, or what it has of the file is damaged. A link hardly loses one so often."""
 
 Flags = NDArray[np.bool_]
 Times = NDArray[np.float64]
@@ -26,6 +30,7 @@ class Listener:
         chunk_count: Chunks of the file.
 
     Attributes:
+        takes_coded: Whether it hears coded messages.
         heard_at: When it spoke last, monotonic clock, seconds.
         known_until: Whatever was sent to it up to then has come or was lost.
         loss: The share of what was sent that was lost, 0..1, as last said.
@@ -39,6 +44,8 @@ class Listener:
         self._count = chunk_count
         self._missing = np.packbits(np.ones(chunk_count, bool), bitorder="little")
         self._own_sent: dict[int, tuple[float, int]] = {}
+        self._coded: Counter[int] = Counter()
+        self.takes_coded = False
         self._last_at = 0.0
         self.heard_at = self.known_until = 0.0
         self.loss = 0.0
@@ -88,6 +95,7 @@ class Listener:
             if at > self.known_until and now_missing[index]
         }
         self._own_sent = own
+        self._coded = Counter({i: times for i, times in self._coded.items() if now_missing[i]})
         on_its_way = sum(size for _, size in own.values())
         self.own.acknowledge(self.own.sent_bytes - on_its_way, (self.loss,))
 
@@ -95,6 +103,23 @@ class Listener:
         """The chunks that it lacks and that are not on their way to it."""
         missing = _unpack(self._missing, self._count)
         return missing & (self._last_sent(sent_at) <= self.known_until)
+
+    def lacking(self, start: int, end: int) -> Flags:
+        """The chunks that it lacks as far as is known, from `start`, a multiple of 8, to `end`."""
+        return _unpack(self._missing[start // 8 :], end - start)
+
+    def without_code(self, due: Flags) -> Flags:
+        """Those that are to come as they are: all, or what came coded in vain."""
+        if not self.takes_coded:
+            return due
+        in_vain = np.zeros_like(due)
+        in_vain[[index for index, times in self._coded.items() if times >= MOST_CODED]] = True
+        return due & in_vain
+
+    def note_coded(self, index: int, at: float) -> None:
+        """A coded message went out in which that chunk is the one that it lacks."""
+        self.note_sent(index, at, 0)
+        self._coded[index] += 1
 
     def note_sent(self, index: int, at: float, size_bytes: int) -> None:
         """A chunk went out by its own topic, after all that went out before."""

@@ -1,60 +1,179 @@
 """What the depot sends next of a file, from what devices say they lack.
 
-A chunk that several devices lack goes out once, to everybody who listens to the file; a chunk that
-one device lacks goes to that device alone. So a file costs about its size, however many devices
-listen.
+A chunk that most devices lack goes out once, to everybody who listens to the file. Of what some
+lack, several chunks go out as one message to everybody: each device gets the one it lacks out of it
+(`edgepack.fleet.depot.coding`). What one device lacks goes to that device alone. So a file costs
+about its size, however many devices listen and whatever each of them loses.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from edgepack.fleet.depot.listener import Listener, Times
+from edgepack.fleet.depot.coding import combine
+from edgepack.fleet.depot.listener import Flags, Listener, Times
+from edgepack.wire.coded import WINDOW_CHUNKS
 
 BROADCAST_AT = 2
-"""From so many devices on a chunk is broadcast."""
+"""From so many devices on that take it no other way a chunk is broadcast."""
+CODED_AHEAD = 16
+"""Coded messages of a plan: what devices say meanwhile makes the next ones better."""
+SETTLED_SHARE, SETTLED_S = 0.75, 1.0
+"""What lacks is coded once so many devices have said what came of what went out before, or so long
+after it did: a message for half of the devices costs as much as one for all."""
+
+
+class Sent(msgspec.Struct, kw_only=True):
+    """When each chunk went out to all who listen, monotonic clock, seconds; 0 is never.
+
+    Attributes:
+        plain: The last time as it is.
+        coded: The last time in a message with others.
+        told: Up to when devices may have spoken of all: they do so after a few messages.
+    """
+
+    plain: Times
+    coded: Times
+    told: float = 0.0
+
+    def last(self, start: int, end: int) -> float:
+        """When any of these chunks did."""
+        return float(max(self.plain[start:end].max(), self.coded[start:end].max()))
+
+
+class CodedRepair(msgspec.Struct, frozen=True, kw_only=True):
+    """One message for many devices.
+
+    Attributes:
+        members: Indices of its chunks, ascending.
+        served: The devices that lack just one of them, and which one that is.
+    """
+
+    members: tuple[int, ...]
+    served: tuple[tuple[str, int], ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Chunk indices to send, in order: to all who listen, and to single devices."""
+    """What to send, in order: chunk indices to all who listen, coded messages to all who take them,
+    and chunk indices to single devices.
+
+    Attributes:
+        is_partial: Whether more is due than what was planned.
+    """
 
     broadcast: deque[int]
+    coded: deque[CodedRepair]
     single: dict[str, deque[int]]
+    is_partial: bool = False
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left of it."""
-        return not self.broadcast and not any(self.single.values())
+        return not self.broadcast and not self.coded and not any(self.single.values())
 
 
-EMPTY = Plan(broadcast=deque(), single={})
+EMPTY = Plan(broadcast=deque(), coded=deque(), single={})
 
 
-def make_plan(listeners: Sequence[Listener], sent_at: Times, cursor: int) -> Plan:
+def make_plan(listeners: Sequence[Listener], sent: Sent, cursor: int, now: float) -> Plan:
     """Plans what is due now.
 
     Args:
         listeners: The devices that lack chunks; one with a limit of its own is served singly.
-        sent_at: When each chunk was broadcast last; 0 is never.
+        sent: When each chunk went out.
         cursor: Where the broadcast goes on: one that joins late gets the rest with the others, and
             the beginning with others that joined late.
+        now: Monotonic clock, seconds.
     """
-    wanted = np.zeros(len(sent_at), np.int32)
-    due = {}
-    for listener in listeners:
-        flags = due[listener.device] = listener.due(sent_at)
-        if not listener.bytes_per_s:
-            wanted += flags
-    indices = np.flatnonzero(wanted >= BROADCAST_AT)
+    count = len(sent.plain)
+    due = {one.device: one.due(sent.plain) for one in listeners}
+    shared = [one for one in listeners if not one.bytes_per_s]
+    wanted, wanted_plain = (np.zeros(count, np.int32) for _ in range(2))
+    coded_due = {}
+    for one in shared:
+        flags = due[one.device]
+        plain = one.without_code(flags)
+        wanted += flags
+        wanted_plain += plain
+        if one.takes_coded:
+            coded_due[one] = flags & ~plain
+    is_broadcast = (wanted_plain >= BROADCAST_AT) | (wanted >= max(BROADCAST_AT, len(shared) / 2))
+    is_settled = partial(_is_settled, list(coded_due), sent, now)
+    messages, waits = _plan_coded(coded_due, is_broadcast, wanted - wanted_plain, is_settled)
+    indices = np.flatnonzero(is_broadcast)
     start = int(np.searchsorted(indices, cursor))
-    broadcast = deque(np.roll(indices, -start).tolist())
+    alone = [one.members[0] for one in messages if len(one.members) == 1]
     single = {}
-    for listener in listeners:
-        flags = due[listener.device]
-        if not listener.bytes_per_s:
-            flags = flags & (wanted < BROADCAST_AT)
+    for one in listeners:
+        flags = due[one.device]
+        if not one.bytes_per_s:
+            flags = flags & ~is_broadcast
+        if one in coded_due:
+            flags = flags & ~(coded_due[one] & waits)
         if flags.any():
-            single[listener.device] = deque(np.flatnonzero(flags).tolist())
-    return Plan(broadcast=broadcast, single=single)
+            single[one.device] = deque(np.flatnonzero(flags).tolist())
+    return Plan(
+        broadcast=deque((*np.roll(indices, -start).tolist(), *alone)),
+        coded=deque(one for one in messages if len(one.members) > 1),
+        single=single,
+        is_partial=bool((wanted[waits] > 0).any()),
+    )
+
+
+def _is_settled(
+    listeners: Sequence[Listener], sent: Sent, now: float, start: int, end: int
+) -> bool:
+    """Whether enough is known of what came of these chunks."""
+    last = sent.last(start, end)
+    known = sum(one.known_until >= min(last, sent.told) for one in listeners)
+    return known >= SETTLED_SHARE * len(listeners) or now > last + SETTLED_S
+
+
+def _plan_coded(
+    due: Mapping[Listener, Flags],
+    is_broadcast: Flags,
+    wanted: NDArray[np.int32],
+    is_settled: Callable[[int, int], bool],
+) -> tuple[list[CodedRepair], Flags]:
+    """Plans the next coded messages, window by window.
+
+    Args:
+        due: What is to go out coded, by device.
+        is_broadcast: What goes out to all as it is.
+        wanted: By chunk, how many devices `due` has it for.
+        is_settled: Whether enough is known of what came of a window, from start to end.
+
+    Returns:
+        The messages, and the chunks that wait until those were sent, or what is broadcast in their
+        window: more is known then of what goes together. No message is worth it for the others.
+    """
+    planned: list[CodedRepair] = []
+    waits = np.zeros(len(wanted), bool)
+    devices = list(due)
+    for start in range(0, len(wanted), WINDOW_CHUNKS):
+        end = min(start + WINDOW_CHUNKS, len(wanted))
+        if not wanted[start:end].any():
+            continue
+        is_full = len(planned) >= CODED_AHEAD
+        if is_full or is_broadcast[start:end].any() or not is_settled(start, end):
+            waits[start:end] = True
+            continue
+        found = combine(
+            np.array([due[one][start:end] for one in devices]),
+            np.array([one.lacking(start, end) for one in devices]),
+        )
+        before = len(planned)
+        planned += [
+            CodedRepair(
+                members=tuple(start + index for index in one.members),
+                served=tuple((devices[row].device, start + index) for row, index in one.served),
+            )
+            for one in islice(found, CODED_AHEAD - before)
+        ]
+        waits[start:end] = len(planned) > before
+    return planned, waits

@@ -2,12 +2,13 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from edgepack.agent.transfer.need_scheduler import TOLD_CHUNKS
 from edgepack.fleet.depot.listener import TICK_S, Listener
-from edgepack.fleet.depot.plan import EMPTY, make_plan
+from edgepack.fleet.depot.plan import EMPTY, CodedRepair, Sent, make_plan
 from edgepack.fleet.depot.window import Window
 from edgepack.fleet.releases.folder import Blob
 from edgepack.wire.messages import Need, NeedFile
@@ -34,13 +35,13 @@ class Stream:
         self.blob = blob
         self.listeners: dict[str, Listener] = {}
         self.window = Window()
-        self._sent_at = np.zeros(blob.chunk_count)
+        self._sent = Sent(plain=np.zeros(blob.chunk_count), coded=np.zeros(blob.chunk_count))
         self._all_sent_at: defaultdict[int, list[float]] = defaultdict(list)
         self._log_at: list[float] = []
         self._log_bytes: list[int] = []
         self._cursor = 0
         self._plan = EMPTY
-        self._is_outdated = False
+        self._is_outdated = self._waits = False
         self._planned_at = self._planning_s = 0.0
         self._newcomers: set[str] = set()
         self._opens_at = self._gather_until = now
@@ -65,11 +66,11 @@ class Stream:
         if listener is None:
             self._gather(device, said_at)
             listener = self.listeners[device] = Listener(device, self.blob.chunk_count)
-        listener.bytes_per_s = need.bytes_per_s
+        listener.bytes_per_s, listener.takes_coded = need.bytes_per_s, wanted.takes_coded
         until = None if need.under_way else said_at - grace_s
         named = wanted.latest
-        latest = None if named is None else (named, self._all_sent_at.get(named, ()))
-        listener.hear(missing, self._sent_at, said_at, until, latest)
+        latest = None if named is None else (named, self._times_of(named))
+        listener.hear(missing, self._sent.plain, said_at, until, latest)
         self._is_outdated = True
         self._acknowledge()
 
@@ -109,23 +110,62 @@ class Stream:
             most_bytes -= self.size_of(taken[-1])
         return taken
 
+    def take_coded(self, shares: int, most_bytes: int, now: float) -> list[CodedRepair]:
+        """The same of the coded messages; they use the window of what all listen to."""
+        taken: list[CodedRepair] = []
+        planned = self._plan.coded
+        if planned and self.window.room(shares, now):
+            while planned and most_bytes > 0:
+                taken.append(planned.popleft())
+                most_bytes -= self.longest(taken[-1].members)
+        return taken
+
     def note_sent(self, listener: Listener | None, indices: list[int], now: float) -> None:
         """Chunks went out to a device, or to all who listen."""
         for index in indices:
             if listener is not None:
                 listener.note_sent(index, now, self.size_of(index))
                 continue
-            now = max(now, self._log_at[-1] + TICK_S) if self._log_at else now
-            self._sent_at[index] = now
-            self._all_sent_at[index].append(now)
-            self.window.sent_bytes += self.size_of(index)
-            self._log_at.append(now)
-            self._log_bytes.append(self.window.sent_bytes)
+            self._sent.plain[index] = at = self._log(self.size_of(index), now)
+            self._all_sent_at[index].append(at)
             self._cursor = index + 1
+
+    def note_coded(self, repairs: Sequence[CodedRepair], now: float) -> None:
+        """Coded messages went out, the first with `next_number` for its number."""
+        for repair in repairs:
+            at = self._log(self.longest(repair.members), now)
+            self._sent.coded[list(repair.members)] = at
+            for device, index in repair.served:
+                if (listener := self.listeners.get(device)) is not None:
+                    listener.note_coded(index, at)
+
+    @property
+    def next_number(self) -> int:
+        """Of a coded message that goes out now: its place among all that went out to all."""
+        return len(self._log_at)
+
+    def _log(self, size_bytes: int, now: float) -> float:
+        """Notes something that went out to all; returns when, after all that went out before."""
+        at = max(now, self._log_at[-1] + TICK_S) if self._log_at else now
+        self.window.sent_bytes += size_bytes
+        self._log_at.append(at)
+        if len(self._log_at) > max(TOLD_CHUNKS):
+            self._sent.told = self._log_at[-1 - max(TOLD_CHUNKS)]
+        self._log_bytes.append(self.window.sent_bytes)
+        return at
+
+    def _times_of(self, named: int) -> Sequence[float]:
+        """When that was sent to all which a device names as what came last."""
+        number = named - self.blob.chunk_count
+        return self._all_sent_at.get(named, ()) if number < 0 else self._log_at[number : number + 1]
 
     def size_of(self, index: int) -> int:
         """Length of a chunk."""
         return self.blob.bounds[index + 1] - self.blob.bounds[index]
+
+    def longest(self, members: Sequence[int]) -> int:
+        """Length of the longest of some chunks, and so of the message that has them all."""
+        return max(map(self.size_of, members))
 
     def look(self, clock: Callable[[], float], silent_s: float) -> float:
         """Plans anew where there is reason to, and waits no more for whoever is silent.
@@ -147,11 +187,13 @@ class Stream:
             opens_in_s = LOOK_S
         if self._is_outdated:
             since = now - self._planned_at
-            if not self._plan.is_done and since < max(REPLAN_S, REPLAN_SHARE * self._planning_s):
+            is_used_up = self._plan.is_done and not self._waits
+            if not is_used_up and since < max(REPLAN_S, REPLAN_SHARE * self._planning_s):
                 return REPLAN_S
             served = [one for one in self.listeners.values() if one.device not in self._newcomers]
-            self._plan = make_plan(served, self._sent_at, self._cursor)
-            self._is_outdated = False
+            self._plan = make_plan(served, self._sent, self._cursor, now)
+            self._is_outdated = self._plan.is_partial
+            self._waits = self._is_outdated and self._plan.is_done
             self._planned_at = clock()
             self._planning_s = self._planned_at - now
         waiting = (self.listeners.get(device) for device in self._plan.single)

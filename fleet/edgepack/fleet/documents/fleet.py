@@ -15,7 +15,8 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         devices, online: Enrolled devices, and those that are connected.
         counters: Messages by what became of them.
         dropped: Messages that were dropped of the devices of which most were, by device.
-        sent_bytes: Chunk bytes the depot sent by `broadcast` and `repair`.
+        sent_bytes: Chunk bytes the depot sent: to all (`broadcast`), several chunks to all as one
+            (`coded`), to one device (`repair`).
         pace_bytes_per_s: What the depot sends a second, over the last seconds.
         warnings: What the controller that answers cannot do, one sentence each.
     """

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from edgepack.fleet.simulation.chunk_store import ChunkStore
+
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
     """A simulated device's connection to the broker.
@@ -11,8 +13,10 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         publish: Topic, payload, QoS and whether it is retained.
         subscribe, unsubscribe: A topic.
+        chunks: What devices have checked.
     """
 
     publish: Callable[[str, bytes, int, bool], None]
     subscribe: Callable[[str], None]
     unsubscribe: Callable[[str], None]
+    chunks: ChunkStore

@@ -20,6 +20,7 @@ from edgepack.errors import EdgepackError, TransferError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.simulation.behaviour import Change
+from edgepack.fleet.simulation.chunk_store import ChunkStore
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_device import SimulatedDevice
 
@@ -59,7 +60,9 @@ class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
 class _Connection:
     """A device's client, driven from outside."""
 
-    def __init__(self, config: AgentConfig, settings: SimulateSettings, seed: str) -> None:
+    def __init__(
+        self, config: AgentConfig, settings: SimulateSettings, seed: str, chunks: ChunkStore
+    ) -> None:
         if config.broker is None:
             raise TransferError("the fleet named no broker")
         broker = config.broker
@@ -80,6 +83,7 @@ class _Connection:
                 ),
                 subscribe=lambda topic: self._ignore(self.client.subscribe(topic, qos=1)),
                 unsubscribe=lambda topic: self._ignore(self.client.unsubscribe(topic)),
+                chunks=chunks,
             ),
             rng=random.Random(seed),
             fail_rate=settings.fail_rate,
@@ -143,8 +147,9 @@ def simulate(
         EdgepackError: The fleet refuses, or the broker cannot be reached at the start.
     """
     with tempfile.TemporaryDirectory(prefix="edgepack-simulate-") as folder:
+        chunks = ChunkStore(Path(folder))
         connections = [
-            _enrolled(client, settings, number, Path(folder))
+            _enrolled(client, settings, number, Path(folder), chunks)
             for number in range(1, settings.count + 1)
         ]
         until = time.monotonic() + for_s if for_s is not None else float("inf")
@@ -158,11 +163,11 @@ def simulate(
 
 
 def _enrolled(
-    client: FleetClient, settings: SimulateSettings, number: int, folder: Path
+    client: FleetClient, settings: SimulateSettings, number: int, folder: Path, chunks: ChunkStore
 ) -> _Connection:
     name = f"{settings.prefix}-{number}"
     enrolled = client.enroll(name, group=settings.group, folder=folder / name, replace=True)
-    return _Connection(read_config(enrolled.config), settings, f"{settings.seed}/{name}")
+    return _Connection(read_config(enrolled.config), settings, f"{settings.seed}/{name}", chunks)
 
 
 def _run(

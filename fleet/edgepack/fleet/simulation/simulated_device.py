@@ -13,6 +13,7 @@ from edgepack.fleet.simulation.behaviour import HARDWARE, PROVIDER, Change, Pret
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_model import SimulatedModel
 from edgepack.wire import topics
+from edgepack.wire.coded import read_coded
 from edgepack.wire.messages import (
     Desired,
     DeviceFacts,
@@ -59,6 +60,7 @@ class SimulatedDevice:
                 topics.desired(tenant, device): self._take_desired,
                 topics.broadcast(tenant, topics.FILE): self._take_chunk,
                 topics.repair(tenant, device, topics.FILE): self._take_chunk,
+                topics.coded(tenant, topics.FILE): self._take_coded,
             }
         )
         self._port = port
@@ -110,10 +112,18 @@ class SimulatedDevice:
             self._report_at = now + report_due_s(self.device, is_news=False)
 
     def _take_chunk(self, sha256: str, payload: bytes) -> None:
-        if self._loss and self._rng.random() < self._loss:
-            return
-        for model in tuple(self._models.values()):
-            model.received(sha256, payload)
+        if not self._is_lost():
+            for model in tuple(self._models.values()):
+                model.received(sha256, payload)
+
+    def _take_coded(self, sha256: str, payload: bytes) -> None:
+        if not self._is_lost():
+            coded = read_coded(payload)
+            for model in tuple(self._models.values()):
+                model.received_coded(sha256, coded)
+
+    def _is_lost(self) -> bool:
+        return bool(self._loss) and self._rng.random() < self._loss
 
     def _take_desired(self, _: str, payload: bytes) -> None:
         if not payload:

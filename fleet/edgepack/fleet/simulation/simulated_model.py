@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from edgepack.errors import EdgepackError
@@ -9,6 +10,7 @@ from edgepack.fleet.simulation.behaviour import Pretence
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_transfer import SimulatedTransfer
 from edgepack.wire import topics
+from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import (
     Active,
     BundleRef,
@@ -98,8 +100,15 @@ class SimulatedModel:
 
     def received(self, sha256: str, payload: bytes) -> None:
         """Takes a chunk that came, if it is one of this model's."""
+        self._take_from(partial(self._transfer.take, sha256, payload))
+
+    def received_coded(self, sha256: str, coded: CodedChunk) -> None:
+        """Takes several chunks that came as one, likewise."""
+        self._take_from(partial(self._transfer.take_coded, sha256, coded))
+
+    def _take_from(self, take: Callable[[], bool]) -> None:
         try:
-            is_complete = self._transfer.take(sha256, payload)
+            is_complete = take()
         except EdgepackError as error:
             self._become("REJECTED", error.problem)
             return

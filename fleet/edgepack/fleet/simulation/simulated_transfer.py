@@ -1,4 +1,4 @@
-"""How a simulated device gets a bundle: it asks for chunks and checks them, and keeps none.
+"""How a simulated device gets a bundle: it asks for chunks and checks them, and keeps none itself.
 
 The manifest and the signature come first and are checked whole; the manifest then says which
 chunks the first variant has, and each of those is checked against the signed index.
@@ -12,21 +12,32 @@ from functools import lru_cache
 
 from edgepack.agent.transfer.chunk_status import MissingChunks
 from edgepack.agent.transfer.need_scheduler import NeedScheduler
+from edgepack.agent.transfer.solving import Solved, solve
 from edgepack.bundle.chunks import chunk_digests, fixed_chunks
 from edgepack.bundle.manifest import GOLDEN_FILE, HOOKS_FOLDER, Manifest, decode_manifest
 from edgepack.errors import EdgepackError
+from edgepack.fleet.simulation.chunk_store import StoredFile
 from edgepack.fleet.simulation.port import Port
 from edgepack.wire import topics
+from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import FileRef, RunModel, encode
 
 
 class _Wanted:
     """A file on its way: which chunks lack, and how each is checked."""
 
-    def __init__(self, sha256: str, digests: tuple[bytes, ...], content: bytearray | None) -> None:
+    def __init__(
+        self,
+        sha256: str,
+        digests: tuple[bytes, ...] = (),
+        *,
+        content: bytearray | None = None,
+        stored: StoredFile | None = None,
+    ) -> None:
         self.sha256 = sha256
         self.digests = digests  # empty: no index yet, checked whole
         self.content = content
+        self.stored = stored
         self.missing: set[int] = set()
         self.count = 0
 
@@ -70,16 +81,15 @@ class SimulatedTransfer:
 
     def resume(self) -> None:
         """Goes on after the connection was opened anew."""
-        for sha256 in self._files:
-            self._port.subscribe(topics.broadcast(self._tenant, sha256))
+        for file in self._files.values():
+            self._listen(file)
         if self._scheduler is not None:
             self._scheduler.note_connected(self._clock())
 
     def drop(self) -> None:
         """Wants nothing any more."""
-        for sha256 in self._files:
-            self._port.unsubscribe(topics.broadcast(self._tenant, sha256))
-        self._files.clear()
+        for file in tuple(self._files.values()):
+            self._leave(file)
         self._scheduler = None
 
     def tick(self) -> None:
@@ -100,19 +110,39 @@ class SimulatedTransfer:
         if file is None or len(payload) <= 4:
             return False
         index, content = struct.unpack(">I", payload[:4])[0], payload[4:]
-        place, now = (sha256, index), self._clock()
+        place = (sha256, index)
         if index not in file.missing:
             if self._scheduler is not None and index < file.count:
-                self._scheduler.note_chunk(now, is_new=False, place=place)
+                self._scheduler.note_chunk(self._clock(), is_new=False, place=place)
             return False
         if file.content is not None:
             start = fixed_chunks(len(file.content))[index]
             file.content[start : start + len(content)] = content
         elif hashlib.sha256(content).digest() != file.digests[index]:
             return False
+        return self._note(file, index, content, place)
+
+    def take_coded(self, sha256: str, coded: CodedChunk) -> bool:
+        """Takes the one chunk that lacks of several that came as one; see `take`."""
+        file = self._files.get(sha256)
+        if file is None or file.stored is None:
+            return False
+        solved = solve(coded, sizes=file.stored.sizes, lacking=file.missing, read=file.stored.read)
+        place = (sha256, file.count + coded.number)
+        if isinstance(solved, Solved):
+            is_right = hashlib.sha256(solved.content).digest() == file.digests[solved.index]
+            return is_right and self._note(file, solved.index, solved.content, place)
+        if self._scheduler is not None and solved in ("duplicate", "unsolved"):
+            self._scheduler.note_chunk(self._clock(), is_new=False, place=place)
+        return False
+
+    def _note(self, file: _Wanted, index: int, content: bytes, place: tuple[str, int]) -> bool:
+        """Notes a chunk that is right; whether the bundle is complete with it."""
+        if file.stored is not None:
+            file.stored.put(index, content)
         file.missing.discard(index)
         if self._scheduler is not None:
-            self._scheduler.note_chunk(now, is_new=True, place=place)
+            self._scheduler.note_chunk(self._clock(), is_new=True, place=place)
         return not file.missing and self._finish(file)
 
     def _finish(self, file: _Wanted) -> bool:
@@ -123,8 +153,7 @@ class SimulatedTransfer:
                 return False
             if self._order is not None and file.sha256 == self._order.manifest.sha256:
                 self._manifest = self._read(bytes(file.content))
-        del self._files[file.sha256]
-        self._port.unsubscribe(topics.broadcast(self._tenant, file.sha256))
+        self._leave(file)
         if self._files:
             return False
         if self._manifest is not None:
@@ -152,25 +181,45 @@ class SimulatedTransfer:
         )
         for entry in (*manifest.variants[0].facts.files, *rest):
             digests = chunk_digests(entry.chunks)
-            self._want(_Wanted(entry.sha256, digests, None), len(digests))
+            if digests and entry.sha256 not in self._files:
+                stored = self._port.chunks.open(entry.sha256, entry.chunks.sizes)
+                self._want(_Wanted(entry.sha256, digests, stored=stored), len(digests))
         self._scheduler = NeedScheduler(self._clock(), self._rng)
 
     def _want_whole(self, ref: FileRef) -> None:
-        file = _Wanted(ref.sha256, (), bytearray(ref.size_bytes))
+        file = _Wanted(ref.sha256, content=bytearray(ref.size_bytes))
         self._want(file, len(fixed_chunks(ref.size_bytes)))
 
     def _want(self, file: _Wanted, count: int) -> None:
         file.count, file.missing = count, set(range(count))
         if count:
             self._files[file.sha256] = file
-            self._port.subscribe(topics.broadcast(self._tenant, file.sha256))
+            self._listen(file)
+
+    def _topics_of(self, file: _Wanted) -> tuple[str, ...]:
+        plain = topics.broadcast(self._tenant, file.sha256)
+        return (plain,) if file.stored is None else (plain, topics.coded(self._tenant, file.sha256))
+
+    def _listen(self, file: _Wanted) -> None:
+        for topic in self._topics_of(file):
+            self._port.subscribe(topic)
+
+    def _leave(self, file: _Wanted) -> None:
+        del self._files[file.sha256]
+        for topic in self._topics_of(file):
+            self._port.unsubscribe(topic)
+        if file.stored is not None:
+            self._port.chunks.close(file.sha256)
 
     def _need(self, scheduler: NeedScheduler) -> None:
         if self._order is None:
             return
         missing = tuple(
             MissingChunks(
-                sha256=file.sha256, chunk_count=file.count, chunks=tuple(sorted(file.missing))
+                sha256=file.sha256,
+                chunk_count=file.count,
+                chunks=tuple(sorted(file.missing)),
+                takes_coded=file.stored is not None,
             )
             for file in self._files.values()
         )
