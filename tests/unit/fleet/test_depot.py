@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from edgepack.fleet.depot.depot import Depot
+from edgepack.fleet.depot.depot import SMALL_TIMES, Depot
 from edgepack.fleet.releases.folder import Blob, ReleaseFolder, read_chunks
 from edgepack.wire import topics
 from edgepack.wire.messages import Need, NeedFile, encode
@@ -90,6 +91,23 @@ def test_a_need_that_makes_no_sense_is_counted_and_the_next_one_is_served(
     it.take("a", need(0), time.monotonic())
     assert sent.get(timeout=10)[0] == topics.repair("t", "a", SHA)
     assert sent.empty()
+
+
+def test_a_small_file_goes_out_several_times(tmp_path: Path) -> None:
+    sent: list[int] = []
+    releases = OneRelease(tmp_path)
+    releases._blobs[DIGEST][SHA] = replace(releases.blobs(DIGEST)[SHA], bounds=(0, 70, 100))
+
+    def send(_topic: str, payloads: Sequence[bytes]) -> bool:
+        sent.append(len(payloads))
+        return True
+
+    depot = Depot(tenant="t", releases=releases, send=send)
+    depot.take("a", need(0, 1, count=2), time.monotonic() - 60)
+    depot.turn()
+    depot.turn()
+    assert sent == [2 * SMALL_TIMES]
+    assert depot.sent_bytes["repair"] == 100 * SMALL_TIMES
 
 
 def test_without_a_connection_the_pass_is_broken_off_and_served_when_asked_again(
