@@ -19,8 +19,11 @@ GATHER_ONE_S, GATHER_SEVERAL_S, GATHER_MOST_S = 0.15, 0.5, 10.0
 with some jitter, and who comes too late costs another round."""
 LOOK_S = 3.0
 FORGET_S = 120.0
-REPLAN_S, REPLAN_SHARE = 0.1, 5.0
-"""A plan that is not used up is made anew at most so often, and at most for a sixth of the time."""
+REPLAN_S = 0.1
+"""A plan that is not used up is made anew at most so often."""
+SHARE = 20.0
+"""Planning, and going over all devices, take a twentieth of the time each at most: a wave of
+thousands speaks thousands of times."""
 
 
 class Stream:
@@ -43,6 +46,9 @@ class Stream:
         self._plan = EMPTY
         self._is_outdated = self._waits = False
         self._planned_at = self._planning_s = 0.0
+        self._is_heard = False
+        self._surveyed_at = self._surveying_s = 0.0
+        self._own_bytes = 0
         self._newcomers: set[str] = set()
         self._opens_at = self._gather_until = now
 
@@ -50,8 +56,7 @@ class Stream:
     def on_its_way_bytes(self) -> int:
         """What is on its way of it to all devices together, as far as is known."""
         by_all = (self.window.sent_bytes - self.window.acked_bytes) * len(self.listeners)
-        own = (one.own.sent_bytes - one.own.acked_bytes for one in self.listeners.values())
-        return by_all + sum(own)
+        return by_all + self._own_bytes
 
     def hear(
         self, device: str, need: Need, wanted: NeedFile, said_at: float, grace_s: float
@@ -71,15 +76,13 @@ class Stream:
         named = wanted.latest
         latest = None if named is None else (named, self._times_of(named))
         listener.hear(missing, self._sent.plain, said_at, until, latest)
-        self._is_outdated = True
-        self._acknowledge()
+        self._is_outdated = self._is_heard = True
 
     def drop(self, device: str) -> None:
         """A device lacks nothing of it any more."""
         self._newcomers.discard(device)
         if self.listeners.pop(device, None) is not None:
-            self._is_outdated = True
-            self._acknowledge()
+            self._is_outdated = self._is_heard = True
 
     def served_singly(self) -> tuple[Listener, ...]:
         """The devices for which there is something to send alone."""
@@ -125,6 +128,7 @@ class Stream:
         for index in indices:
             if listener is not None:
                 listener.note_sent(index, now, self.size_of(index))
+                self._own_bytes += self.size_of(index)
                 continue
             self._sent.plain[index] = at = self._log(self.size_of(index), now)
             self._all_sent_at[index].append(at)
@@ -178,18 +182,18 @@ class Stream:
         Returns:
             Seconds until there may be something to send, as far as time alone decides that.
         """
+        survey_in_s = self._survey(clock, silent_s)
         now = clock()
-        self._drop_silent(now, silent_s)
         opens_in_s = LOOK_S
         if self._newcomers and (opens_in_s := self._opens_at - now) <= 0:
             self._newcomers.clear()
             self._is_outdated = True
             opens_in_s = LOOK_S
         if self._is_outdated:
+            least_s = 0.0 if self._plan.is_done and not self._waits else REPLAN_S
             since = now - self._planned_at
-            is_used_up = self._plan.is_done and not self._waits
-            if not is_used_up and since < max(REPLAN_S, REPLAN_SHARE * self._planning_s):
-                return REPLAN_S
+            if since < (wait_s := max(least_s, SHARE * self._planning_s)):
+                return min(wait_s - since, survey_in_s)
             served = [one for one in self.listeners.values() if one.device not in self._newcomers]
             self._plan = make_plan(served, self._sent, self._cursor, now)
             self._is_outdated = self._plan.is_partial
@@ -198,12 +202,13 @@ class Stream:
             self._planning_s = self._planned_at - now
         waiting = (self.listeners.get(device) for device in self._plan.single)
         waits = (one.free_at - now for one in waiting if one is not None and one.free_at > now)
-        return min((opens_in_s, *waits))
+        return min((opens_in_s, survey_in_s, *waits))
 
     def break_off(self) -> None:
         """There is no connection: what was sent may be gone, and devices ask again."""
         self.listeners.clear()
         self._newcomers.clear()
+        self._own_bytes = 0
         self._plan = EMPTY
         self.window.give_up()
 
@@ -214,6 +219,26 @@ class Stream:
         wait_s = GATHER_SEVERAL_S if self.listeners else GATHER_ONE_S
         self._opens_at = min(now + wait_s, self._gather_until)
         self._newcomers.add(device)
+
+    def _survey(self, clock: Callable[[], float], silent_s: float) -> float:
+        """Goes over all devices: how far they are, who is silent, what is on its way to them.
+
+        Returns:
+            Seconds until that is worth while again.
+        """
+        now = clock()
+        due_at = self._surveyed_at + SHARE * self._surveying_s
+        if now < due_at:
+            return due_at - now if self._is_heard else LOOK_S
+        self._drop_silent(now, silent_s)
+        if self._is_heard:
+            self._is_heard = False
+            self._acknowledge()
+        own = (one.own.sent_bytes - one.own.acked_bytes for one in self.listeners.values())
+        self._own_bytes = sum(own)
+        self._surveyed_at = clock()
+        self._surveying_s = self._surveyed_at - now
+        return LOOK_S
 
     def _acknowledge(self) -> None:
         """The window goes on with the majority: a few that are slow hold nobody up."""
