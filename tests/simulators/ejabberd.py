@@ -90,6 +90,19 @@ class Node:
                 raise RuntimeError(f"ejabberd did not start: {self.said()}")
             time.sleep(0.05)
 
+    def await_started(self) -> None:
+        """Waits until all of it has started: one that joins another before that comes up broken."""
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                self.ask("status")
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
+
     def said(self) -> str:
         """What it logged."""
         logs = [path for path in sorted(self._folder.glob("*.log")) if path.is_file()]
@@ -139,8 +152,11 @@ class EjabberdPair:
                 node.begin()
             for node in self.nodes:
                 node.await_clients()
+            for node in self.nodes:
+                node.await_started()
             self.nodes[1].ask("join_cluster", self.nodes[0].name)
             self.nodes[1].await_clients()
+            self.nodes[1].await_started()
         except BaseException:
             self.stop()
             raise

@@ -33,6 +33,7 @@ class Cluster:
         )
         self.names = [DataFolder(self.data).controller(place) for place in range(CONTROLLERS)]
         self.pair = EjabberdPair(folder, settings)
+        self._is_used = False
 
     def access(self, name: str, url: str = "") -> BrokerAccess:
         """How a controller of that name, or the voice of all, gets in.
@@ -58,9 +59,11 @@ class Cluster:
         What an earlier fleet left on the nodes is forgotten.
         """
         shutil.copytree(self.data, data)
-        voice = DataFolder(self.data).voice()
-        for node in self.pair.nodes:
-            self._forget(voice, f"mqtts://127.0.0.1:{node.port}")
+        if self._is_used:
+            voice = DataFolder(self.data).voice()
+            for node in self.pair.nodes:
+                self._forget(voice, f"mqtts://127.0.0.1:{node.port}")
+        self._is_used = True
         return self.pair.url
 
     def _forget(self, voice: str, url: str) -> None:

@@ -171,9 +171,9 @@ kill -HUP {tls_broker.process.pid}
 """
     )
     program.chmod(0o755)
-    place.unlink()
+    written = place.stat().st_mtime_ns
     fleet = serve("--broker", tls_broker.url, "--on-revocation", str(program))
-    fleet.wait_until(place.is_file, "it runs at the start")
+    fleet.wait_until(lambda: place.stat().st_mtime_ns != written, "it runs at the start")
     one, other = tmp_path / "cam-1", tmp_path / "cam-2"
     for folder in (one, other):
         assert enroll(fleet, folder).returncode == 0

@@ -19,7 +19,7 @@ from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, decode, encode
-from tests.integration.fleet.cluster import Cluster
+from tests.integration.fleet.cluster import start_cluster
 from tests.integration.fleet.conftest import FleetProcess, Simulation, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.integration.fleet.together import Together, controllers
@@ -84,14 +84,16 @@ class Listener:
 
 
 @pytest.fixture(params=[MOSQUITTO, EJABBERD])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == MOSQUITTO:
         access = BrokerAccess(url=request.getfixturevalue("mosquitto").url)
-        return Place(kind=MOSQUITTO, access=access, listener="listener")
-    cluster: Cluster = request.getfixturevalue("ejabberd")
+        yield Place(kind=MOSQUITTO, access=access, listener="listener")
+        return
+    cluster = start_cluster(tmp_path / "nodes")
     cluster.adopt(tmp_path / "fleet")
     listener = cluster.names[-1]
-    return Place(kind=EJABBERD, access=cluster.access(listener), listener=listener)
+    yield Place(kind=EJABBERD, access=cluster.access(listener), listener=listener)
+    cluster.stop()
 
 
 @pytest.fixture

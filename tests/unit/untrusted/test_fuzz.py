@@ -39,6 +39,7 @@ NAMES = (
     "artifact of a registry",
     *("message desired", "message reported", "message need", "message telemetry"),
     *("message event", "bitmap of a need", "latency histogram", "chunk frame", "repair frame"),
+    *("coded frame", "coded chunk"),
     *("metadata 1.root.json", "metadata targets.json", "metadata releases.json"),
     *("metadata targets.json from a publisher", "metadata releases.json from a publisher"),
     *("metadata snapshot.json", "metadata timestamp.json", "metadata desired"),
