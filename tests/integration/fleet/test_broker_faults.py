@@ -119,3 +119,18 @@ def test_what_devices_measure_goes_to_the_others_while_a_controller_hangs(
     finally:
         client.disconnect()
         client.loop_stop()
+
+
+def test_a_leader_whose_connection_the_broker_ended_knows_it_and_opens_it_anew(
+    controllers: tuple[Heard, Heard],
+) -> None:
+    leads, other = (one.links for one in controllers)
+    leads.lead()
+    assert leads.can_publish
+    other.lead()  # the same client id: the broker tells the first one so, and ends its connection
+    wait_until(lambda: not leads.can_publish, "it knows")
+    leads.lead()
+    assert leads.can_publish
+    wait_until(lambda: not other.can_publish, "and so does the other one")
+    leads.follow()
+    other.follow()
