@@ -62,6 +62,7 @@ def _more(opened: socket.socket) -> bytes:
 
 
 def http_answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
-    """A whole answer of HTTP."""
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
+    """A whole answer of HTTP, which says that the server hangs up: nobody asks there once more."""
+    fixed = (f"Content-Length: {len(body)}", "Connection: close")
+    lines = [f"HTTP/1.1 {status}", *fixed, *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
