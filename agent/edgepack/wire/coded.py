@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
+from edgepack.bitmap import pack_bits, read_bits
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import TransferError
 
@@ -43,9 +44,7 @@ def pack_coded(number: int, contents: Mapping[int, bytes]) -> bytes:
         contents: By index, all within `WINDOW_CHUNKS`.
     """
     first, last = min(contents), max(contents)
-    flags = np.zeros(last - first + 1, bool)
-    flags[[index - first for index in contents]] = True
-    bitmap = np.packbits(flags, bitorder="little").tobytes()
+    bitmap = pack_bits([index - first for index in contents], last - first + 1)
     return _HEAD.pack(number, first, len(bitmap)) + bitmap + xor(contents.values())
 
 
@@ -64,13 +63,10 @@ def read_coded(payload: bytes) -> CodedChunk:
         raise TransferError("coded chunk without content")
     if len(content) > MAX_CHUNK_BYTES:
         raise TransferError("coded chunk too long")
-    flags = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
-    members = np.flatnonzero(flags)
+    members = tuple(first + index for index in read_bits(bitmap))
     if length * 8 > WINDOW_CHUNKS or not 2 <= len(members) <= MAX_MEMBERS:
         raise TransferError(f"coded chunk of {len(members)} chunks")
-    return CodedChunk(
-        number=number, members=tuple((members + first).tolist()), content=bytes(content)
-    )
+    return CodedChunk(number=number, members=members, content=bytes(content))
 
 
 def xor(contents: Iterable[bytes]) -> bytes:

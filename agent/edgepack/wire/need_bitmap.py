@@ -1,15 +1,14 @@
 """The bitmap in which a need says what chunks of a file are missing: packed and read here alone."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection
 
-import numpy as np
-
+from edgepack.bitmap import pack_bits, read_bits
 from edgepack.errors import TransferError
 from edgepack.wire.messages import NeedFile
 
 
-def pack_missing(sha256: str, chunks: Iterable[int], chunk_count: int) -> NeedFile:
+def pack_missing(sha256: str, chunks: Collection[int], chunk_count: int) -> NeedFile:
     """Says which chunks of a file are missing.
 
     Args:
@@ -17,10 +16,8 @@ def pack_missing(sha256: str, chunks: Iterable[int], chunk_count: int) -> NeedFi
         chunks: Indices of those that are missing.
         chunk_count: All that the file has.
     """
-    flags = np.zeros(chunk_count, bool)
-    flags[list(chunks)] = True
-    bitmap = np.packbits(flags, bitorder="little").tobytes()
-    return NeedFile(sha256=sha256, chunk_count=chunk_count, missing=zlib.compress(bitmap, 6))
+    missing = zlib.compress(pack_bits(chunks, chunk_count), 6)
+    return NeedFile(sha256=sha256, chunk_count=chunk_count, missing=missing)
 
 
 def read_missing(need: NeedFile, chunk_count: int) -> tuple[int, ...]:
@@ -28,10 +25,7 @@ def read_missing(need: NeedFile, chunk_count: int) -> tuple[int, ...]:
 
     Args and errors are those of `read_bitmap`.
     """
-    packed = np.frombuffer(read_bitmap(need, chunk_count), np.uint8)
-    return tuple(
-        np.flatnonzero(np.unpackbits(packed, count=chunk_count, bitorder="little")).tolist()
-    )
+    return tuple(read_bits(read_bitmap(need, chunk_count), chunk_count))
 
 
 def read_bitmap(need: NeedFile, chunk_count: int) -> bytes:

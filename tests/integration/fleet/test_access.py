@@ -19,8 +19,8 @@ from edgepack.fleet import FleetClient
 from edgepack.fleet.client.connection import CA_VARIABLE
 from edgepack.fleet.dashboard.routes import dashboard_routes
 from edgepack.fleet.documents.rollouts import Selector
-from edgepack.fleet.server.serve import ServeSettings
 from edgepack.fleet.server.serve import serve as run
+from edgepack.fleet.server.settings import ServeSettings
 from tests.integration.fleet.conftest import FleetProcess, edgepack
 from tests.integration.fleet.dashboard import Visitor
 

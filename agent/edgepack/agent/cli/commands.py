@@ -50,6 +50,11 @@ _config_option = click.option(
     show_envvar=True,
     help="The agent's settings.",
 )
+_state_dir_option = click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The agent's state folder, instead of settings.",
+)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -206,11 +211,7 @@ def remove(name: str, config_path: Path, as_json: bool) -> None:
 
 @cli.command()
 @_config_option
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The agent's state folder, instead of settings.",
-)
+@_state_dir_option
 @_json_option
 def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
     """Show each model: what serves, and where its latest update is.
@@ -225,11 +226,7 @@ def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
 @cli.command()
 @click.argument("name")
 @_config_option
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The agent's state folder, instead of settings.",
-)
+@_state_dir_option
 @click.option(
     "-o",
     "--output",

@@ -19,6 +19,7 @@ import msgspec
 from edgepack.agent.state.slots import Slots, StoredChunk
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content, MissingChunks
 from edgepack.agent.transfer.solving import Solved, solve
+from edgepack.bitmap import pack_bits, read_bits
 from edgepack.bundle.archive import is_executable
 from edgepack.bundle.chunks import chunk_digests, offsets
 from edgepack.bundle.deltas import DELTA_FOLDER
@@ -181,7 +182,7 @@ class Download:
                 continue
             noted = held.get(entry.sha256)
             if noted is not None and not check:
-                self._lacking[file] -= _read_bitmap(noted, len(self._digests[file]))
+                self._lacking[file] -= _noted(noted, len(self._digests[file]))
                 continue
             lacking = set()
             for index in range(len(self._digests[file])):
@@ -317,7 +318,7 @@ class Download:
         self._slots.write_held(
             self._digest,
             {
-                entry.sha256: _write_bitmap(self._lacking[file], len(self._digests[file]))
+                entry.sha256: pack_bits(self._held(file), len(self._digests[file]))
                 for file, entry in enumerate(self._files)
             },
         )
@@ -346,6 +347,9 @@ class Download:
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
+
+    def _held(self, file: int) -> set[int]:
+        return set(range(len(self._digests[file]))) - self._lacking[file]
 
     def _path(self, entry: FileEntry) -> Path:
         return self._slots.folder(self._digest) / entry.path
@@ -381,16 +385,6 @@ def _write_at(descriptor: int, content: Content, start: int) -> None:
         start += count
 
 
-def _write_bitmap(lacking: set[int], count: int) -> bytes:
-    """Bit i is set when chunk i is there."""
-    bitmap = bytearray((count + 7) // 8)
-    for index in range(count):
-        if index not in lacking:
-            bitmap[index // 8] |= 1 << (index % 8)
-    return bytes(bitmap)
-
-
-def _read_bitmap(bitmap: bytes, count: int) -> set[int]:
-    if len(bitmap) != (count + 7) // 8:
-        return set()
-    return {index for index in range(count) if bitmap[index // 8] >> (index % 8) & 1}
+def _noted(bitmap: bytes, count: int) -> set[int]:
+    """The chunks that a note says are there; none where it counts others."""
+    return set(read_bits(bitmap, count)) if len(bitmap) == (count + 7) // 8 else set()

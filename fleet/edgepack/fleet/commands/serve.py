@@ -164,8 +164,8 @@ def serve(
     from edgepack.fleet.broker.embedded import LIMITS
     from edgepack.fleet.dashboard.routes import dashboard_routes
     from edgepack.fleet.server.listening import is_loopback
-    from edgepack.fleet.server.serve import ServeSettings
     from edgepack.fleet.server.serve import serve as run
+    from edgepack.fleet.server.settings import ServeSettings
 
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter())

@@ -1,0 +1,60 @@
+"""How a fleet is served."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from edgepack.bandwidth import UNLIMITED, Bandwidth
+from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS
+
+
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to serve.
+
+    Attributes:
+        data: The fleet's folder.
+        cache: Where the files of releases lie; None is the fleet's folder.
+        database: See `open_store`; "" means SQLite in the folder.
+        broker: URL of a broker; "" means the embedded one.
+        broker_proxy: URL of an HTTP proxy that leads to it.
+        broker_ca: PEM of who signed its certificate; None is the fleet's own authority.
+        broker_port: Port of the embedded one.
+        broker_user, broker_password: For brokers with passwords.
+        host, port: Where the API listens.
+        tls_cert, tls_key: PEM files of its certificate and key; None for plain HTTP.
+        tenant: Whose devices.
+        trust: Files of public keys to trust from now on.
+        auto_enroll: Takes in any device that reports; embedded broker only.
+        certificate_days: How long the certificates last that devices get.
+        lease_s: Of several controllers on a PostgreSQL another one leads so long after the leader
+            died.
+        bandwidth: What the depot may send a second.
+        on_revocation: Program that tells the broker of revoked certificates; None for none.
+        device_sources: URLs of what has bundles beside the broker: devices that are enrolled from
+            now on ask there first.
+        oidc: TOML file about the OpenID Connect provider that people log in at; None for none.
+    """
+
+    data: Path
+    cache: Path | None = None
+    database: str = ""
+    broker: str = ""
+    broker_proxy: str = ""
+    broker_ca: Path | None = None
+    broker_port: int = 1883
+    broker_user: str = ""
+    broker_password: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8600
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tenant: str = "default"
+    trust: Sequence[Path] = ()
+    auto_enroll: bool = False
+    lease_s: float = 5.0
+    certificate_days: int = CERTIFICATE_DAYS
+    bandwidth: Bandwidth = UNLIMITED
+    on_revocation: Path | None = None
+    device_sources: tuple[str, ...] = ()
+    oidc: Path | None = None
