@@ -16,6 +16,9 @@ OPENVINO_READY := $(OPENVINO_VENV)/.ready
 OLDEST_READY := $(OLDEST_VENV)/.ready
 RELEASE_READY := $(RELEASE_VENV)/.ready
 INPUTS := pyproject.toml constraints.txt
+# Variables, since commas would part the arguments of `$(or …)`.
+FLEET_DEVICES := 100,1000,5000,10000
+TRANSFER_DEVICES := 1,10,50,200,1000
 
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
@@ -69,7 +72,7 @@ bench-unseen: $(READY)
 
 # Simulated devices on a real mosquitto, which must be installed. DEVICES=5000,10000 names other numbers.
 bench-fleet: $(READY)
-	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),"100,1000,5000,10000") --alone "1000,100000,1000000" \
+	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),$(FLEET_DEVICES)) --alone "1000,100000,1000000" \
 		--output docs/benchmarks/fleet/fleet.json --page docs/benchmarks/fleet/README.md
 
 # What updates cost on the wire, in other forms too: some minutes.
@@ -80,7 +83,7 @@ bench-deltas: $(READY)
 # A real agent beside a paho loop and nginx, then simulated devices; mosquitto and nginx must be installed.
 # DEVICES=1,10 names other numbers.
 bench-transfer: $(READY)
-	$(BIN)/python -m benchmarks.transfer --devices $(or $(DEVICES),"1,10,50,200,1000") \
+	$(BIN)/python -m benchmarks.transfer --devices $(or $(DEVICES),$(TRANSFER_DEVICES)) \
 		--output docs/benchmarks/transfer/transfer.json --page docs/benchmarks/transfer/README.md
 
 # The public conformance suite of TUF against the judge that agents have; it needs Debian's faketime.
