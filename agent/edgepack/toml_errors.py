@@ -18,6 +18,7 @@ _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", r
 _EXPECTED = re.compile(r"^Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
 _TAG = re.compile(r"^Invalid value '.*'$")
+_BOUND = re.compile(r"^Expected `\w+` (?P<bound>(?:of length )?[<>]=? \S+)$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]+)`$")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
@@ -75,14 +76,19 @@ def describe_type_error(
             problem=f"{place or 'the file'} lacks '{missing['field']}'",
             remedy=_where_to_take(missing["field"], kind, root),
         )
-    if allowed := _literals(kind):
-        return TypeProblem(
-            place=place, problem=f"{place} is {value!r}; allowed are: {', '.join(allowed)}"
-        )
+    allowed = _literals(kind)
     if _TAG.match(what):
         _, _, union = _look_up(path.rpartition(".")[0], settings, root)
-        tags = ", ".join(_tags(union))
-        return TypeProblem(place=place, problem=f"{place} is {value!r}; allowed are: {tags}")
+        allowed = _tags(union)
+    if allowed:
+        near = difflib.get_close_matches(str(value), allowed, n=1)
+        return TypeProblem(
+            place=place,
+            problem=f"{place} is {value!r}; allowed are: {', '.join(allowed)}",
+            remedy=near[0] if near else None,
+        )
+    if beyond := _BOUND.match(what):
+        return TypeProblem(place=place, problem=f"{place} must be {beyond['bound']}")
     if expected := _EXPECTED.match(what):
         wanted = dict.fromkeys(expected["wanted"].split(" | "))
         wanted.pop("null", None)  # which TOML does not have

@@ -6,8 +6,6 @@ Nothing here knows a provider by name; what a target can do is said by its own s
 import re
 from collections.abc import Iterator
 
-import msgspec
-
 from edgepack.errors import ProfileError
 from edgepack.packager.profiles.calibration_methods import POWER_OF_TWO_METHODS, is_known_method
 from edgepack.packager.profiles.optimization_checks import Contradiction, check_optimization
@@ -16,7 +14,6 @@ from edgepack.packager.profiles.pass_settings import (
     WIDE_TYPES,
     Clean,
     FixShapes,
-    Float16,
     Lowering,
     Quantize,
     QuantizeWeights,
@@ -25,7 +22,6 @@ from edgepack.packager.profiles.schema import Profile
 
 _FIRST_OPSET_WITH_16_BIT = 21
 _FIRST_OPSET_WITH_PER_CHANNEL = 13
-_LARGEST_FLOAT16 = 65504.0
 
 
 def check_consistency(profile: Profile, source: str) -> None:
@@ -43,7 +39,6 @@ def check_consistency(profile: Profile, source: str) -> None:
         *_check_passes(profile),
         *check_optimization(profile),
         *_check_limits(profile),
-        *_check_gates(profile),
     ):
         raise ProfileError(
             f"profile '{profile.name}' contradicts itself: {found.problem}",
@@ -70,17 +65,11 @@ def _check_name(profile: Profile) -> Iterator[Contradiction]:
 
 
 def _check_passes(profile: Profile) -> Iterator[Contradiction]:
-    names = [type(entry) for entry in profile.passes]
-    for kind in set(names):
-        if names.count(kind) > 1:
-            yield Contradiction(
-                "pass", f"the pass {kind.__name__} stands there twice", "keep one of them"
-            )
     lowerings = [entry for entry in profile.passes if isinstance(entry, Lowering)]
     if not lowerings:
         return
     tags = [str(type(entry).__struct_config__.tag) for entry in lowerings]
-    if len(set(tags)) > 1:
+    if len(tags) > 1:
         yield Contradiction(
             "pass", f"{' and '.join(tags)} both lower the precision", "keep one of them"
         )
@@ -95,21 +84,10 @@ def _check_passes(profile: Profile) -> Iterator[Contradiction]:
             f"the provider quantizes by itself, and the recipe has a {tag} pass too",
             "remove one of them",
         )
-    if not 0.0 <= lowering.max_float_share <= 1.0:
-        yield Contradiction(
-            f"pass[{tag}].max_float_share",
-            "a share lies between 0 and 1",
-            "max_float_share = 0.5",
-        )
-    match lowering:
-        case Quantize():
-            yield from _check_quantize(lowering, _opset(profile))
-        case QuantizeWeights():
-            yield from _check_weights(lowering)
-        case Float16():
-            yield from _check_float16(lowering)
-        case _:
-            pass
+    if isinstance(lowering, Quantize):
+        yield from _check_quantize(lowering, _opset(profile))
+    if isinstance(lowering, QuantizeWeights):
+        yield from _check_weights(lowering)
 
 
 def _check_weights(weights: QuantizeWeights) -> Iterator[Contradiction]:
@@ -121,15 +99,6 @@ def _check_weights(weights: QuantizeWeights) -> Iterator[Contradiction]:
             f"{place}.methods",
             "hqq moves zero points, and symmetric weights have none to move",
             "symmetric = false, or methods without hqq",
-        )
-
-
-def _check_float16(float16: Float16) -> Iterator[Contradiction]:
-    if not 0.0 < float16.activation_max <= _LARGEST_FLOAT16:
-        yield Contradiction(
-            "pass[float16].activation_max",
-            f"16-bit floats end at {_LARGEST_FLOAT16:.0f}",
-            "activation_max = 32768.0",
         )
 
 
@@ -195,10 +164,6 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
                 f"'{method}' is for power-of-two scales",
                 f"{POWER_OF_TWO_METHODS[method]}, which is the same for any scale",
             )
-    if not 0.0 <= quantize.smooth_alpha <= 1.0:
-        yield Contradiction(
-            f"{place}.smooth_alpha", "a share lies between 0 and 1", "smooth_alpha = 0.5"
-        )
     if not quantize.ranges:
         yield Contradiction(f"{place}.ranges", "no calibration method is named", "minmax")
 
@@ -258,17 +223,6 @@ def _check_limits(profile: Profile) -> Iterator[Contradiction]:
             "compiling ahead of time needs a chip to compile for",
             "name soc_model or htp_arch",
         )
-
-
-def _check_gates(profile: Profile) -> Iterator[Contradiction]:
-    shares = {"gates.placement_min": profile.gates.placement_min} | {
-        f"gates.accuracy.{name}": share
-        for name, share in msgspec.structs.asdict(profile.gates.accuracy).items()
-        if isinstance(share, float) and not name.endswith("_db_min")
-    }
-    for place, share in shares.items():
-        if not 0.0 <= share <= 1.0:
-            yield Contradiction(place, f"{share} is outside 0…1", "a share, e.g. 0.98")
 
 
 def _opset(profile: Profile) -> int:

@@ -3,9 +3,11 @@
 The lists of settings here are the reference: `docs/reference/passes.md` tells what they are for.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from edgepack.packager.profiles.section import Section
+import msgspec
+
+from edgepack.packager.profiles.section import Section, Share
 
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 WeightType = Literal["uint8", "int8"]
@@ -24,6 +26,9 @@ WorkaroundOp = Literal[
 SeenOn = Literal["simulator", "chip"]
 WIDE_TYPES = ("uint16", "int16")
 """Types of activations that have 16 bits."""
+
+LARGEST_FLOAT16 = 65504.0
+"""Where 16-bit floats end."""
 
 
 class Clean(Section, frozen=True, kw_only=True, tag_field="name", tag="clean"):
@@ -173,7 +178,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     fixed_scales: bool = False
     ranges: tuple[str, ...] = ("minmax",)
     prepare: tuple[Literal["smooth", "cross-layer"], ...] = ()
-    smooth_alpha: float = 0.5
+    smooth_alpha: Share = 0.5
     bias_correction: Literal["off", "try"] = "off"
     weight_rounding: Literal["nearest", "gptq"] = "nearest"
     backend: Literal["edgepack", "quark"] = "edgepack"
@@ -182,7 +187,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     min_real_range: float = 1e-4
     qdq_domain: Literal["auto", "onnx", "microsoft"] = "auto"
     bias: Literal["int32", "float"] = "int32"
-    max_float_share: float = 0.5
+    max_float_share: Share = 0.5
 
     @property
     def precision(self) -> str:
@@ -216,8 +221,8 @@ class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16
     """
 
     exclude_ops: tuple[str, ...] = ()
-    activation_max: float = 32768.0
-    max_float_share: float = 0.5
+    activation_max: Annotated[float, msgspec.Meta(gt=0.0, le=LARGEST_FLOAT16)] = 32768.0
+    max_float_share: Share = 0.5
 
     @property
     def takes(self) -> str:
@@ -241,7 +246,7 @@ class QuantizeDynamic(Section, frozen=True, kw_only=True, tag_field="name", tag=
     weights: WeightType = "uint8"
     per_channel: bool = True
     reduce_range: bool = False
-    max_float_share: float = 0.5
+    max_float_share: Share = 0.5
 
     @property
     def takes(self) -> str:
@@ -274,7 +279,7 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
     symmetric: bool = False
     embeddings: bool = True
     accuracy_level: Literal[0, 1, 2, 3, 4] = 0
-    max_float_share: float = 0.5
+    max_float_share: Share = 0.5
 
     @property
     def takes(self) -> str:

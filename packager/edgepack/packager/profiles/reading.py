@@ -3,9 +3,8 @@
 1. Read the file and, through `extends`, its ancestors; a cycle is an error.
 2. Merge: a child's keys win; a `[[pass]]` of the same name changes that pass's settings, a new
    one is added at the end.
-3. Refuse unknown keys by name, with what is allowed there.
-4. Type-check everything.
-5. Refuse settings that contradict each other (`checks`).
+3. Refuse unknown keys by name, with what is allowed there, and values of a wrong type.
+4. Refuse settings that contradict each other (`checks`).
 """
 
 import difflib
@@ -16,22 +15,18 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from edgepack.errors import ProfileError
 from edgepack.packager.profiles.checks import check_consistency
-from edgepack.packager.profiles.pass_settings import Pass
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.schema import Profile, ProfileSections
 from edgepack.toml_errors import describe_type_error
 
 _SHIPPED = "edgepack.profiles"
 _PRECISION_OF_TYPES = re.compile(r"^a\d+w\d+$")
-_PASS_TYPES: dict[str, type[msgspec.Struct]] = {
-    str(kind.__struct_config__.tag): kind for kind in get_args(Pass)
-}
 
 
 def list_profiles() -> tuple[str, ...]:
@@ -78,19 +73,18 @@ def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
     source, merged = _read_family(name_or_path, ())
     settings = _merge(merged, dict(changes))
     settings.get("profile", {}).pop("extends", None)
-    _refuse_unknown(settings, Profile, "", source)
     try:
-        profile = msgspec.convert(settings, Profile)
+        read = msgspec.convert(settings, ProfileSections)
     except msgspec.ValidationError as error:
-        found = describe_type_error(error, settings, Profile)
+        found = describe_type_error(error, settings, ProfileSections)
         raise ProfileError(
             found.problem,
             found_in=f"{source}, {found.place}" if found.place else source,
             remedy=found.remedy,
         ) from error
-    profile = _with_its_precision(profile)
+    profile = _with_its_precision(Profile(**asdict(read), source=source))
     check_consistency(profile, source)
-    return with_digest(replace(profile, source=source))
+    return with_digest(profile)
 
 
 def with_digest(profile: Profile) -> Profile:
@@ -223,51 +217,6 @@ def _merge_passes(parent: list[Any], child: list[Any]) -> list[Any]:
         else:
             merged.append(entry)
     return merged
-
-
-def _refuse_unknown(settings: object, kind: object, where: str, source: str) -> None:
-    if not (isinstance(settings, dict) and isinstance(kind, type)):
-        return
-    if not issubclass(kind, msgspec.Struct):
-        return
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
-    if kind is Profile:
-        del fields["sha256"], fields["source"]
-    tag_field = kind.__struct_config__.tag_field
-    for key, value in settings.items():
-        place = f"{where}.{key}" if where else str(key)
-        if key not in fields and key != tag_field:
-            _raise_unknown(place, key, sorted(fields), source)
-        elif key == "pass":
-            for index, entry in enumerate(value if isinstance(value, list) else ()):
-                entry_kind = _pass_type(entry, f"pass[{index}]", source)
-                _refuse_unknown(entry, entry_kind, f"pass[{entry['name']}]", source)
-        else:
-            _refuse_unknown(value, fields.get(key), place, source)
-
-
-def _pass_type(entry: object, place: str, source: str) -> type[msgspec.Struct]:
-    name = entry.get("name") if isinstance(entry, dict) else None
-    if not isinstance(name, str):
-        raise ProfileError(
-            "a pass has no name", found_in=f"{source}, {place}", remedy='name = "quantize"'
-        )
-    if name not in _PASS_TYPES:
-        _raise_unknown(f"pass[{name}].name", name, sorted(_PASS_TYPES), source, what="pass")
-    return _PASS_TYPES[name]
-
-
-def _raise_unknown(
-    place: str, key: str, allowed: list[str], source: str, *, what: str = "key"
-) -> None:
-    near = difflib.get_close_matches(key, allowed, n=1)
-    raise ProfileError(
-        f"a profile has the unknown {what} '{key}'; allowed here: {', '.join(allowed)}",
-        found_in=f"{source}, {place}",
-        remedy=f"{near[0]}"
-        if near
-        else "remove it; edgepack profiles show NAME --json prints them all",
-    )
 
 
 def describe_passes(profile: Profile) -> Iterator[str]:

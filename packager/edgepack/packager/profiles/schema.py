@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from edgepack.packager.profiles.pass_settings import Lowering, Pass, Quantize
-from edgepack.packager.profiles.section import Section
+from edgepack.packager.profiles.section import Section, Share
 
 Preference = Literal["speed", "size", "balanced", "device"]
 
@@ -130,20 +130,20 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
     metric: Literal[
         "auto", "top1_agreement", "explained_variance", "neighbourhood", "cosine", "sqnr_db"
     ] = "auto"
-    top1_agreement_min: float = 0.98
-    sequence_agreement_min: float = 0.985
-    explained_variance_min: float = 0.98
-    detection_f1_min: float = 0.99
-    token_agreement_min: float = 0.99
-    string_agreement_min: float = 0.99
-    neighbourhood_min: float = 0.98
-    mean_iou_min: float = 0.99
-    relative_accuracy_min: float = 0.99
+    top1_agreement_min: Share = 0.98
+    sequence_agreement_min: Share = 0.985
+    explained_variance_min: Share = 0.98
+    detection_f1_min: Share = 0.99
+    token_agreement_min: Share = 0.99
+    string_agreement_min: Share = 0.99
+    neighbourhood_min: Share = 0.98
+    mean_iou_min: Share = 0.99
+    relative_accuracy_min: Share = 0.99
     psnr_db_min: float = 43.0
     si_sdr_db_min: float = 30.0
-    cosine_min: float = 0.99
+    cosine_min: Share = 0.99
     sqnr_db_min: float = 20.0
-    user_metric_kept_min: float = 0.99
+    user_metric_kept_min: Share = 0.99
 
 
 class Gates(Section, frozen=True, kw_only=True):
@@ -169,7 +169,7 @@ class Gates(Section, frozen=True, kw_only=True):
     """
 
     accuracy: AccuracyGate = AccuracyGate()
-    placement_min: float = 0.0
+    placement_min: Share = 0.0
     float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
     prefer: Preference = "balanced"
     size_ratio_max: float = 0.0
@@ -177,14 +177,12 @@ class Gates(Section, frozen=True, kw_only=True):
     known_wrong_ops: tuple[str, ...] = ()
 
 
-class Profile(Section, frozen=True, kw_only=True):
-    """A resolved profile: inheritance applied, every key checked.
+class ProfileSections(Section, frozen=True, kw_only=True):
+    """What a profile's file may have.
 
     Attributes:
         about: `[profile]`; `passes`: the `[[pass]]` entries in order; the others like their
             sections.
-        sha256: Digest of the resolved settings (not of the file's bytes).
-        source: The file it was read from, for messages; not part of the digest.
     """
 
     about: About = msgspec.field(name="profile")
@@ -194,6 +192,16 @@ class Profile(Section, frozen=True, kw_only=True):
     passes: tuple[Pass, ...] = msgspec.field(name="pass", default=())
     compile: Compile = Compile()
     gates: Gates = Gates()
+
+
+class Profile(ProfileSections, frozen=True, kw_only=True):
+    """A resolved profile: inheritance applied, every key checked.
+
+    Attributes:
+        sha256: Digest of the resolved settings (not of the file's bytes).
+        source: The file it was read from, for messages; not part of the digest.
+    """
+
     sha256: str = ""
     source: str = ""
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from edgepack.packager.profiles.pass_settings import LARGEST_FLOAT16
 from edgepack.packager.tensors.arrays import Singles
 
-LARGEST = 65504.0
 LEAST_NORMAL = 2.0**-14
 """Below this, 16-bit floats lose a digit with every halving."""
 
@@ -28,7 +28,7 @@ def constant_fits(values: Singles) -> bool:
     finite = np.abs(values[np.isfinite(values)])
     if not finite.size or not finite.any():
         return True
-    if finite.max() > LARGEST:
+    if finite.max() > LARGEST_FLOAT16:
         return False
     if finite.size > 1:
         return bool(finite.max() >= LEAST_NORMAL)
