@@ -1,7 +1,7 @@
 """Names as a file wants them, and as people read them."""
 
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -22,6 +22,11 @@ def short_provider(provider: str, device: str) -> str:
     """A provider and its device kind in a word or two."""
     name = provider.removesuffix("ExecutionProvider")
     return name if name.lower() == device else f"{name} {device}"
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """The first of some names, and a sign where there are more."""
+    return ", ".join(names[:most]) + (" …" if len(names) > most else "")
 
 
 def unknown_name(

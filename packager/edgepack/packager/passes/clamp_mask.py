@@ -43,7 +43,7 @@ def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext
     found = _mask_constants(model.graph, settings.threshold)
     if not found:
         return PassResult(model=model)
-    samples = context.samples.pick(range(min(_SAMPLES, context.samples.count)))
+    samples = context.samples.first(_SAMPLES)
     folder = context.work_dir / "clamp_mask"
     folder.mkdir(parents=True, exist_ok=True)
     expected = ModelRunner(model, folder / "before.onnx").run_all(samples)

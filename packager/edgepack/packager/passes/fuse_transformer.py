@@ -18,6 +18,7 @@ from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_fast_gelu, fuse_gelu
 from edgepack.packager.passes.layer_norm import fuse_layer_norm
 from edgepack.packager.profiles.pass_settings import FuseTransformer
+from edgepack.packager.wording import some_of
 
 _NAMED = 5
 """So many nodes that stayed are named in the note."""
@@ -84,7 +85,7 @@ def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto
     left = _attentions(fused.graph) if "Attention" in wanted else []
     stays = (
         f"; of {len(left)} attentions it does not know the chain, and they stay as exported: "
-        f"{', '.join(left[:_NAMED])}{' …' if len(left) > _NAMED else ''}"
+        f"{some_of(left, _NAMED)}"
         if left
         else ""
     )

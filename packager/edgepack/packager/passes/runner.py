@@ -128,8 +128,7 @@ class _Look:
     """
 
     def __init__(self, source: onnx.ModelProto, context: PassContext) -> None:
-        few = range(min(_CHECK_SAMPLES, context.samples.count))
-        self._samples = context.samples.pick(few)
+        self._samples = context.samples.first(_CHECK_SAMPLES)
         self._folder = context.work_dir / "passes"
         self._folder.mkdir(parents=True, exist_ok=True)
         # Else integers may saturate in kernels.

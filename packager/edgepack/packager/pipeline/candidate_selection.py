@@ -40,6 +40,7 @@ from edgepack.packager.search.search import search
 from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.source.watched_outputs import postprocessing_names
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.wording import some_of
 from edgepack.text import counted
 
 _MOST_NAMED = 5
@@ -260,7 +261,7 @@ class CandidateSelector:
         return (
             "Quantized, and multiplied as floats all the same, since ONNX Runtime has no integer "
             f"form of them as they stand: {counted(len(names), 'node')}: "
-            f"{', '.join(names[:_MOST_NAMED])}{' …' if len(names) > _MOST_NAMED else ''}.",
+            f"{some_of(names, _MOST_NAMED)}.",
         )
 
 

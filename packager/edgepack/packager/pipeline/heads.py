@@ -54,8 +54,7 @@ def find_what_tells(
     untold = untold_outputs(source) if samples.decoder is None else ()
     if source.head is None and not untold:
         return Findings()
-    places = dict.fromkeys(samples.count * n // LOOKED_AT for n in range(LOOKED_AT))
-    feeds = [samples.read(index) for index in places]
+    feeds = list(samples.spread(LOOKED_AT))
     expected = [float_run(entry) for entry in feeds]
     others = find_meanings(untold, feeds, expected)
     if source.head is None:

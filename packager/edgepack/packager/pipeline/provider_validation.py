@@ -112,7 +112,7 @@ class ProviderValidation:
         return ProviderRun(trial=first, distances=self._distances(first, profile), refusal=refusal)
 
     def _distances(self, trial: Trial, profile: Profile) -> Sequence[OutputDistance]:
-        ran = self.tried.pick(range(len(trial.outputs)))
+        ran = self.tried.first(len(trial.outputs))
         expected = [self.float_source(feeds) for feeds in ran]
         reference = Reference(expected, profile.gates.accuracy, ran.meanings)
         return reference.distances(trial.outputs)
@@ -130,7 +130,7 @@ class ProviderValidation:
         try:
             try_model(
                 model,
-                self.tried.pick(range(1)),
+                self.tried.first(1),
                 profile_settings(evaluator.profile),
                 timeout_s=timeout_s,
                 command=_child(evaluator.venue),

@@ -54,8 +54,7 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
         groups = [
             list(group) for group in np.array_split(self.names, min(len(self.names), _MOST_MODELS))
         ]
-        count = min(samples.count, _MOST_SAMPLES, max(1, _MOST_RUNS // len(groups)))
-        chosen = samples.pick(range(count))
+        chosen = samples.first(min(_MOST_SAMPLES, max(1, _MOST_RUNS // len(groups))))
 
         def outputs(model: onnx.ModelProto) -> list[Outputs]:
             save_model(model, path)

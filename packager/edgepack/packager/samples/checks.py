@@ -123,11 +123,7 @@ def _with_batch_axis(array: Tensor, spec: TensorSpec, where: str) -> Tensor:
     has_batch = bool(spec.shape) and (spec.shape[0] == 1 or isinstance(spec.shape[0], str))
     if has_batch and array.ndim == len(spec.shape) - 1:
         array = array[None]
-    fits = array.ndim == len(spec.shape) and all(
-        size == want or isinstance(want, str)
-        for size, want in zip(array.shape, spec.shape, strict=True)
-    )
-    if fits:
+    if spec.takes(array.shape):
         return array
     found = ",".join(map(str, array.shape))
     without = f", or without the first axis [{_shape(spec, 1)}]" if has_batch else ""
@@ -148,11 +144,7 @@ def _shape_remedy(found: tuple[int, ...], spec: TensorSpec) -> str:
             ((0, 3, 1, 2), "NHWC and not NCHW"),
             ((0, 2, 3, 1), "NCHW, not NHWC"),
         ):
-            moved = (found[axis] for axis in order)
-            if all(
-                size == want or isinstance(want, str)
-                for size, want in zip(moved, spec.shape, strict=True)
-            ):
+            if spec.takes([found[axis] for axis in order]):
                 return f"it looks like {layouts}: save array.transpose{order}"
     if len(found) == len(spec.shape) and found[1:] == spec.shape[1:]:
         if isinstance(spec.shape[0], int) and spec.shape[0] > 1:

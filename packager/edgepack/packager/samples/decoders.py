@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
@@ -29,6 +28,7 @@ from edgepack.packager.samples.rereading import (
 )
 from edgepack.packager.samples.token_steps import next_feeds, next_scores, without_padding_behind
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.reference import open_as_given
 from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.decoders import Cache, Decoder, Rule
 from edgepack.packager.tensors.sequence import Feeds, State
@@ -92,12 +92,7 @@ def follow_tokens(
     tables = sizes_of_tables(source)
     if not pairs.states and not declared and not find_rereading(source, tables):
         return opened
-    session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
-    constants = {entry.name: entry.value for entry in source.fixed}
-
-    def run(feeds: Feeds) -> Outputs:
-        return session.run({**feeds, **constants})
-
+    run = open_as_given(source)
     feeds = opened.samples.read(0)
     view = _look(source, pairs.states, feeds, run(feeds), declared, tables)
     decoder, doubt = _find(view)

@@ -27,7 +27,7 @@ from edgepack.packager.samples.checks import Fitted, fit_sample
 from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
 from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.packager.wording import toml_key
+from edgepack.packager.wording import some_of, toml_key
 
 FORMS = (
     "a folder of .npz or .npy files, one .npz with a leading sample axis, ONNX test data "
@@ -114,7 +114,7 @@ def _open(path: Path, wanted: WantedInputs) -> RawSamples:
     if not kinds:
         raise BuildError(
             f"there are no samples in {path}"
-            + (f", which holds {_first_names(files)}" if files else ""),
+            + (f", which holds {some_of([file.name for file in files], 3)}" if files else ""),
             remedy=_remedy(files),
         )
     if len(kinds) > 1:
@@ -260,11 +260,6 @@ def _read_pictures(paths: list[Path], declaration: ImageInput, spec: TensorSpec)
     for path in paths:
         refuse_special(path)
     return np.concatenate([read_image(path, declaration, spec) for path in paths])
-
-
-def _first_names(files: list[Path]) -> str:
-    shown = ", ".join(file.name for file in files[:3])
-    return f"{shown} …" if len(files) > 3 else shown
 
 
 def _only_input(inputs: tuple[TensorSpec, ...], path: Path) -> str:

@@ -11,6 +11,7 @@ from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import all_nodes
 from edgepack.packager.runtime.model_run import Outputs, largest_difference
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.wording import some_of
 
 _TOLERANCE = 5e-3
 """Share of an output's size by which two runs may differ: what a pass may change is no more."""
@@ -41,11 +42,12 @@ def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> No
         for node in all_nodes(source.model.graph)
         if facts(node.op_type).draws
     ]
-    shown = ", ".join(makers[:_SHOWN]) + (" …" if len(makers) > _SHOWN else "")
     raise BuildError(
         "the float model gives other outputs each time it runs on the same sample: nothing can be "
         "compared with that",
-        found_in=f"{source.path}, random numbers: {shown}" if makers else str(source.path),
+        found_in=f"{source.path}, random numbers: {some_of(makers, _SHOWN)}"
+        if makers
+        else str(source.path),
         remedy="export it for inference (PyTorch: model.eval()), and with random numbers that "
         "belong to it as an input",
     )

@@ -71,7 +71,7 @@ def suggest_shapes(source: SourceModel, known: Shapes | None = None) -> str:
         known: The shapes of a sample, by input, where there is one.
     """
     inputs = [spec for spec in source.inputs if not spec.is_static]
-    if known and all(_fits(known.get(spec.name, ()), spec) for spec in inputs):
+    if known and all(spec.takes(known.get(spec.name, ())) for spec in inputs):
         return f"{_options(inputs, known)}  (the sizes of the first sample)"
     shapes = _find_shapes(source)
     if shapes is None:
@@ -162,12 +162,6 @@ def _key(spec: TensorSpec, axis: int) -> str:
 
 def _is_image(spec: TensorSpec) -> bool:
     return len(spec.shape) == 4 and (spec.shape[1] in (1, 3) or spec.shape[3] in (1, 3))
-
-
-def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
-    return len(shape) == len(spec.shape) and all(
-        isinstance(want, str) or size == want for size, want in zip(shape, spec.shape, strict=True)
-    )
 
 
 def _options(inputs: Sequence[TensorSpec], shapes: Shapes) -> str:

@@ -11,9 +11,8 @@ import onnx
 from msgspec.structs import replace
 from onnx import shape_inference
 
-from edgepack.packager.graph.edits import refill
+from edgepack.packager.graph.edits import drop_unused_nodes, refill
 from edgepack.packager.graph.postprocessing import find_postprocessing, has_selection, nodes_beyond
-from edgepack.packager.graph.queries import used_names
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.meanings import Meaning, judged_outputs
@@ -78,13 +77,7 @@ def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
     """Takes outputs that were only watched out of a model, and what serves them alone."""
     graph = model.graph
     refill(graph.output, (value for value in graph.output if value.name not in watched))
-    while True:
-        used = used_names(graph)
-        dead = [node for node in graph.node if not used.intersection(node.output)]
-        if not dead:
-            return
-        for node in dead:
-            graph.node.remove(node)
+    drop_unused_nodes(graph)
 
 
 def _tail_nodes(

@@ -82,6 +82,15 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         chosen = tuple(indices)
         return replace(self, count=len(chosen), read=lambda index: self.read(chosen[index]))
 
+    def first(self, most: int) -> "Samples":
+        """The first ones, so many at the most."""
+        return self.pick(range(min(self.count, most)))
+
+    def spread(self, most: int) -> "Samples":
+        """So many at the most, evenly spread over all."""
+        few = min(self.count, most)
+        return self.pick([number * self.count // few for number in range(few)])
+
 
 class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
     """Samples divided so that none is used for two purposes.

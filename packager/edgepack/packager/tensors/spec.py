@@ -1,5 +1,7 @@
 """What a model says of an input or output."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 
@@ -35,6 +37,13 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     def is_static(self) -> bool:
         """Whether every axis is fixed."""
         return all(isinstance(size, int) for size in self.shape)
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether an array of that shape fits; an open axis takes any size."""
+        return len(shape) == len(self.shape) and all(
+            isinstance(want, str) or size == want
+            for size, want in zip(shape, self.shape, strict=True)
+        )
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{','.join(str(size) for size in self.shape)}]"

@@ -72,7 +72,7 @@ def correct_biases(
     """
     index = index_graph(model.graph)
     layers = _find_layers(index, frozenset(names))
-    few = samples.pick(_spread(samples.count))
+    few = samples.spread(_MOST_SAMPLES)
     corrections = {}
     if layers:
         corrections = _correct_in_turn(model, index, quantize(model), layers, few, folder)
@@ -82,11 +82,6 @@ def correct_biases(
         f"{sum(layer.channels for layer in layers)} channels of {len(layers)} quantized layers "
         "with a bias."
     )
-
-
-def _spread(count: int) -> list[int]:
-    few = min(count, _MOST_SAMPLES)
-    return [number * count // few for number in range(few)]
 
 
 def _find_layers(index: GraphIndex, names: frozenset[str]) -> list[_Layer]:

@@ -21,6 +21,7 @@ from edgepack.packager.quantization.static.uneven_concat import find_uneven_conc
 from edgepack.packager.quantization.static.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.wording import some_of
 
 _SHOWN = 3
 
@@ -132,10 +133,9 @@ class CalibratedModel:
         nodes = self._beside(tensors)
         if not nodes:
             return ()
-        shown = ", ".join(tensors[:_SHOWN]) + (" …" if len(tensors) > _SHOWN else "")
         return (
             f"{len(nodes)} nodes stay float: they read or make infinite values, which no scale "
-            f"holds ({shown}).",
+            f"holds ({some_of(tensors, _SHOWN)}).",
         )
 
     def _infinite(self, observed: Mapping[str, Observation]) -> tuple[str, ...]:

@@ -99,8 +99,7 @@ class GptqRounder:
     ) -> None:
         self._model = model
         self._index = index
-        few = min(samples.count, _MOST_SAMPLES)
-        self._samples = samples.pick([number * samples.count // few for number in range(few)])
+        self._samples = samples.spread(_MOST_SAMPLES)
         self._folder = folder
         self._progress = progress
         self._rounded: dict[tuple[WeightUse, bytes], _Rounded] = {}

@@ -65,7 +65,7 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     prepared, note = _PREPARATIONS[name].do(model, settings, samples, folder)
     prepared = hold_weights(prepared, folder / "prepared.weights")
-    few = samples.pick(range(min(_CHECK_SAMPLES, samples.count)))
+    few = samples.first(_CHECK_SAMPLES)
     difference = largest_difference(
         ModelRunner(model, folder / "before.onnx").run_all(few),
         ModelRunner(prepared, folder / "after.onnx").run_all(few),

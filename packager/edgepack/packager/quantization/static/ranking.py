@@ -44,7 +44,7 @@ def rank_nodes(
     none = np.zeros(count, dtype=np.bool_)
     known = {} if measured is None else measured
     if not samples.states:
-        looked_at = samples.pick(range(min(samples.count, _MOST_LOOKED_AT)))
+        looked_at = samples.first(_MOST_LOOKED_AT)
         said = run_samples(partial(model.run, quantized=none), looked_at)
         telling = in_telling_order(said, samples.meanings)
         turns = zip(telling, range(looked_at.count), strict=True)
