@@ -20,7 +20,7 @@ from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static import switchable_model as switchable_model
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
 from edgepack.packager.quantization.static.switchable_model import SwitchableModel
-from edgepack.packager.quantization.static.switchable_quantizers import SWITCHES, add_switches
+from edgepack.packager.quantization.static.switchable_quantizers import SWITCHES, SwitchWriter
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, samples_for, weight
@@ -58,7 +58,8 @@ def _switchable(tmp_path: Path, samples: Samples) -> tuple[SwitchableModel, Cali
 def _in_one(calibrated: CalibratedModel, path: Path) -> Any:
     plan, scales = calibrated.plan(spec("minmax"), calibrated.index)
     with WeightsFile(path.with_suffix(".weights")) as rounded:
-        switchable = add_switches(calibrated.model, calibrated.index, plan, scales, rounded)
+        writer = SwitchWriter(calibrated.model, calibrated.index, plan, scales, rounded)
+        switchable = writer.write()
     save_model(switchable.model, path)
     return open_on_cpu(path, optimize=False)
 

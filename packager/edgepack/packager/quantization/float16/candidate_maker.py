@@ -16,7 +16,7 @@ from edgepack.packager.quantization.contract import (
     CandidateSpec,
 )
 from edgepack.packager.quantization.float16.plan import Float16Planner
-from edgepack.packager.quantization.float16.writer import write_float16
+from edgepack.packager.quantization.float16.writer import Float16Writer
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
 from edgepack.packager.runtime.float16_rounding import open_rounding
@@ -50,7 +50,7 @@ class Float16CandidateMaker(OneAtATimeMaker[Float16]):
         """See `CandidateMaker`."""
         lowered = self._lowered(spec)
         plan = self._planner.plan(lowered, self._observed)
-        model = write_float16(self._model, self._index, plan)
+        model = Float16Writer(self._model, self._index, plan).write()
         return BuiltCandidate(model=model, lowered=lowered)
 
     def _open(self, path: Path) -> Run:

@@ -12,8 +12,8 @@ from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.quantization.float16.plan import Float16Plan
 
 
-def write_float16(model: onnx.ModelProto, index: GraphIndex, plan: Float16Plan) -> onnx.ModelProto:
-    """A model in which the planned nodes compute in 16 bits.
+class Float16Writer:
+    """Makes a model in which the planned nodes compute in 16 bits.
 
     Inputs, outputs and what control flow's bodies read keep their names and types.
 
@@ -22,10 +22,7 @@ def write_float16(model: onnx.ModelProto, index: GraphIndex, plan: Float16Plan) 
         index: Its graph, indexed.
         plan: What is 16-bit.
     """
-    return _Writer(model, index, plan).write()
 
-
-class _Writer:
     def __init__(self, model: onnx.ModelProto, index: GraphIndex, plan: Float16Plan) -> None:
         self._model = model
         self._index = index
@@ -38,6 +35,7 @@ class _Writer:
         self._wide: dict[str, str] = {}
 
     def write(self) -> onnx.ModelProto:
+        """A new model."""
         for position, original in enumerate(self._index.graph.node):
             node = deepcopy(original)
             halved = self._plan.nodes.get(position, frozenset())

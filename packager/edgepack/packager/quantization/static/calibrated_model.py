@@ -18,7 +18,7 @@ from edgepack.packager.quantization.static.plan import Plan, make_plan
 from edgepack.packager.quantization.static.scale_cache import ScaleCache
 from edgepack.packager.quantization.static.switchable_model import SwitchableModel
 from edgepack.packager.quantization.static.uneven_concat import find_uneven_concats
-from edgepack.packager.quantization.static.writer import absorbs_rectifier, write_qdq
+from edgepack.packager.quantization.static.writer import QdqWriter, absorbs_rectifier
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import some_of
@@ -118,7 +118,8 @@ class CalibratedModel:
         """
         index = self.index if model is self.model else index_graph(model.graph)
         plan, scales = self.plan(spec, index)
-        return write_qdq(model, index, plan, rounder(plan, scales), self._settings), plan
+        writer = QdqWriter(model, index, plan, rounder(plan, scales), self._settings)
+        return writer.write(), plan
 
     def make_switchable(
         self, spec: CandidateSpec, path: Path, rounder: Rounder = to_nearest

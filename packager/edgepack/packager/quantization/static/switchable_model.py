@@ -22,7 +22,7 @@ from edgepack.packager.quantization.static.plan import Plan
 from edgepack.packager.quantization.static.switchable_quantizers import (
     SWITCHES,
     SwitchableGraph,
-    add_switches,
+    SwitchWriter,
 )
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.arrays import Bools, Tensor
@@ -63,7 +63,7 @@ class SwitchableModel:
     ) -> None:
         self.names = tuple(node.name for node in plan.nodes)
         with WeightsFile(path.with_suffix(".weights")) as rounded:
-            switchable = add_switches(model, index, plan, scales, rounded)
+            switchable = SwitchWriter(model, index, plan, scales, rounded).write()
         self._pieces = _open(switchable, index, path)
         self._outputs = [value.name for value in switchable.model.graph.output]
         self._kept = _KeptRuns()

@@ -44,27 +44,19 @@ class SwitchableGraph(msgspec.Struct, frozen=True, kw_only=True):
     switches: tuple[tuple[int, int], ...]
 
 
-def add_switches(
-    model: onnx.ModelProto,
-    index: GraphIndex,
-    plan: Plan,
-    scales: Assignment,
-    rounded: WeightsFile,
-) -> SwitchableGraph:
+@dataclass(frozen=True)
+class SwitchWriter:
     """Puts every node's quantization behind a switch.
 
-    Args:
+    Attributes:
         model: The float model; not changed.
         index: Its graph, indexed.
         plan: What is quantized.
         scales: With which scales.
         rounded: Takes the rounded weights.
+        initializers: What it has made so far.
     """
-    return _Writer(model, index, plan, scales, rounded).write()
 
-
-@dataclass(frozen=True)
-class _Writer:
     model: onnx.ModelProto
     index: GraphIndex
     plan: Plan
@@ -73,6 +65,7 @@ class _Writer:
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     def write(self) -> SwitchableGraph:
+        """A new model, and where its switches are."""
         nodes: list[onnx.NodeProto] = []
         switches: list[tuple[int, int]] = []
         reading = {plan.position: plan for plan in self.plan.nodes}

@@ -35,28 +35,6 @@ _WITH_INFERENCE = ("", "ai.onnx", MICROSOFT)
 and QNN takes no node without a shape: of what others make, the shapes are written down."""
 
 
-def write_qdq(
-    model: onnx.ModelProto,
-    index: GraphIndex,
-    plan: Plan,
-    scales: Assignment,
-    settings: Quantize,
-) -> onnx.ModelProto:
-    """Makes the quantized model.
-
-    Args:
-        model: The float model; not changed.
-        index: Its graph, indexed.
-        plan: What is quantized.
-        scales: With which scales.
-        settings: The profile's quantize pass.
-
-    Returns:
-        A new model.
-    """
-    return _Writer(model, index, plan, scales, settings).write()
-
-
 def absorbs_rectifier(index: GraphIndex, node: NodePlan, scales: Assignment) -> bool:
     """Whether the output's integers end where the rectifier clips, give or take half a step."""
     if node.rectifier is None or not node.outputs:
@@ -67,7 +45,17 @@ def absorbs_rectifier(index: GraphIndex, node: NodePlan, scales: Assignment) -> 
     return scale.lowest_real >= low - slack and scale.highest_real <= high + slack
 
 
-class _Writer:
+class QdqWriter:
+    """Makes the quantized model.
+
+    Args:
+        model: The float model; not changed.
+        index: Its graph, indexed.
+        plan: What is quantized.
+        scales: With which scales.
+        settings: The profile's quantize pass.
+    """
+
     def __init__(
         self,
         model: onnx.ModelProto,
@@ -89,6 +77,7 @@ class _Writer:
         self._makers = {name: node for node in plan.nodes for name in node.outputs}
 
     def write(self) -> onnx.ModelProto:
+        """A new model."""
         graph = self._index.graph
         plans = {node.position: node for node in self._plan.nodes}
         left_out = {
