@@ -30,9 +30,10 @@ from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.pipeline.build_record import compose_record
-from edgepack.packager.pipeline.build_samples import BuildSamples, open_build_samples
+from edgepack.packager.pipeline.build_samples import open_build_samples
 from edgepack.packager.pipeline.check_request import check_request
 from edgepack.packager.pipeline.open_model import open_model
+from edgepack.packager.pipeline.opened_build import OpenedBuild
 from edgepack.packager.pipeline.report_composition import add_times, compose_report
 from edgepack.packager.pipeline.report_files import write_report
 from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request
@@ -45,7 +46,6 @@ from edgepack.packager.reports.own_names import name_in_report, own_names
 from edgepack.packager.reports.report import RefusedProfile, Report, VariantReport
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
-from edgepack.packager.source.model import SourceModel
 
 
 class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,19 +132,20 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     with work_folder(request.output) as work, ProviderProcess() as process:
         source = open_model(request, checked.profiles, work, progress)  # 2
         samples = open_build_samples(request, source, checked.profiles, work, progress)  # 3
-        prepared = prepare_variants(request, checked, source, samples, work, process, progress)  # 4
+        opened = OpenedBuild(request=request, source=source, samples=samples)
+        prepared = prepare_variants(opened, checked, work, process, progress)  # 4
         progress(BuildStep(what="writing the bundle"))
         folder = work / "bundle"
-        parts = _make_parts(request, source, samples, prepared)
+        parts = _make_parts(opened, prepared)
         folder.mkdir()
         laid_out = lay_out(folder, parts)  # 5
         laid_out = _add_deltas(folder, request, laid_out, progress)
 
         def sign() -> tuple[str, Report, BuildRecord]:
             """Writes report and documents, and signs; the report is the one without times."""
-            report = compose_report(parts, laid_out, source, samples, prepared, checked.learnt)
+            report = compose_report(opened, parts, laid_out, prepared, checked.learnt)
             report = name_in_report(report, own_names(source.model.graph))
-            record = compose_record(request, parts, laid_out, source, samples, report)
+            record = compose_record(opened, parts, laid_out, report)
             return finish(folder, parts, laid_out, report, record, checked.key), report, record
 
         digest, report, record = sign()
@@ -155,7 +156,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
             parts, laid_out = encrypt_files(folder, parts, laid_out, checked.recipients)  # 7
             digest, report, record = sign()
         publish(folder, request.output, work)  # 8
-    timed = add_times(report, prepared.variants, prepared.refused, rehearsal)
+    timed = add_times(report, prepared, rehearsal)
     timed = name_in_report(timed, own_names(source.model.graph))
     html, json = write_report(timed, request.output)
     return BuildResult(
@@ -180,12 +181,8 @@ def _add_deltas(
     return replace(laid_out, deltas=tuple(file for file in deltas if file is not None))
 
 
-def _make_parts(
-    request: BuildRequest,
-    source: SourceModel,
-    samples: BuildSamples,
-    prepared: PreparedVariants,
-) -> BundleParts:
+def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
+    request, samples = opened.request, opened.samples
     return BundleParts(
         facts=BundleFacts(
             minor=FORMAT_MINOR,
@@ -193,7 +190,7 @@ def _make_parts(
             version=request.version,
             release=request.release,
             created_at=request.created_at,
-            source_sha256=source.sha256,
+            source_sha256=opened.source.sha256,
             tools=dict(sorted(tool_versions().items())),
             files=(),
             reference=samples.reference or msgspec.UNSET,

@@ -8,40 +8,33 @@ from typing import Any
 
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut
 from edgepack.packager.gates.user_metric import Metric
-from edgepack.packager.pipeline.build_samples import BuildSamples
+from edgepack.packager.pipeline.opened_build import OpenedBuild
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.provenance.record import BuildRecord, Material, SampleSet
 from edgepack.packager.reports.report import Report
 from edgepack.packager.samples.captured import CapturedSamples
 from edgepack.packager.samples.files import RANDOM_PREFIX
-from edgepack.packager.source.model import SourceModel
 
 
 def compose_record(
-    request: BuildRequest,
-    parts: BundleParts,
-    laid_out: LaidOut,
-    source: SourceModel,
-    samples: BuildSamples,
-    report: Report,
+    opened: OpenedBuild, parts: BundleParts, laid_out: LaidOut, report: Report
 ) -> BuildRecord:
     """What is known of a build at its end; no times, and of paths the last part only.
 
     Args:
-        request: What was asked for.
+        opened: What was asked for, the model, and what it was measured with.
         parts: What goes into the bundle.
         laid_out: The same, with digests.
-        source: The model.
-        samples: What it was measured with.
         report: Tells the model as people read it.
     """
+    request, samples = opened.request, opened.samples
     split = samples.split
     is_random = samples.opened.is_random
     return BuildRecord(
         facts=parts.facts,
         variants=laid_out.variants,
         model=report.model,
-        stated=source.stated,
+        stated=opened.source.stated,
         about=request.about,
         datasets=request.datasets,
         samples=(

@@ -8,7 +8,7 @@ from edgepack.packager.bundling.prepared_variant import PreparedVariant, Prepare
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.pipeline.fleet_feedback import Learnt
-from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.pipeline.opened_build import OpenedBuild
 from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,
@@ -22,27 +22,24 @@ from edgepack.packager.source.model import SourceModel
 
 
 def compose_report(
+    opened: OpenedBuild,
     parts: BundleParts,
     laid_out: LaidOut,
-    source: SourceModel,
-    build_samples: BuildSamples,
     prepared: PreparedVariants,
     learnt: Learnt,
 ) -> Report:
     """The report without times: what goes into the bundle."""
-    facts = parts.facts
+    facts, samples = parts.facts, opened.samples
     return Report(
         name=facts.name,
         version=facts.version,
         release=facts.release,
         created_at=facts.created_at,
-        model=_model(source),
-        samples=_samples(
-            build_samples, len(build_samples.golden.inputs), laid_out.golden.size_bytes
-        ),
+        model=_model(opened.source),
+        samples=_samples(samples, len(samples.golden.inputs), laid_out.golden.size_bytes),
         variants=tuple(map(_reported, parts.variants, laid_out.variants)),
         refused=tuple(map(_untimed_refusal, prepared.refused)),
-        notes=(*build_samples.notes, *learnt.notes),
+        notes=(*samples.notes, *learnt.notes),
         tools=facts.tools,
         evidence=learnt.evidence,
         proposals=learnt.proposals,
@@ -50,49 +47,41 @@ def compose_report(
 
 
 def compose_refusal(
-    request: BuildRequest,
-    source: SourceModel,
-    build_samples: BuildSamples,
-    refused: tuple[RefusedProfile, ...],
-    notes: tuple[str, ...],
+    opened: OpenedBuild, refused: tuple[RefusedProfile, ...], notes: tuple[str, ...]
 ) -> Report:
     """The report of a build that made no bundle: what was tried, and what was too little."""
+    request = opened.request
     return Report(
         name=request.name,
         version=request.version,
         release=request.release,
         created_at="",
-        model=_model(source),
-        samples=_samples(build_samples, 0, 0),
+        model=_model(opened.source),
+        samples=_samples(opened.samples, 0, 0),
         variants=(),
         refused=refused,
-        notes=(*build_samples.notes, *notes),
+        notes=(*opened.samples.notes, *notes),
         tools=tool_versions(),
     )
 
 
-def add_times(
-    report: Report,
-    variants: tuple[PreparedVariant, ...],
-    refused: tuple[RefusedProfile, ...],
-    rehearsal: Rehearsal,
-) -> Report:
+def add_times(report: Report, prepared: PreparedVariants, rehearsal: Rehearsal) -> Report:
     """The report beside the bundle: with times, and with what the rehearsal saw."""
-    prepared = {variant.name: variant for variant in variants}
+    timed = {variant.name: variant for variant in prepared.variants}
     return replace(
         report,
         choice=rehearsal.choice.because,
         variants=tuple(
             replace(
                 variant,
-                notes=(*variant.notes, *prepared[variant.name].timed_notes),
-                attempts=prepared[variant.name].attempts,
-                timing=prepared[variant.name].timing,
+                notes=(*variant.notes, *timed[variant.name].timed_notes),
+                attempts=timed[variant.name].attempts,
+                timing=timed[variant.name].timing,
                 rehearsal=rehearsal.by_variant[variant.name],
             )
             for variant in report.variants
         ),
-        refused=refused,
+        refused=prepared.refused,
     )
 
 

@@ -4,22 +4,16 @@ from pathlib import Path
 
 from edgepack.durable import write_file
 from edgepack.errors import BuildError, EdgepackError
-from edgepack.packager.pipeline.build_samples import BuildSamples
+from edgepack.packager.pipeline.opened_build import OpenedBuild
 from edgepack.packager.pipeline.report_composition import compose_refusal
-from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.reports.own_names import name_in_report, own_names
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import RefusedProfile, Report, encode_report
-from edgepack.packager.source.model import SourceModel
 
 
 def report_refusals(
-    request: BuildRequest,
-    source: SourceModel,
-    build_samples: BuildSamples,
-    refused: tuple[RefusedProfile, ...],
-    notes: tuple[str, ...],
+    opened: OpenedBuild, refused: tuple[RefusedProfile, ...], notes: tuple[str, ...]
 ) -> str:
     """Writes the report of a build that makes no bundle, and says where; "" if nothing is known.
 
@@ -27,10 +21,10 @@ def report_refusals(
     """
     if not any(entry.best for entry in refused):
         return ""
-    report = compose_refusal(request, source, build_samples, refused, notes)
-    report = name_in_report(report, own_names(source.model.graph))
-    prefix = "refused." if request.output.exists() else ""
-    html = write_report(report, request.output, prefix)[0]
+    report = compose_refusal(opened, refused, notes)
+    report = name_in_report(report, own_names(opened.source.model.graph))
+    output = opened.request.output
+    html, _ = write_report(report, output, "refused." if output.exists() else "")
     return f"{html} tells what was tried"
 
 

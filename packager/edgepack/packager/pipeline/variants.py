@@ -5,14 +5,13 @@ from pathlib import Path
 from edgepack.errors import BuildError, DeviceError, EdgepackError, ProfileError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.pipeline.both_forms import is_there_already
-from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.pipeline.check_request import CheckedRequest
 from edgepack.packager.pipeline.open_model import check_shapes
+from edgepack.packager.pipeline.opened_build import OpenedBuild
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.pipeline.prequantized import with_exact_sums
 from edgepack.packager.pipeline.refusal import report_refusal
 from edgepack.packager.pipeline.report_files import join_remedies, refusal_error, report_refusals
-from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
 from edgepack.packager.progress import Progress, for_profile
@@ -22,14 +21,11 @@ from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.samples.golden_selection import MOST_SAMPLES
 from edgepack.packager.search.journal import Journal, journal_folder
 from edgepack.packager.search.time_limit import share_time
-from edgepack.packager.source.model import SourceModel
 
 
 def prepare_variants(
-    request: BuildRequest,
+    opened: OpenedBuild,
     checked: CheckedRequest,
-    source: SourceModel,
-    samples: BuildSamples,
     work: Path,
     process: ProviderProcess,
     progress: Progress,
@@ -37,10 +33,9 @@ def prepare_variants(
     """Prepares the variant of each profile.
 
     Args:
-        request: Whether others are built where one refuses, and how long the search may take.
+        opened: What they are made from and judged by; whether others are built where one refuses,
+            and how long the search may take.
         checked: The profiles, and where they can run here.
-        source: The source model.
-        samples: What variants are made from and judged by.
         work: Folder for everything that is written.
         process: Runs variants on their provider; that of the last one stays.
         progress: Told about each step.
@@ -48,6 +43,7 @@ def prepare_variants(
     Raises:
         BuildError: A profile refuses, or each one does.
     """
+    request, source, samples = opened.request, opened.source, opened.samples
     inputs = EvaluationInputs(
         source=source,
         split=samples.split,
@@ -83,39 +79,26 @@ def prepare_variants(
         except (BuildError, DeviceError, ProfileError) as error:
             name_in_error(error, own_names(source.model.graph))
             if not request.keep_going:
-                raise _refuse(request, source, samples, plan, error, variants) from error
+                raise _refuse(opened, plan, error, variants) from error
             refused.append(report_refusal(profile.name, error))
     if not variants:
-        raise _refuse_all(request, source, samples, tuple(refused))
-    return PreparedVariants(
-        variants=tuple(variants),
-        refused=tuple(refused),
-    )
+        raise _refuse_all(opened, tuple(refused))
+    return PreparedVariants(variants=tuple(variants), refused=tuple(refused))
 
 
 def _refuse(
-    request: BuildRequest,
-    source: SourceModel,
-    samples: BuildSamples,
-    plan: VariantPlan,
-    error: EdgepackError,
-    built: list[PreparedVariant],
+    opened: OpenedBuild, plan: VariantPlan, error: EdgepackError, built: list[PreparedVariant]
 ) -> BuildError:
     """A profile's refusal, which ends the build, with the report of what was tried."""
     notes = tuple(f"{variant.name} was built, and is not published." for variant in built)
     refusal = report_refusal(plan.profile.name, error)
-    hint = report_refusals(request, source, samples, (refusal,), notes)
-    return refusal_error(plan.profile, error, hint, several=len(request.profiles) > 1)
+    hint = report_refusals(opened, (refusal,), notes)
+    return refusal_error(plan.profile, error, hint, several=len(opened.request.profiles) > 1)
 
 
-def _refuse_all(
-    request: BuildRequest,
-    source: SourceModel,
-    samples: BuildSamples,
-    refused: tuple[RefusedProfile, ...],
-) -> BuildError:
+def _refuse_all(opened: OpenedBuild, refused: tuple[RefusedProfile, ...]) -> BuildError:
     reasons = "; ".join(f"{entry.profile}: {entry.problem}" for entry in refused)
-    hint = report_refusals(request, source, samples, refused, ())
+    hint = report_refusals(opened, refused, ())
     return BuildError(
         f"no profile could be built: {reasons}", remedy=join_remedies(refused[0].remedy, hint)
     )
