@@ -9,16 +9,12 @@ import msgspec
 from edgepack.bundle.accuracy_words import describe_accuracy
 from edgepack.bundle.archive import read_head
 from edgepack.bundle.archive import unpack as unpack_archive
-from edgepack.bundle.chunks import read_bounded
-from edgepack.bundle.forms import check_folder, locate, open_bundle
+from edgepack.bundle.forms import check_folder, locate, open_bundle, read_manifest
 from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.manifest import (
-    MANIFEST_FILE,
-    MAX_MANIFEST_BYTES,
     Encryption,
     Manifest,
     Variant,
-    decode_manifest,
 )
 from edgepack.bundle.origin_words import describe_origin
 from edgepack.bundle.provenance import read_documents, read_origin
@@ -181,7 +177,7 @@ def _verify(bundle: Path, key_paths: Sequence[Path]) -> VerifiedBundle:
 def _read_manifest(bundle: Path) -> Manifest:
     if bundle.is_dir():
         check_folder(bundle)
-        return decode_manifest(read_bounded(bundle / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+        return read_manifest(bundle)
     return read_head(bundle).manifest
 
 

@@ -6,7 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.bundle.archive import unpack
-from edgepack.bundle.manifest import MANIFEST_FILE
+from edgepack.bundle.chunks import digest_file, read_bounded
+from edgepack.bundle.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    decode_manifest,
+)
+from edgepack.bundle.signature import root_digest
 from edgepack.errors import BundleError
 
 
@@ -37,6 +44,21 @@ def check_folder(folder: Path) -> None:
             found_in=str(folder),
             remedy="name the folder or the .edgepack file that edgepack build wrote",
         )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What a bundle's folder says of itself; nothing is verified.
+
+    Raises:
+        BundleError: See `decode_manifest`.
+    """
+    return decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+
+
+def digest_of_folder(folder: Path, manifest: Manifest) -> str:
+    """The root digest of a bundle whose files are what its manifest says."""
+    digests = {file.path: file.sha256 for file in manifest.files}
+    return root_digest(digests | {MANIFEST_FILE: digest_file(folder / MANIFEST_FILE)})
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import BinaryIO
 import msgspec
 
 from edgepack.bundle.archive import is_executable, pack
-from edgepack.bundle.chunks import digest_file, read_bounded
+from edgepack.bundle.chunks import digest_file
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
-from edgepack.bundle.forms import open_bundle
+from edgepack.bundle.forms import open_bundle, read_manifest
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
@@ -96,7 +96,7 @@ def push(
     """
     reference = read_reference(target)
     with open_bundle(bundle) as folder, _registry(reference, way) as registry:
-        manifest = decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+        manifest = read_manifest(folder)
         files = bundle_files(folder, manifest)
         total = sum(size for _, size in files.values())
         done = sent = 0
@@ -162,7 +162,7 @@ def pull(
         # 3
         if keys:
             verify_folder(folder, keys)
-        manifest = decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+        manifest = read_manifest(folder)
         files = bundle_files(folder, manifest)
         if output.suffix == ARCHIVE_SUFFIX:
             pack(folder, output)

@@ -25,7 +25,7 @@ from edgepack.agent.runtime.vendor_telemetry import disable_vendor_telemetry
 from edgepack.lazy_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from edgepack.packager.comparison.compare import compare
+    from edgepack.packager.comparison.differences import compare
     from edgepack.packager.comparison.result import Comparison
     from edgepack.packager.pipeline.build import BuildResult, build
     from edgepack.packager.pipeline.request import BuildOptions
@@ -59,7 +59,7 @@ _MODULES = {
     "Report": "edgepack.packager.reports.report",
     "VariantReport": "edgepack.packager.reports.report",
     "build": "edgepack.packager.pipeline.build",
-    "compare": "edgepack.packager.comparison.compare",
+    "compare": "edgepack.packager.comparison.differences",
     "list_profiles": "edgepack.packager.profiles.reading",
     "load_profile": "edgepack.packager.profiles.reading",
 }

@@ -31,7 +31,7 @@ from edgepack.packager.provenance.bill import compose_bill
 from edgepack.packager.provenance.record import BuildRecord, encode_document
 from edgepack.packager.provenance.statement import compose_statement
 from edgepack.packager.reports.page import render_report
-from edgepack.packager.reports.report import Report, ReportedFile, encode_report
+from edgepack.packager.reports.report import Report, encode_report
 
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
@@ -127,14 +127,6 @@ def finish(
 def _write(folder: Path, name: str, content: bytes) -> FileEntry:
     write_file(folder / name, content, lasting=False)
     return entry(folder, name)
-
-
-def reported_files(variant: Variant) -> tuple[ReportedFile, ...]:
-    """A variant's files for the report."""
-    return tuple(
-        ReportedFile(path=file.path, size_bytes=file.size_bytes, sha256=file.sha256)
-        for file in variant.facts.files
-    )
 
 
 def _copy_variant(folder: Path, prepared: PreparedVariant) -> Variant:

@@ -10,19 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.bundle.chunks import chunk_digests, digest_file, entry, offsets, read_bounded
+from edgepack.bundle.chunks import chunk_digests, entry, offsets
 from edgepack.bundle.deltas import MAGIC, DeltaRecord, delta_path, pack_difference
-from edgepack.bundle.forms import open_bundle
+from edgepack.bundle.forms import digest_of_folder, open_bundle, read_manifest
 from edgepack.bundle.manifest import (
-    MANIFEST_FILE,
-    MAX_MANIFEST_BYTES,
     Encryption,
     FileEntry,
     Manifest,
     Variant,
-    decode_manifest,
 )
-from edgepack.bundle.signature import root_digest
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.packager.graph.tensor_offsets import tensor_starts
@@ -75,7 +71,7 @@ def check_older(older: Sequence[Path], name: str, *, is_encrypted: bool) -> None
         )
     for path in older:
         with open_bundle(path) as opened:
-            _check(_read_manifest(opened), name, path)
+            _check(read_manifest(opened), name, path)
 
 
 def write_deltas(
@@ -96,20 +92,15 @@ def write_deltas(
         OSError: The disk is full.
     """
     with open_bundle(older) as opened:
-        manifest = _read_manifest(opened)
+        manifest = read_manifest(opened)
         _check(manifest, name, older)
-        digests = {file.path: file.sha256 for file in manifest.files}
-        base = root_digest(digests | {MANIFEST_FILE: digest_file(opened / MANIFEST_FILE)})
+        base = digest_of_folder(opened, manifest)
         known = {variant.name: variant for variant in manifest.variants}
         title = f"{name} {manifest.facts.version}"
         for variant in variants:
             if variant.name in known:
                 before = known[variant.name]
                 yield _write(folder, opened, variant, before, delta_path(base, variant.name), title)
-
-
-def _read_manifest(folder: Path) -> Manifest:
-    return decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
 
 
 def _check(manifest: Manifest, name: str, older: Path) -> None:

@@ -10,7 +10,7 @@ from edgepack.bundle.manifest import Accuracy
 from edgepack.json_text import json_text
 from edgepack.packager.cli.option_values import json_option
 from edgepack.packager.cli.text_table import print_table
-from edgepack.packager.comparison.compare import compare as compare_bundles
+from edgepack.packager.comparison.differences import compare as compare_bundles
 from edgepack.packager.comparison.inside import CLEARLY_DB, InsideComparison
 from edgepack.packager.comparison.result import (
     Comparison,

@@ -10,7 +10,7 @@ from edgepack.errors import BundleError
 from edgepack.json_text import json_text
 from edgepack.packager.cli.option_values import json_option
 from edgepack.packager.cli.text_table import print_table
-from edgepack.packager.comparison.compare import compare
+from edgepack.packager.comparison.differences import compare
 from edgepack.packager.comparison.result import Transfer, VariantComparison
 from edgepack.packager.comparison.tensors import TensorChange, TensorComparison
 from edgepack.packager.graph.model_files import keep_runtime_quiet

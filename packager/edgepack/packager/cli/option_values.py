@@ -1,5 +1,7 @@
 """Options that commands share, and what those of `edgepack build` say, from text to values."""
 
+from functools import partial
+
 import click
 
 from edgepack.errors import BuildError
@@ -13,17 +15,14 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     Raises:
         BuildError: It is no shape, or names no input.
     """
+    refusal = partial(BuildError, found_in="--shape", remedy="--shape images=1,3,320,320")
     name, _, sizes = text.rpartition("=")
     try:
         shape = tuple(int(size) for size in sizes.split(","))
     except ValueError as error:
-        raise BuildError(
-            f"'{text}' is no shape", found_in="--shape", remedy="--shape images=1,3,320,320"
-        ) from error
+        raise refusal(f"'{text}' is no shape") from error
     if not name:
-        raise BuildError(
-            f"'{text}' names no input", found_in="--shape", remedy="--shape images=1,3,320,320"
-        )
+        raise refusal(f"'{text}' names no input")
     return name, shape
 
 

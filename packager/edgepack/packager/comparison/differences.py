@@ -1,10 +1,8 @@
-"""What differs between two bundles or reports, what is equal, and what a device must fetch.
-
-Pure: two `Compared` in, one `Comparison` out.
-"""
+"""What differs between two bundles or reports, what is equal, and what a device must fetch."""
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +14,7 @@ from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.provenance import BILL_FILE, PROVENANCE_FILE
 from edgepack.packager.bundling.assemble import REPORT_HTML, REPORT_JSON
 from edgepack.packager.comparison.inside import compare_inside
-from edgepack.packager.comparison.reading import Compared, ComparedVariant
+from edgepack.packager.comparison.reading import Compared, ComparedVariant, read_compared
 from edgepack.packager.comparison.result import (
     Comparison,
     Difference,
@@ -31,6 +29,32 @@ from edgepack.packager.reports.report import ReportedFile
 _FOR_PEOPLE = frozenset({REPORT_JSON, REPORT_HTML, PROVENANCE_FILE, BILL_FILE})
 """Files that no device fetches."""
 _NEXT_SETTING = re.compile(r", (?=[a-z0-9_]+ )")
+
+
+def compare(a: str | Path, b: str | Path) -> Comparison:
+    """What differs between two bundles or reports, and what a device that holds `a` must fetch.
+
+    It believes the manifests: verify bundles that you did not build.
+
+    Example:
+        ```python
+        from edgepack.packager import compare
+
+        comparison = compare("ocr-1.2.0.edgepack", "ocr-1.3.0.edgepack")
+        print(comparison.equal_for_devices, [variant.name for variant in comparison.variants])
+        ```
+
+    Args:
+        a, b: Bundles (archive or folder), or `report.json` files; a report knows nothing of single
+            nodes and chunks.
+
+    Returns:
+        The differences; variants and files are matched by name.
+
+    Raises:
+        BundleError: One of them is neither, or is damaged.
+    """
+    return compare_sides(read_compared(Path(a)), read_compared(Path(b)))
 
 
 def compare_sides(a: Compared, b: Compared) -> Comparison:

@@ -11,29 +11,31 @@ import msgspec
 import onnx
 from google.protobuf.message import DecodeError
 
-from edgepack.bundle.chunks import digest_file, read_bounded
+from edgepack.bundle.chunks import read_bounded
 from edgepack.bundle.deltas import DELTA_FOLDER, read_records
-from edgepack.bundle.forms import open_bundle
+from edgepack.bundle.forms import digest_of_folder, open_bundle, read_manifest
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
-    MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
-    FileEntry,
     Manifest,
     Requirements,
     Toolchain,
     Variant,
     VariantFacts,
-    decode_manifest,
 )
-from edgepack.bundle.signature import root_digest
 from edgepack.errors import BundleError
 from edgepack.packager.bundling.assemble import REPORT_JSON
 from edgepack.packager.comparison.result import VariantSide
 from edgepack.packager.comparison.tensors import TensorMark, mark_tensors
 from edgepack.packager.graph.node_precision import NodePrecision, node_precision
 from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.reports.report import REPORT_FORMAT, Report, ReportedFile, VariantReport
+from edgepack.packager.reports.report import (
+    REPORT_FORMAT,
+    Report,
+    ReportedFile,
+    VariantReport,
+    reported_files,
+)
 
 _MAX_REPORT_BYTES = 64 * 1024 * 1024
 
@@ -154,7 +156,7 @@ def _from_report(path: Path, report: Report) -> Compared:
 
 
 def _from_bundle(path: Path, folder: Path) -> Compared:
-    manifest = decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    manifest = read_manifest(folder)
     report = folder / REPORT_JSON
     reported = {}
     if report.is_file():
@@ -171,13 +173,10 @@ def _from_bundle(path: Path, folder: Path) -> Compared:
             _bundled_variant(folder, manifest, variant, reported.get(variant.name))
             for variant in manifest.variants
         ),
-        shared_files=tuple(map(_plain, facts.files)),
+        shared_files=reported_files(facts.files),
         manifest=manifest,
         head_bytes=sum((folder / name).stat().st_size for name in (MANIFEST_FILE, SIGNATURE_FILE)),
-        digest=root_digest(
-            {entry.path: entry.sha256 for entry in manifest.files}
-            | {MANIFEST_FILE: digest_file(folder / MANIFEST_FILE)}
-        ),
+        digest=digest_of_folder(folder, manifest),
         deltas={
             entry.path: frozenset(record.new for record in read_records(folder / entry.path))
             for entry in facts.files
@@ -195,7 +194,7 @@ def _bundled_variant(
     }
     path = f"{variant.folder}/{variant.model_file}"
     nodes, tensors = (None, None) if manifest.is_encrypted(path) else _read_model(folder / path)
-    files = tuple(map(_plain, variant.facts.files))
+    files = reported_files(variant.facts.files)
     return _compared(variant, variant.facts, files, reported, options, nodes, tensors)
 
 
@@ -246,7 +245,3 @@ def _read_model(path: Path) -> tuple[NodePrecision | None, dict[str, TensorMark]
             found_in=str(path),
             remedy="fetch the bundle again, or build it again",
         ) from error
-
-
-def _plain(entry: FileEntry) -> ReportedFile:
-    return ReportedFile(path=entry.path, size_bytes=entry.size_bytes, sha256=entry.sha256)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import Section
+from edgepack.packager.profiles.section import Section
 
 Words = Annotated[str, msgspec.Meta(max_length=4000)]
 Use = Literal["training", "calibration", "captured", "evaluation"]

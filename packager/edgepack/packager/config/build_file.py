@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.about import AboutSection, DatasetSection, check_about
-from edgepack.packager.config.inputs import InputDeclaration, Section
+from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.profiles.schema import Preference
+from edgepack.packager.profiles.section import Section
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.toml_errors import describe_type_error
 

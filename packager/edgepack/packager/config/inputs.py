@@ -11,15 +11,12 @@ from typing import Literal
 import msgspec
 
 from edgepack.errors import BuildError
+from edgepack.packager.profiles.section import Section
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key, unknown_name
 
 _RGB_CHANNELS = 3
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all sections have: unknown keys are errors."""
 
 
 class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="image"):

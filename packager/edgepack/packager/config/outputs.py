@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import Section
+from edgepack.packager.profiles.section import Section
 from edgepack.packager.tensors.detections import (
     LAYOUTS,
     Activation,

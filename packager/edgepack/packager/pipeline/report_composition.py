@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from edgepack.bundle.manifest import Variant
-from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
+from edgepack.packager.bundling.assemble import BundleParts, LaidOut
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.pipeline.build_samples import BuildSamples
@@ -15,6 +15,7 @@ from edgepack.packager.reports.report import (
     Report,
     SamplesReport,
     VariantReport,
+    reported_files,
 )
 from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.search.attempts import Attempt
@@ -111,7 +112,7 @@ def _samples(build_samples: BuildSamples, golden_count: int, golden_bytes: int) 
 
 
 def _reported(prepared: PreparedVariant, variant: Variant) -> VariantReport:
-    files = reported_files(variant)
+    files = reported_files(variant.facts.files)
     told = VariantReport(**prepared.told_of(VariantReport) | {"files": files, "timing": None})
     size_bytes = sum(file.size_bytes for file in files)
     return replace(told, size_bytes=size_bytes, attempts=_untimed(prepared.attempts))

@@ -1,4 +1,4 @@
-"""What all parts of a profile have in common."""
+"""What all sections of files that a person writes have in common."""
 
 from typing import Annotated
 

@@ -5,10 +5,19 @@ beside the bundle carries them, and what the rehearsal saw. Fields are only ever
 default, so that a report of an older release is still read.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from edgepack.bundle.feedback import Evidence
-from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
+from edgepack.bundle.manifest import (
+    Accuracy,
+    FileEntry,
+    GoldenTolerance,
+    Placement,
+    Requirements,
+    Toolchain,
+)
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.metrics.tokens.agreement import AtPositions
 from edgepack.packager.number_format import format_latency
@@ -28,6 +37,14 @@ class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     size_bytes: int
     sha256: str
+
+
+def reported_files(entries: Iterable[FileEntry]) -> tuple[ReportedFile, ...]:
+    """Files of a bundle for the report, which tells no chunks."""
+    return tuple(
+        ReportedFile(path=file.path, size_bytes=file.size_bytes, sha256=file.sha256)
+        for file in entries
+    )
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
