@@ -5,7 +5,9 @@ import msgspec
 
 from edgepack.json_text import json_text
 from edgepack.packager.cli.option_values import json_option
+from edgepack.packager.cli.text_table import print_table
 from edgepack.packager.profiles.reading import list_profiles, load_profile
+from edgepack.packager.wording import short_provider
 
 
 @click.group()
@@ -42,9 +44,19 @@ def list_command(as_json: bool) -> None:
         ]
         click.echo(json_text(told))
         return
-    from edgepack.packager.cli.profile_table import print_profiles  # rich slows `build` down
-
-    print_profiles(found)
+    rows = [
+        [
+            (cell, "")
+            for cell in (
+                profile.name,
+                short_provider(profile.device.provider, profile.device.type),
+                profile.about.precision,
+                profile.about.summary,
+            )
+        ]
+        for profile in found
+    ]
+    print_table(("profile", "provider", "precision", "what it is for"), rows, right=())
 
 
 @profiles.command()

@@ -1,8 +1,12 @@
 """What a file that was given as a model really is, when it is no ONNX model."""
 
+import re
 import zipfile
 from functools import partial
+from importlib import resources
 from pathlib import Path
+
+import msgspec
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.protobuf_wire import BYTES, VARINT, fields
@@ -15,6 +19,18 @@ _MODEL_FIELDS = {_IR_VERSION: VARINT, _GRAPH: BYTES, _OPSETS: BYTES}
 
 _TORCH_REMEDY = "torch.onnx.export(model, example_inputs, 'model.onnx', opset_version=17)"
 _KERAS_REMEDY = "python -m tf2onnx.convert --keras model.h5 --output model.onnx --opset 17"
+
+
+class _Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of the table of kinds, which says what its keys mean."""
+
+    begins: str
+    looks: str
+    remedy: str = ""
+
+
+_FILE = resources.files("edgepack.packager.source") / "file_kinds.toml"
+_KINDS = msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, tuple[_Kind, ...]])["kind"]
 
 
 def check(path: Path) -> None:
@@ -78,39 +94,13 @@ def unreadable(path: Path) -> BuildError:
 
 def _recognise(path: Path, head: bytes) -> tuple[str, str]:
     """What the first bytes say, and what to do; empty when they may be ONNX."""
-    text = head.lstrip().lower()
     if head.startswith(b"PK\x03\x04"):
         return _zip(path)
-    if head.startswith(b"\x80") and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return "a Python pickle, perhaps an old PyTorch checkpoint", _TORCH_REMEDY
-    if head[4:8] == b"TFL3":
-        return "a TensorFlow Lite model", (
-            f"python -m tf2onnx.convert --tflite {path.name} --output model.onnx --opset 17"
-        )
-    if head[4:8] == b"ORTM":
-        return "a model in ONNX Runtime's own .ort format", "give the .onnx it was made from"
-    if head.startswith(b"\x89HDF"):
-        return "an HDF5 file, perhaps a Keras model", _KERAS_REMEDY
-    if head.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer, not the file itself", "git lfs pull"
-    if text.startswith((b"<!doctype html", b"<html")):
-        return "an HTML page: the download gave a page instead of the file", (
-            "download the raw file, signed in where the site asks for it"
-        )
-    if head.startswith(b"\x1f\x8b"):
-        return "a gzip archive", f"gunzip {path.name}  (or tar xzf), then give the .onnx inside"
-    if head[257:262] == b"ustar":
-        return "a tar archive or a built bundle", "give the .onnx file itself"
-    if head.startswith(b"\x93NUMPY"):
-        return "a NumPy array", ""
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 40:
-        return "a safetensors file: weights without a graph", _TORCH_REMEDY
-    if text.startswith((b"<?xml", b"<net")):
-        return "an XML file, perhaps an OpenVINO model", "give the ONNX model it was made from"
-    if text.startswith((b"{", b"[")):
-        return "a JSON or text file", ""
-    if head.startswith((b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")):
-        return "an image or media file", ""
+    for kind in _KINDS:
+        if re.match(kind.begins.encode(), head, re.DOTALL):
+            return kind.looks, kind.remedy.format(
+                name=path.name, torch=_TORCH_REMEDY, keras=_KERAS_REMEDY
+            )
     return "", ""
 
 
