@@ -105,17 +105,12 @@ def _bundle(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
         {"type": f"security: {name}", "value": _number(value)}
         for name, value in sorted(about.security_metrics.items())
     ]
-    return {
-        "type": "machine-learning-model",
+    return _what_models_share(record) | {
         "bom-ref": BUNDLE_REF,
         "name": facts.name,
-        "version": facts.version,
         "description": about.description or record.stated.description,
-        "manufacturer": {"name": about.producer},
         "authors": [{"name": name} for name in record.stated.authors],
-        "licenses": compose_licenses(about.license or record.stated.license),
         "purl": _purl(facts.name, facts.version, ""),
-        "externalReferences": list(_references(record)),
         "modelCard": {
             "modelParameters": _parameters(record, datasets),
             "quantitativeAnalysis": {"performanceMetrics": metrics},
@@ -145,18 +140,14 @@ def _source(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
     """The model that the build started from."""
     about, stated, model = record.about, record.stated, record.model
     version = stated.version or record.facts.version
-    return {
-        "type": "machine-learning-model",
+    return _what_models_share(record) | {
         "bom-ref": SOURCE_REF,
         "name": model.file,
         "version": version,
         "description": about.description or stated.description,
-        "manufacturer": {"name": about.producer},
         "authors": [{"name": name} for name in stated.authors],
-        "licenses": compose_licenses(about.license or stated.license),
         "purl": about.identifier or _purl(model.file, version, model.sha256),
         "hashes": [{"alg": "SHA-256", "content": model.sha256}],
-        "externalReferences": list(_references(record)),
         "modelCard": {"modelParameters": _parameters(record, datasets)},
         "pedigree": {
             "ancestors": [
@@ -177,21 +168,16 @@ def _source(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
 
 
 def _variant(record: BuildRecord, variant: Variant, datasets: list[str]) -> dict[str, Any]:
-    facts, about = variant.facts, record.about
+    facts = variant.facts
     path = f"{variant.folder}/{variant.model_file}"
     sha256 = next(entry.sha256 for entry in facts.files if entry.path == path)
     requires = facts.requires
-    return {
-        "type": "machine-learning-model",
+    return _what_models_share(record) | {
         "bom-ref": _variant_ref(variant),
         "name": variant.name,
-        "version": record.facts.version,
         "description": f"{record.model.file} prepared for the profile {facts.profile}.",
-        "manufacturer": {"name": about.producer},
-        "licenses": compose_licenses(about.license or record.stated.license),
         "purl": _purl(f"{record.facts.name}-{variant.name}", record.facts.version, sha256),
         "hashes": [{"alg": "SHA-256", "content": sha256}],
-        "externalReferences": list(_references(record)),
         "modelCard": {
             "modelParameters": _parameters(record, datasets),
             "quantitativeAnalysis": {"performanceMetrics": list(_metrics(variant))},
@@ -223,6 +209,16 @@ def _variant(record: BuildRecord, variant: Variant, datasets: list[str]) -> dict
                 "compiled-for": facts.toolchain.compiled_for,
             }
         ),
+    }
+
+
+def _what_models_share(record: BuildRecord) -> dict[str, Any]:
+    return {
+        "type": "machine-learning-model",
+        "version": record.facts.version,
+        "manufacturer": {"name": record.about.producer},
+        "licenses": compose_licenses(record.about.license or record.stated.license),
+        "externalReferences": list(_references(record)),
     }
 
 
