@@ -127,18 +127,15 @@ def _print(found: Delta) -> None:
 def _cells(one: VariantDelta, head_bytes: int) -> tuple[str, ...]:
     transfer = one.transfer
     kept = transfer.wanted_chunks - transfer.fetch_chunks
+    is_by_delta = _fetched(transfer) < transfer.fetch_bytes
     whole = transfer.wanted_bytes + head_bytes
     return (
         one.name + (" (new)" if one.is_new else ""),
         f"{kept:,} of {transfer.wanted_chunks:,}",
         _tensors(one),
-        format_bytes(one.wire_bytes) + (" by delta" if _is_by_delta(transfer) else ""),
+        format_bytes(one.wire_bytes) + (" by delta" if is_by_delta else ""),
         f"{one.wire_bytes / whole:.1%}" if whole else "-",
     )
-
-
-def _is_by_delta(transfer: Transfer) -> bool:
-    return _fetched(transfer) < transfer.fetch_bytes
 
 
 def _tensors(one: VariantDelta) -> str:

@@ -16,8 +16,6 @@ from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key, unknown_name
 
-_RGB_CHANNELS = 3
-
 
 class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="image"):
     """`[inputs.NAME] kind = "image"`: the input is filled from an image file.
@@ -117,11 +115,6 @@ def check_declarations(wanted: WantedInputs, path: str) -> None:
             )
 
 
-def image_channels(declaration: ImageInput) -> int:
-    """Number of channels that an image declared so has."""
-    return 1 if declaration.color == "GRAY" else _RGB_CHANNELS
-
-
 def image_size(declaration: ImageInput, spec: TensorSpec) -> tuple[int, int]:
     """Height and width that an image is brought to.
 
@@ -150,7 +143,7 @@ def _check_image(declaration: ImageInput, spec: TensorSpec, where: str) -> None:
         )
     if declaration.size and len(declaration.size) != 2:
         raise refusal("size is height and width", remedy="size = [320, 320]")
-    channels = image_channels(declaration)
+    channels = 1 if declaration.color == "GRAY" else 3
     axis = 1 if declaration.layout == "NCHW" else 3
     if isinstance(spec.shape[axis], int) and spec.shape[axis] != channels:
         raise refusal(

@@ -20,16 +20,26 @@ _KEEP_SHAPE = {("ai.onnx.ml", "Scaler"), ("ai.onnx.ml", "Normalizer")}
 """Operators before a network from scikit-learn, which give floats in the shape of their input."""
 
 
-def add_shapes(model: onnx.ModelProto) -> None:
+def add_shapes(model: onnx.ModelProto, known: Iterable[onnx.ValueInfoProto] = ()) -> None:
     """Writes inferred types and shapes into a model, in place, at any size of its weights.
+
+    Args:
+        model: The model.
+        known: Shapes that were known before: they fill the gaps, since ONNX's inference stops at
+            operators not its own.
 
     Raises:
         onnx's InferenceError: The graph contradicts itself.
     """
-    inferred = infer(model)
-    refill(model.graph.value_info, inferred.value_info)
-    for own, found in zip(model.graph.output, inferred.output, strict=True):
+    graph, inferred = model.graph, infer(model)
+    refill(graph.value_info, inferred.value_info)
+    for own, found in zip(graph.output, inferred.output, strict=True):
         own.CopyFrom(found)
+    made = {name for node in graph.node for name in node.output}
+    there = {value.name for value in (*graph.value_info, *graph.output)}
+    graph.value_info.extend(
+        value for value in known if value.name in made and value.name not in there
+    )
 
 
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
@@ -93,12 +103,3 @@ def fixed_types(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...]]
         for name, tensor in tensors.items()
         if all(dim.HasField("dim_value") for dim in tensor.shape.dim)
     }
-
-
-def add_missing_shapes(graph: onnx.GraphProto, known: Iterable[onnx.ValueInfoProto]) -> None:
-    """Adds shapes that were known before: ONNX's inference stops at operators not its own."""
-    made = {name for node in graph.node for name in node.output}
-    there = {value.name for value in (*graph.value_info, *graph.output)}
-    graph.value_info.extend(
-        value for value in known if value.name in made and value.name not in there
-    )

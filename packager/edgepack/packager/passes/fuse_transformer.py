@@ -13,7 +13,7 @@ import onnx
 from edgepack.packager.graph.edits import MICROSOFT, import_domain, name_nodes
 from edgepack.packager.graph.held_weights import load_held
 from edgepack.packager.graph.model_files import drop_unused_opsets
-from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_fast_gelu, fuse_gelu
 from edgepack.packager.passes.layer_norm import fuse_layer_norm
@@ -51,8 +51,7 @@ def fuse_transformer(
         notes.append(note)
     if not any(notes):
         return PassResult(model=model)
-    add_shapes(model)
-    add_missing_shapes(model.graph, known)
+    add_shapes(model, known)
     return PassResult(model=model, notes=tuple(note for note in notes if note))
 
 

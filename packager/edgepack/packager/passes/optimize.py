@@ -28,7 +28,7 @@ from edgepack.packager.graph.model_files import (
     quiet_options,
 )
 from edgepack.packager.graph.queries import is_standard
-from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.clean import drop_unused
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.lookup_tables import fold_into_tables
@@ -97,10 +97,9 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
     shapes = list(optimized.graph.value_info)
     drop_unused(optimized)
     _restore_opset(optimized, opset_of(model))
-    add_shapes(optimized)
+    add_shapes(optimized, shapes if made else ())
     if not made:
         return PassResult(model=optimized, notes=notes)
-    add_missing_shapes(optimized.graph, shapes)
     counts = ", ".join(f"{count} {name}" for name, count in sorted(Counter(made).items()))
     return PassResult(
         model=optimized,

@@ -24,7 +24,7 @@ from edgepack.packager.graph.node_chains import (
     shorten,
 )
 from edgepack.packager.graph.queries import GraphIndex, attribute
-from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_gelu
 from edgepack.packager.passes.hard_swish import fuse_hard_swish
@@ -61,8 +61,7 @@ def qnn_preprocess(
         if chains:
             notes.append(f"{len(chains)} {words}.")
             shorten(model.graph, chains)
-    add_shapes(model)
-    add_missing_shapes(model.graph, shapes)
+    add_shapes(model, shapes)
     return PassResult(model=model, notes=tuple(note for note in notes if note))
 
 

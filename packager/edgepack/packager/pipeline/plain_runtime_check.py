@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import onnx
 from msgspec.structs import replace
 
 from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION, MEMORY_PATTERN
@@ -81,7 +80,7 @@ def _check(
     releases: Sequence[PlainRelease],
     resources: Resources,
 ) -> PlainCheck:
-    exact = EXACT_SUMS if may_saturate(_graph(model)) else {}
+    exact = EXACT_SUMS if may_saturate(load_model(model).graph) else {}
     gate = searched.profile.gates.accuracy
     missed = ""
     for settings in _SETTINGS:
@@ -127,7 +126,3 @@ def _right(needed: dict[str, str], missed: str, releases: Sequence[PlainRelease]
 
 def _versions(releases: Sequence[PlainRelease]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(place.release for place in releases))
-
-
-def _graph(model: Path) -> onnx.GraphProto:
-    return load_model(model).graph

@@ -8,14 +8,6 @@ from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import TimeLimit
 
 
-def _no_limit() -> TimeLimit:
-    return TimeLimit(None)
-
-
-def _no_journal() -> Journal:
-    return Journal(None)
-
-
 class Resources(msgspec.Struct, kw_only=True):
     """What is alive while a variant is prepared.
 
@@ -26,7 +18,7 @@ class Resources(msgspec.Struct, kw_only=True):
         progress: Told about each step.
     """
 
-    limit: TimeLimit = msgspec.field(default_factory=_no_limit)
-    journal: Journal = msgspec.field(default_factory=_no_journal)
+    limit: TimeLimit = msgspec.field(default_factory=lambda: TimeLimit(None))
+    journal: Journal = msgspec.field(default_factory=lambda: Journal(None))
     process: ProviderProcess | None = None
     progress: Progress = silent

@@ -10,6 +10,7 @@ left would be the float model under another name.
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -80,27 +81,21 @@ def exclude_unsupported(
     )
 
 
+@dataclass
 class _Openings:
     """Opens what was found, changed or in part, as often and as long as may be."""
 
-    def __init__(
-        self,
-        search: SettingsSearch,
-        searched: SearchedCombination,
-        provider_validation: ProviderValidation,
-        progress: Progress,
-    ) -> None:
-        self._search = search
-        self._searched = searched
-        self._provider_validation = provider_validation
-        self._progress = progress
-        self._end_s = time.monotonic() + _MOST_S
-        self.count = 0
+    search: SettingsSearch
+    searched: SearchedCombination
+    provider_validation: ProviderValidation
+    progress: Progress
+    end_s: float = field(default_factory=lambda: time.monotonic() + _MOST_S)
+    count: int = 0
 
     def find_nodes(self) -> Found:
         """What must stay float, unless that is all that could be lowered."""
-        selector, best = self._search.selector, self._searched.selection.found
-        if best is None or not self._searched.selection.is_lowered:
+        selector, best = self.search.selector, self.searched.selection.found
+        if best is None or not self.searched.selection.is_lowered:
             return Found()
         found = find_refused(
             selector.names,
@@ -128,15 +123,15 @@ class _Openings:
         return "" if last is None else _describe(units.nodes(last, last + 1))
 
     def _is_taken(self, make: Callable[[], Path]) -> bool:
-        left_s = self._end_s - time.monotonic()
+        left_s = self.end_s - time.monotonic()
         if self.count >= _MOST_OPENINGS or left_s <= 0:
             raise EndOfOpeningsError
         self.count += 1
-        searched, limit_s = self._searched, min(left_s, _MOST_S_ONE)
+        searched, limit_s = self.searched, min(left_s, _MOST_S_ONE)
         what = "looking for what is refused"
-        self._progress(BuildStep(what=what, done=self.count, total=_MOST_OPENINGS))
+        self.progress(BuildStep(what=what, done=self.count, total=_MOST_OPENINGS))
         path, start_s = make(), time.monotonic()
-        is_taken = self._provider_validation.is_taken(path, searched.evaluator, timeout_s=limit_s)
+        is_taken = self.provider_validation.is_taken(path, searched.evaluator, timeout_s=limit_s)
         if not is_taken and time.monotonic() - start_s >= limit_s:
             raise EndOfOpeningsError  # it took too long, which is no answer
         return is_taken

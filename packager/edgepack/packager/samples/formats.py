@@ -96,7 +96,8 @@ def _open(path: Path, wanted: WantedInputs) -> RawSamples:
         )
     if not path.is_dir():
         return _stack(path, inputs)
-    files = sorted((file for file in path.iterdir() if _is_visible(file)), key=_natural)
+    visible = (file for file in path.iterdir() if not file.name.startswith("."))
+    files = sorted(visible, key=_natural)
     sets = [file for file in files if file.is_dir() and file.name.startswith("test_data_set_")]
     if sets:
         return _test_data(sets, wanted)
@@ -272,10 +273,6 @@ def _only_input(inputs: tuple[TensorSpec, ...], path: Path) -> str:
         remedy="save .npz files with one array an input: "
         f"np.savez(path, {', '.join(f'{spec.name}=…' for spec in inputs)})",
     )
-
-
-def _is_visible(path: Path) -> bool:
-    return not path.name.startswith(".")
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:

@@ -93,7 +93,8 @@ def find_states(
         for name, names in partners.items()
         if len(names) == 1 and wanted.count(names[0]) == 1
     )
-    unclear = [name for name, names in partners.items() if names and not _has(found, name)]
+    paired = {state.input for state in found}
+    unclear = [name for name, names in partners.items() if names and name not in paired]
     order = [spec.name for spec in inputs]
     states = tuple(sorted((*declared, *found), key=lambda state: order.index(state.input)))
     if len(states) == len(inputs) and not declared:
@@ -221,7 +222,3 @@ def _words(name: str) -> tuple[str, ...]:
     if short:
         return short["letter"], short["time"]
     return tuple(word.lower() for word in _WORD.findall(name.replace("past_key_values", "past")))
-
-
-def _has(states: Sequence[State], name: str) -> bool:
-    return any(state.input == name for state in states)

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.graph.edits import drop_unread, refill
 from edgepack.packager.graph.queries import GraphIndex, attribute
-from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.quantization.channels import Channels
 from edgepack.packager.tensors.arrays import Floats
 
@@ -109,8 +109,7 @@ class ChannelDivision:
         for name, original in self._divided.items():
             if original in known:
                 known[name] = onnx.ValueInfoProto(name=name, type=known[original].type)
-        add_shapes(self._model)
-        add_missing_shapes(graph, list(known.values()))
+        add_shapes(self._model, known.values())
 
     def _is_alone(self, group: ProductGroup) -> bool:
         """Whether nobody but the group reads its tensor, through whichever Reshape."""

@@ -52,18 +52,20 @@ def equalize(
     """Equalizes a model; on the samples it computes what it did, give or take float rounding.
 
     Args:
-        model: The float model with shapes; not changed.
+        model: The float model with shapes, which can be equalized; not changed.
         samples: Calibration samples, read where a Clip stands between two layers.
         work_dir: Folder for the instrumented model; it must exist.
 
     Returns:
-        The equalized model, or the model itself where nothing can be; and a note with numbers.
+        The equalized model, and a note with numbers.
     """
     index = index_graph(model.graph)
     pairs = find_pairs(index)
-    if not pairs:
-        return model, "Cross-layer equalization: no layers in a row."
-    layers = {position: _Layer(index, position) for pair in pairs for position in _both(pair)}
+    layers = {
+        position: _Layer(index, position)
+        for pair in pairs
+        for position in (pair.first, pair.second)
+    }
     before = _median_unevenness(layers, pairs)
     reached = _reached_shares(model, index, pairs, samples, work_dir)
     scalings = [
@@ -85,10 +87,6 @@ def equalize(
         f"a tensor over its median channel's went from {before:.1f} to "
         f"{_median_unevenness(layers, pairs):.1f} (median)."
     )
-
-
-def _both(pair: Pair) -> tuple[int, int]:
-    return pair.first, pair.second
 
 
 class _Layer:
