@@ -14,6 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _runtime
 
 from edgepack import durable
 from edgepack.agent.runtime.opening import FATAL_ONLY
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.queries import all_nodes, is_standard
 
@@ -184,15 +185,19 @@ def open_on_cpu(
     Returns:
         The session.
     """
-    options = quiet_options(threads=threads)
-    if not optimize:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = quiet_options(threads=threads, optimize=optimize)
     weights = path.with_suffix(WEIGHTS_SUFFIX)
     if weights.exists() and weights.stat().st_size > EXTERNAL_ABOVE_BYTES:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    return onnxruntime.InferenceSession(
-        str(path), sess_options=options, providers=["CPUExecutionProvider"]
-    )
+    return cpu_session(path, options)
+
+
+def cpu_session(
+    model: Path | bytes, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
+    """A session on the CPU provider, of a file or of a model in memory."""
+    given = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(given, sess_options=options, providers=[CPU_PROVIDER])
 
 
 def keep_runtime_quiet() -> None:
@@ -203,9 +208,15 @@ def keep_runtime_quiet() -> None:
     onnxruntime.set_default_logger_severity(FATAL_ONLY)
 
 
-def quiet_options(*, threads: int = 0) -> onnxruntime.SessionOptions:
-    """Session options that print nothing short of a crash: errors are raised too, and told once."""
+def quiet_options(*, threads: int = 0, optimize: bool = True) -> onnxruntime.SessionOptions:
+    """Session options that print nothing short of a crash: errors are raised too, and told once.
+
+    Args:
+        threads, optimize: See `open_on_cpu`.
+    """
     options = onnxruntime.SessionOptions()
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = FATAL_ONLY
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -22,6 +22,7 @@ from edgepack.packager.graph.edits import MICROSOFT, name_nodes, rename_tensors
 from edgepack.packager.graph.held_weights import hold_weights, save_for_session
 from edgepack.packager.graph.model_files import (
     RUNTIME_ERRORS,
+    cpu_session,
     is_large,
     load_model,
     opset_of,
@@ -77,9 +78,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
         )
     options.add_session_config_entry("optimization.disable_specified_optimizers", _QUANTIZES)
     try:
-        onnxruntime.InferenceSession(
-            str(folder / "before.onnx"), sess_options=options, providers=["CPUExecutionProvider"]
-        )
+        cpu_session(folder / "before.onnx", options)
     except RUNTIME_ERRORS as error:
         _check_room(folder / "before.onnx")
         raise BuildError(

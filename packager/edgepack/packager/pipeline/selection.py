@@ -11,6 +11,7 @@ from edgepack.packager.gates.labels import LabelledSamples
 from edgepack.packager.gates.user_metric import Metric
 from edgepack.packager.graph.model_files import size_on_disk
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.reports.reasons import FLOAT_PRECISION
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.plain_runtime import PlainRelease
@@ -18,8 +19,6 @@ from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
-
-FLOAT_PRECISION = "fp32"
 
 
 class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,6 @@ from edgepack.packager.pipeline.prequantized import unfold
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.select_cheapest import select_cheapest, with_whole_search
 from edgepack.packager.pipeline.selection import (
-    FLOAT_PRECISION,
     EvaluationInputs,
     PreparedFloat,
     SearchedCombination,
@@ -31,6 +30,7 @@ from edgepack.packager.pipeline.selection import (
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
+from edgepack.packager.reports.reasons import FLOAT_PRECISION
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.context import describe_context

@@ -7,9 +7,8 @@ and multiplies floats: slower than the float model, and nothing says so.
 from pathlib import Path
 
 import onnx
-import onnxruntime
 
-from edgepack.packager.graph.model_files import quiet_options
+from edgepack.packager.graph.model_files import cpu_session, quiet_options
 
 _RESTORES = "DequantizeLinear"
 
@@ -32,9 +31,7 @@ def nodes_with_restored_weights(path: Path) -> tuple[str, ...]:
         "session.optimized_model_external_initializers_file_name", weights.name
     )
     try:
-        onnxruntime.InferenceSession(
-            str(path), sess_options=options, providers=["CPUExecutionProvider"]
-        )
+        cpu_session(path, options)
         graph = onnx.load(fused, load_external_data=False).graph
     finally:
         for file in (fused, weights):

@@ -8,12 +8,11 @@ crashes on a constant condition around other Ifs (seen with a voice detector): i
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.edits import refill, rename_tensors
-from edgepack.packager.graph.model_files import RUNTIME_ERRORS, quiet_options
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS, cpu_session, quiet_options
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import attribute, is_standard, own_names, subgraphs
 from edgepack.packager.graph.shape_inference import fixed_types
@@ -64,12 +63,9 @@ class KnownValues:
         graph.output.append(onnx.ValueInfoProto(name=name))
         model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
         model.ir_version = self._model.ir_version
-        options = quiet_options(threads=1)
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options = quiet_options(threads=1, optimize=False)
         try:
-            session = onnxruntime.InferenceSession(
-                model.SerializeToString(), sess_options=options, providers=["CPUExecutionProvider"]
-            )
+            session = cpu_session(model.SerializeToString(), options)
             return np.asarray(session.run(None, {})[0])
         except RUNTIME_ERRORS:  # whoever opens the whole model is told why
             return None

@@ -10,7 +10,7 @@ import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.model_files import quiet_options
+from edgepack.packager.graph.model_files import cpu_session, quiet_options
 from edgepack.packager.graph.queries import is_standard
 
 OLDEST_OPSET = 7
@@ -87,9 +87,7 @@ def loads(opset: int = _PROBE_OPSET, ir_version: int = _PROBE_IR_VERSION) -> boo
         graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version
     )
     try:
-        onnxruntime.InferenceSession(
-            model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]
-        )
+        cpu_session(model.SerializeToString(), quiet_options())
     except (Fail, InvalidGraph, InvalidProtobuf):
         return False
     return True
