@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.profiles.pass_settings import Quantize
-from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
+from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse, tied_tensors
 from edgepack.packager.quantization.static.scale_cache import ScaleCache
 from edgepack.packager.quantization.static.scales import (
     IntegerType,
@@ -126,7 +126,7 @@ def assign_scales(
         }
         fixed = _fixed_scales(index, nodes, kind, scales) if settings.fixed_scales else {}
         scales |= fixed
-        for group in plan.tied_high_precision if is_high_precision else plan.tied:
+        for group in tied_tensors(index, nodes, settings):
             given = [fixed[name] for name in group if name in fixed]
             shared = given[0] if given else _cover([scales[name] for name in group], kind)
             scales |= dict.fromkeys(group, shared)

@@ -67,15 +67,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         nodes: Plans of the quantized nodes, in graph order.
-        tied: Groups of tensors that share one scale, each sorted; of the nodes of usual precision.
-        tied_high_precision: The same of those of high precision.
-        kept: Nodes that could have been quantized but stay float, by name.
     """
 
     nodes: tuple[NodePlan, ...]
-    tied: tuple[tuple[str, ...], ...]
-    tied_high_precision: tuple[tuple[str, ...], ...]
-    kept: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -148,18 +142,11 @@ def make_plan(
         and (settings.ops == "compute" or following in chosen)
     }
     high_precision = with_followers(index, chosen, high_precision_nodes)
-    plans = tuple(
+    plans = (
         _plan_node(index, position, settings, rectifiers.get(position), position in high_precision)
         for position in sorted(chosen - set(rectifiers.values()))
     )
-    return Plan(
-        nodes=plans,
-        tied=_tie(index, [plan for plan in plans if not plan.is_high_precision], settings),
-        tied_high_precision=_tie(
-            index, [plan for plan in plans if plan.is_high_precision], settings
-        ),
-        kept=tuple(index.graph.node[p].name for p in able if p not in chosen),
-    )
+    return Plan(nodes=tuple(plans))
 
 
 def _is_able(index: GraphIndex, node: onnx.NodeProto, settings: Quantize) -> bool:
@@ -267,10 +254,16 @@ def _bias_of(
     return position, name
 
 
-def _tie(
+def tied_tensors(
     index: GraphIndex, plans: Sequence[NodePlan], settings: Quantize
 ) -> tuple[tuple[str, ...], ...]:
-    """Groups the quantized tensors that must share a scale (union-find)."""
+    """Groups of quantized tensors that must share a scale, each sorted (union-find).
+
+    Args:
+        index: The float graph.
+        plans: The quantized nodes of one precision.
+        settings: The profile's quantize pass.
+    """
     quantized = {name for plan in plans for name in plan.tensors}
     parent = {name: name for name in quantized}
 

@@ -42,11 +42,6 @@ class BlockGrid(msgspec.Struct, frozen=True, kw_only=True):
         """The greatest code."""
         return (1 << self.bits) - 1
 
-    @property
-    def middle(self) -> int:
-        """The zero point of symmetric weights."""
-        return 1 << (self.bits - 1)
-
     def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Singles, Singles]:
         """Step and zero point of a column, float32 (1, rows) each: see `gptq.Grid`."""
         blocks = columns // self.block_size
