@@ -92,7 +92,7 @@ class Float16Planner:
             if node.op_type == "Cast":
                 is_float16 = self._is_whole_number(node, observed)
             elif facts(node.op_type).one_scale:
-                is_float16 = self._follows(position, node, plan.tensors)
+                is_float16 = self._follows(position, plan.tensors)
             else:
                 is_float16 = node.name in names
             if is_float16:
@@ -142,7 +142,7 @@ class Float16Planner:
             self._constant_fits[name] = constant_fits(values)
         return self._constant_fits[name]
 
-    def _follows(self, position: int, node: onnx.NodeProto, half: Collection[str]) -> bool:
+    def _follows(self, position: int, half: Collection[str]) -> bool:
         """Whether an operator that moves data is given 16 bits: it then gives them."""
         if not self._is_open(position):
             return False

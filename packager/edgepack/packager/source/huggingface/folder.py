@@ -67,12 +67,7 @@ def is_model_folder(path: Path) -> bool:
 
 
 def export_folder(
-    folder: Path,
-    output: Path,
-    progress: Progress,
-    *,
-    command: tuple[str, ...] = COMMAND,
-    timeout_s: float = _TIMEOUT_S,
+    folder: Path, output: Path, progress: Progress, *, command: tuple[str, ...] = COMMAND
 ) -> tuple[Path, str]:
     """Exports a Hugging Face model folder to ONNX in a child process.
 
@@ -81,7 +76,6 @@ def export_folder(
         output: Folder to write to; it must not exist.
         progress: Told that it exports.
         command: The child.
-        timeout_s: Time limit of the child, seconds.
 
     Returns:
         The `.onnx` file, and a sentence on how it was made.
@@ -98,9 +92,9 @@ def export_folder(
         "output": str(output.resolve()),
         "architecture": architecture,
         "opset": _OPSET,
-        "timeout_s": timeout_s,
+        "timeout_s": _TIMEOUT_S,
     }
-    ending = run_child(command, json.dumps(request).encode(), timeout_s=timeout_s)
+    ending = run_child(command, json.dumps(request).encode(), timeout_s=_TIMEOUT_S)
     answer = json.loads(ending.answer) if ending.answer is not None else {}
     if "task" not in answer:
         because = answer.get("problem") or f"the process {ending.because}"
