@@ -47,18 +47,6 @@ class BlockGrid(msgspec.Struct, frozen=True, kw_only=True):
         blocks = columns // self.block_size
         return self.scales[:, blocks].T, self.zero_points[:, blocks].T.astype(np.float32)
 
-    def round(self, weight: Singles) -> Codes:
-        """The nearest codes.
-
-        Args:
-            weight: float32 (rows, columns).
-        """
-        blocked = cut(weight, self.block_size)
-        codes = np.rint(blocked / self.scales[..., None]) + self.zero_points[..., None]
-        clipped = np.clip(codes, self.lowest, self.highest).astype(np.uint8)
-        flat: Codes = clipped.reshape(len(weight), -1)[:, : weight.shape[1]]
-        return flat
-
 
 class BlockWeight(msgspec.Struct, frozen=True, kw_only=True):
     """A quantized weight.

@@ -46,4 +46,7 @@ def round_to_nearest(weight: Singles, grid: BlockGrid) -> BlockWeight:
         weight: float32 (rows, columns).
         grid: See `make_grid`.
     """
-    return BlockWeight(codes=grid.round(weight), grid=grid)
+    blocked = cut(weight, grid.block_size)
+    codes = np.rint(blocked / grid.scales[..., None]) + grid.zero_points[..., None]
+    clipped = np.clip(codes, grid.lowest, grid.highest).astype(np.uint8)
+    return BlockWeight(codes=clipped.reshape(len(weight), -1)[:, : weight.shape[1]], grid=grid)
