@@ -9,7 +9,7 @@ import difflib
 import itertools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec.structs import replace
@@ -247,7 +247,7 @@ def _allowed(profile: Profile, key: str) -> str:
 def _describe_type(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(_describe(value) for value in get_args(kind))
-    if get_origin(kind) is tuple:
+    if get_origin(kind) in (tuple, Annotated):
         return _describe_type(get_args(kind)[0])
     names = {bool: "true, false", int: "a whole number", float: "a number", str: "text"}
     return names.get(kind, "")
