@@ -80,7 +80,9 @@ def test_a_value_that_cannot_be_is_refused_with_those_that_can() -> None:
     [
         ("quantize.ranges=minmax,7", "text"),
         ("quantize.reduce_range=true,maybe", "true, false"),
-        ("quantize.max_float_share=0.5,all", "a number"),
+        ("quantize.max_float_share=0.5,all", "a number from 0 to 1"),
+        ("quantize.max_float_share=0.1,1.5", "a number from 0 to 1"),
+        ("quantize.backend_timeout_s=9.5,all", "a number"),
         ("clean.opset=17,new", "a whole number"),
     ],
 )
@@ -114,8 +116,8 @@ def test_an_option_that_the_provider_does_not_take_is_refused_in_the_profiles_wo
 
 def test_a_combination_that_contradicts_itself_is_refused_by_name() -> None:
     with pytest.raises(BuildError) as caught:
-        _combine("quantize.max_float_share=0.1,1.5")
-    assert "the combination quantize.max_float_share = 1.5 cannot be" in caught.value.problem
+        _combine("quantize.scales=float,power_of_two")
+    assert "the combination quantize.scales = power_of_two cannot be" in caught.value.problem
 
 
 def test_too_many_combinations_are_refused_with_their_number() -> None:

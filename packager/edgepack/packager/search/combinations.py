@@ -9,7 +9,7 @@ import difflib
 import itertools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.section import Share
 
 MOST_COMBINATIONS = 64
 """Each costs a calibration and several candidates."""
@@ -247,9 +248,10 @@ def _allowed(profile: Profile, key: str) -> str:
 def _describe_type(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(_describe(value) for value in get_args(kind))
-    if get_origin(kind) in (tuple, Annotated):
+    if get_origin(kind) is tuple:
         return _describe_type(get_args(kind)[0])
-    names = {bool: "true, false", int: "a whole number", float: "a number", str: "text"}
+    names: dict[Any, str] = {Share: "a number from 0 to 1", float: "a number", str: "text"}
+    names |= {bool: "true, false", int: "a whole number"}
     return names.get(kind, "")
 
 
