@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from edgepack.fleet.database.measurements import AWAITED, AWAITED_DRIFT, ClassSums, WaveSums
 from edgepack.fleet.documents.gates import BY_NAME, GateView
+from edgepack.fleet.documents.wording import gate_numbers
 from edgepack.fleet.rollouts.bounds import mean_of, quantile
 from edgepack.fleet.rollouts.gates import Plan, awaited, judge
 from edgepack.fleet.rollouts.rules import Await, Breach, Finish, Offer, Stop, decide
@@ -89,6 +90,17 @@ def test_drift_is_judged_and_waited_for_where_the_plan_asks_for_it_and_is_shown_
     assert (awaited(asked, waiting, 0), awaited(PLAN, waiting, 0)) == (2, 0)
     late: ClassSums = {"class": ({AWAITED: WaveSums(devices=2)},)}
     assert (awaited(asked, late, 0), awaited(PLAN, late, 0)) == (2, 2)
+
+
+def test_shadow_agreement_is_judged_as_it_stands() -> None:
+    """It is a comparison with the release before already, whatever that one told."""
+    view = view_of("shadow", sums_of([0.11, 0.12, 0.13, 0.12, 0.12]))
+    assert (view.verdict, view.comparison, view.before) == ("breach", "share", None)
+    assert view.now == pytest.approx(0.12)
+    assert view.because.startswith("12.0% over 5 devices, 11.")
+    assert view.because.endswith("5.0% is let pass")
+    assert gate_numbers(view)[:3] == ("", "12.0%", "")
+    assert view_of("shadow", sums_of([0.01, 0.02, 0.03])).verdict == "pass"
 
 
 def test_what_is_not_known_is_said_and_never_passes_in_silence() -> None:

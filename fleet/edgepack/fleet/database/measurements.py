@@ -230,6 +230,8 @@ def _samples(measures: Mapping[str, float], baseline: Mapping[str, float]) -> di
 
 
 def _before(name: str, baseline: Mapping[str, float]) -> float | None:
+    if BY_NAME[name].comparison == "share":
+        return 0.0
     return _scaled(name, baseline[name]) if name in baseline else None
 
 

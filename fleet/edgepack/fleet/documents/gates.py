@@ -8,8 +8,9 @@ from typing import Literal
 
 import msgspec
 
-Comparison = Literal["ratio", "rise"]
-"""Divided by what it was before, or what is beyond that."""
+Comparison = Literal["ratio", "rise", "share"]
+"""Divided by what it was before, what is beyond that, or as it stands: what is measured is a
+comparison already."""
 GateVerdict = Literal["pass", "breach", "accepted", "too few", "no baseline", "no evidence", "off"]
 
 
@@ -40,9 +41,11 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.threshold:g}" if self.is_default else "off"
 
     def shown(self, value: float) -> str:
-        """A ratio or a rise, for people."""
+        """A ratio, a rise or a share, for people."""
         if self.comparison == "ratio":
             return f"{value:.2f} x"
+        if self.comparison == "share":
+            return f"{value:.1%}"
         if self.unit == "%":
             return f"{value * 100:+.1f} points"
         return f"{value:+.3g} {self.unit}".rstrip()
@@ -103,10 +106,10 @@ GATES: tuple[Gate, ...] = (
     ),
     Gate(
         name="shadow",
-        comparison="rise",
+        comparison="share",
         threshold=0.05,
         unit="%",
-        text="share of shadow inferences that disagree",
+        text="share of inferences in which the release before came to something else",
         fewest=60,
     ),
     Gate(

@@ -45,7 +45,11 @@ def gate_numbers(view: GateView) -> tuple[str, str, str, str, str]:
     before, now = (_amount(number, view.unit) for number in (view.before, view.now))
     change, bound, threshold = (
         "" if number is None else gate.shown(number)
-        for number in (view.value, view.bound, view.threshold)
+        for number in (
+            None if gate.comparison == "share" else view.value,
+            view.bound,
+            view.threshold,
+        )
     )
     return before, now, change, bound, threshold
 

@@ -106,6 +106,8 @@ def _judge_one(
         if is_ratio:
             value, before, now = math.exp(value), math.exp(before), math.exp(now)
             bound = None if bound is None else math.exp(bound)
+        elif gate.comparison == "share":
+            before = None
     needed = LEAST_DEVICES if is_over else max(LEAST_DEVICES, plan.min_sample)
     verdict, because = _verdict(gate, sums, threshold, needed, value, bound)
     if verdict == "breach" and key(gate.name, hardware_class) in plan.accepted:
