@@ -13,7 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.config import AgentConfig, HookConfig, LimitConfig, TrustConfig
+from edgepack.agent.config import (
+    AgentConfig,
+    HookConfig,
+    LimitConfig,
+    ShadowConfig,
+    TrustConfig,
+)
 from edgepack.agent.hooks.runner import HookVerdict
 from edgepack.agent.state.pointer import POINTER_FILE, ActivePointer, read_pointer
 from edgepack.agent.state.slots import Slots
@@ -132,6 +138,7 @@ class World:
         state_dir: Its state folder; exists.
         keys: Keys that it trusts.
         limits: Its limits.
+        shadow: Its settings of shadow inferences.
         hook_answers: By `<stage>.<when>`: what its hooks say, in turn; the last one stays.
         wrong: Variants whose probe is wrong here.
         collected: What serving processes say next, while a model soaks.
@@ -145,6 +152,7 @@ class World:
     limits: LimitConfig = field(
         default_factory=lambda: LimitConfig(disk_reserve_bytes=0, max_restarts=1000)
     )
+    shadow: ShadowConfig = field(default_factory=ShadowConfig)
     hook_answers: dict[str, list[HookVerdict]] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
     collected: list[Collected] = field(default_factory=list)
@@ -199,6 +207,7 @@ class World:
                 trust=TrustConfig(keys=()),
                 hooks=HookConfig(folder="/device-hooks"),
                 limits=self.limits,
+                shadow=self.shadow,
             ),
             trust=TrustPolicy(keys=self.keys),
             slots=Slots(self.state_dir, write=write),

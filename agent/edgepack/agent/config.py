@@ -12,13 +12,14 @@ from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
 
-SETTINGS = Version(1, 4)
+SETTINGS = Version(1, 5)
 """Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
 
     1.1  `trust.root`
     1.2  `broker.proxy`, `transfer`, `limits.bandwidth`
     1.3  `trust.metadata`
     1.4  `capture`
+    1.5  `shadow`
 """
 
 
@@ -184,6 +185,23 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 64 * 1024 * 1024
 
 
+class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Real inferences that the release before computes, too, while a release soaks.
+
+    It takes a second copy of a model in memory, so it is off unless a device's settings ask for it.
+
+    Attributes:
+        share: Of the inferences, those that are tried; 0 switches it off.
+        busy_share: Of the time, in which one may run, at most.
+        memory_bytes: What the process that computes them may take; 0 means a quarter of the
+            device's memory.
+    """
+
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    busy_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.02
+    memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of an agent.
 
@@ -207,6 +225,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     decryption: DecryptionConfig = DecryptionConfig()
     transfer: TransferConfig = TransferConfig()
     capture: CaptureConfig = CaptureConfig()
+    shadow: ShadowConfig = ShadowConfig()
 
     @property
     def decryption_key(self) -> str:

@@ -34,7 +34,7 @@ def test_what_is_known_in_a_newer_minor_version_is_still_checked(tmp_path: Path)
 
 def test_settings_of_a_newer_major_version_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        DeviceError, match=r"settings are of version 2\.0, this edgepack reads 1\.4"
+        DeviceError, match=r"settings are of version 2\.0, this edgepack reads 1\.5"
     ):
         read(tmp_path, "v = 2\n" + FIRST)
 
@@ -44,3 +44,16 @@ def test_a_version_that_is_none_is_named(tmp_path: Path, version: str) -> None:
     with pytest.raises(DeviceError, match="is no version") as caught:
         read(tmp_path, f"v = {version}\n" + FIRST)
     assert "agent.toml, v" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["share = 1.5", "share = -0.1", "busy_share = 0", "memory_bytes = -1"]
+)
+def test_shares_and_limits_of_shadow_inferences_are_checked(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(DeviceError) as caught:
+        read(tmp_path, f"{FIRST}[shadow]\n{wrong}\n")
+    assert f"agent.toml, shadow.{wrong.split()[0]}" in str(caught.value)
+
+
+def test_shadow_inferences_are_off_unless_settings_ask_for_them(tmp_path: Path) -> None:
+    assert read(tmp_path, FIRST).shadow.share == 0.0

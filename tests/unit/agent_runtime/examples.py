@@ -1,5 +1,6 @@
 """Manifests, facts, tiny models and slots for the tests of the agent's run-time parts."""
 
+import io
 import shutil
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.slots import slot_folder
 from edgepack.bundle.chunks import digest_file, entry
+from edgepack.bundle.encrypted_files import encrypt_stream
 from edgepack.bundle.golden import Golden, write_golden
+from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
+    ENCRYPTED_FORMAT,
     GOLDEN_FILE,
     MANIFEST_FILE,
     BundleFacts,
@@ -23,10 +27,13 @@ from edgepack.bundle.manifest import (
     Variant,
     encode_manifest,
 )
+from edgepack.bundle.recipients import seal_content_key
 from edgepack.bundle.signature import root_digest
 from edgepack.bundle.tree import list_files
 from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, ProviderFacts
 from tests.simulators.manifests import CPU, DIGEST, QNN, make_variant
+
+CONTENT_KEY = bytes(range(32))
 
 
 def make_manifest(*variants: Variant) -> Manifest:
@@ -68,8 +75,8 @@ def make_facts(
     )
 
 
-def conv_model(scale: float = 1.0) -> onnx.ModelProto:
-    """Conv, Relu, pool, Flatten: x float32 (1, 3, 8, 8) -> y float32 (1, 4), times `scale`."""
+def conv_model(scale: float = 1.0, side: int = 8) -> onnx.ModelProto:
+    """Conv, Relu, pool, Flatten: x float32 (1, 3, side, side) -> y (1, 4), times `scale`."""
     rng = np.random.default_rng(0)
     weight = (rng.standard_normal((4, 3, 3, 3)) * 0.3 * scale).astype(np.float32)
     graph = helper.make_graph(
@@ -80,7 +87,7 @@ def conv_model(scale: float = 1.0) -> onnx.ModelProto:
             helper.make_node("Flatten", ["p"], ["y"], "flat"),
         ],
         "tiny",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, side, side])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
         [
             numpy_helper.from_array(weight, "w"),
@@ -90,17 +97,20 @@ def conv_model(scale: float = 1.0) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def make_inputs(count: int = 3) -> tuple[dict[str, np.ndarray], ...]:
+def make_inputs(count: int = 3, side: int = 8) -> tuple[dict[str, np.ndarray], ...]:
     """Samples for `conv_model`, the same on every call."""
     rng = np.random.default_rng(5)
-    return tuple({"x": rng.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(count))
+    shape = (1, 3, side, side)
+    return tuple({"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(count))
 
 
-def save_variant(bundle_folder: Path, variant: Variant, *, scale: float = 1.0) -> None:
+def save_variant(
+    bundle_folder: Path, variant: Variant, *, scale: float = 1.0, side: int = 8
+) -> None:
     """Writes `conv_model` as the variant's model file."""
     folder = bundle_folder / variant.folder
     folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(conv_model(scale), folder / variant.model_file)
+    onnx.save(conv_model(scale, side), folder / variant.model_file)
 
 
 def install_model(
@@ -110,17 +120,28 @@ def install_model(
     scale: float,
     name: str = "tiny",
     reference: tuple[Distribution, ...] = (),
+    side: int = 8,
+    recipient: PublicKey | None = None,
 ) -> ActivePointer:
-    """Lays out a slot whose model multiplies by `scale`, and returns a pointer to it."""
+    """Lays out a slot whose model multiplies by `scale`, and returns a pointer to it.
+
+    With a recipient it is encrypted, to that key.
+    """
     folder = slot_folder(state_dir, f"{name}-{release}")
     variant = make_variant()
-    save_variant(folder, variant, scale=scale)
+    save_variant(folder, variant, scale=scale, side=side)
     session = open_session(folder, variant)
-    inputs = make_inputs(1)
+    inputs = make_inputs(1, side)
     (folder / GOLDEN_FILE).parent.mkdir(exist_ok=True)
     golden = Golden(inputs=inputs, outputs=tuple(session.run(feeds) for feeds in inputs))
     write_golden(folder / GOLDEN_FILE, golden)
-    files = (entry(folder, f"{variant.folder}/{variant.model_file}"),)
+    model = f"{variant.folder}/{variant.model_file}"
+    if recipient is not None:
+        for path in (model, GOLDEN_FILE):
+            plain = io.BytesIO((folder / path).read_bytes())
+            with (folder / path).open("wb") as sealed:
+                encrypt_stream(plain, sealed, CONTENT_KEY, path)
+    files = (entry(folder, model),)
     variant = replace(variant, facts=replace(variant.facts, files=files))
     manifest = make_manifest(variant)
     facts = replace(
@@ -128,6 +149,9 @@ def install_model(
         files=(entry(folder, GOLDEN_FILE),),
         reference=reference or msgspec.UNSET,
     )
+    if recipient is not None:
+        encryption = seal_content_key(CONTENT_KEY, [recipient])
+        facts = replace(facts, format=ENCRYPTED_FORMAT, encryption=encryption)
     manifest = replace(manifest, facts=facts)
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
     digest = root_digest({path: digest_file(folder / path) for path in list_files(folder)})

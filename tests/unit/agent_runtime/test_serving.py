@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepack.agent.serving import model as serving
+from edgepack.agent.runtime import slot_opening
 from edgepack.agent.serving.model import open_model
 from edgepack.agent.state.pointer import ActivePointer, pointer_path
 from edgepack.agent.state.slots import slot_folder
@@ -157,7 +157,9 @@ def test_a_commit_of_the_same_model_opens_nothing(
     write_pointer(tmp_path, pointer)
     with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
         opened: list[Path] = []
-        monkeypatch.setattr(serving, "open_session", lambda folder, *_, **__: opened.append(folder))
+        monkeypatch.setattr(
+            slot_opening, "open_session", lambda folder, *_, **__: opened.append(folder)
+        )
         choice = Choice(
             wanted="", chosen="cpu", provider=CPU, because="committed", is_fallback=False
         )

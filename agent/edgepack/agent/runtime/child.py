@@ -113,7 +113,7 @@ def _wait(
     peak_bytes = 0
     while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         halt.check()
-        peak_bytes = max(peak_bytes, _taken_bytes(child.pid))
+        peak_bytes = max(peak_bytes, taken_bytes(child.pid))
         if memory_bytes and peak_bytes > memory_bytes:
             return f"needs more than {memory_bytes / 1e6:.0f} MB of memory", peak_bytes
         if time.monotonic() >= deadline:
@@ -122,7 +122,7 @@ def _wait(
     return "", peak_bytes
 
 
-def _taken_bytes(pid: int) -> int:
+def taken_bytes(pid: int) -> int:
     """Memory that a process takes and the kernel cannot take back: not that of mapped files."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()

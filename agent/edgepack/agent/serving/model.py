@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from edgepack.agent.runtime.opening import open_session
-from edgepack.agent.runtime.plain_files import KEY_VARIABLE, plain_files
-from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.serving.capture import SampleKeeper
-from edgepack.agent.state.decryption_key import read_key_file
+from edgepack.agent.serving.opened import OpenedModel, open_release
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.agent.state.pointer import (
     ActivePointer,
@@ -27,11 +25,7 @@ from edgepack.agent.state.pointer import (
     pointer_path,
     read_pointer,
 )
-from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.spool import Record
-from edgepack.bundle.golden import read_golden
-from edgepack.bundle.manifest import GOLDEN_FILE
-from edgepack.bundle.verify import verify_slot
 from edgepack.errors import BundleError, DeviceError
 from edgepack.wire.messages import BundleRef, Choice
 
@@ -53,15 +47,6 @@ RETRY_S = 10.0
 
 MAX_TROUBLES = 5
 _OPENING_TRIES = 5
-
-
-class OpenedModel:
-    """One opened model. Running inferences hold on to it, so a swap never takes it from them."""
-
-    def __init__(self, pointer: ActivePointer, session: Session, record: Record) -> None:
-        self.pointer = pointer
-        self.session = session
-        self.record = record
 
 
 class Model:
@@ -140,6 +125,8 @@ class Model:
         serving.record.latency.record((time.perf_counter() - started) * 1000)
         serving.record.values.offer(feeds, outputs)
         self._keeper.offer(feeds)
+        if (shadow := serving.shadow) is not None:
+            shadow.offer(feeds, outputs)
         return outputs
 
     @property
@@ -172,6 +159,7 @@ class Model:
         if not self._stop.is_set():
             self._stop.set()
             self._watcher.join()
+            self._serving.end_shadow()
             self._keeper.write()
             self._spool(is_final=True)
 
@@ -220,30 +208,21 @@ class Model:
         return (status.st_ino, status.st_mtime_ns, status.st_size)
 
     def _open(self, pointer: ActivePointer) -> OpenedModel:
-        """Opens a model and runs it once, so that the first real inference is not the slow one."""
-        folder = slot_folder(self._state_dir, pointer.digest)
         key = (pointer.digest, pointer.choice.chosen, pointer.choice.provider)
         if key not in self._records:
             digest, name, provider = key
             self._records[key] = Record(
                 model=self._name, digest=digest, variant=name, provider=provider
             )
-        manifest = verify_slot(folder, pointer.digest, pointer.choice.chosen)
-        variant = manifest.variant(pointer.choice.chosen)
-        key_file = os.environ.get(KEY_VARIABLE) or read_key_file(self._state_dir)
-        with plain_files(folder, variant, key_file, manifest) as plain:
-            session = open_session(plain, variant, threads=self._threads)
-            sample = read_golden(plain / GOLDEN_FILE).inputs[0]
-        session.run(sample)
-        if isinstance(manifest.facts.reference, tuple):
-            self._records[key].values.expect(manifest.facts.reference)
-        return OpenedModel(pointer, session, self._records[key])
+        return open_release(self._state_dir, pointer, self._records[key], threads=self._threads)
 
     def _watch(self) -> None:
         spooled_at = time.monotonic()
         while not self._stop.wait(self._poll_s):
             try:
                 self._follow()
+                if self._serving.shadow is not None:
+                    self._serving.shadow.look()
                 fails = any(record.has_new_failures for record in list(self._records.values()))
                 if time.monotonic() - spooled_at >= (FAILED_SPOOL_S if fails else SPOOL_S):
                     spooled_at = time.monotonic()
@@ -264,7 +243,10 @@ class Model:
             new = read_pointer(self._state_dir, self._name)
             if new is None:
                 return
-            if (new.digest, new.choice.chosen) != (old.digest, old.choice.chosen):
+            is_other = (new.digest, new.choice.chosen) != (old.digest, old.choice.chosen)
+            if is_other or new.shadow is None:
+                self._serving.end_shadow()
+            if is_other:
                 self._serving = self._open(new)
                 logger.info(
                     "model=%s from=%s to=%s variant=%s",

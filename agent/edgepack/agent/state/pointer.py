@@ -19,6 +19,24 @@ from edgepack.wire.messages import BundleRef, Choice
 POINTER_FILE = "active.json"
 
 
+class Shadow(msgspec.Struct, frozen=True, kw_only=True):
+    """A release that computes some real inferences beside the one that soaks, to compare both.
+
+    Attributes:
+        bundle: What served before.
+        variant: Which of its variants did.
+        share: Of the inferences, those that are tried, 0..1.
+        busy_share: Of the time, in which one may run, 0..1.
+        memory_bytes: What the process that computes them may take.
+    """
+
+    bundle: BundleRef
+    variant: str
+    share: float
+    busy_share: float
+    memory_bytes: int
+
+
 class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
     """What serves now.
 
@@ -27,12 +45,14 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         choice: Which variant of it runs, and why; `choice.chosen` is never "".
         since: When the pointer was switched to it, seconds since the epoch.
         committed: Whether it has stood its soak.
+        shadow: What runs beside it while it soaks; None when nothing does. Since 2.1.
     """
 
     bundle: BundleRef
     choice: Choice
     since: float
     committed: bool
+    shadow: Shadow | None = None
 
     @property
     def digest(self) -> str:
@@ -43,7 +63,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
 POINTER = Format(
     "pointer to the active model",
     ActivePointer,
-    Version(2, 0),
+    Version(2, 1),
     migrations={1: lambda document: document},
 )
 

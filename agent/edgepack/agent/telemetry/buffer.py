@@ -7,6 +7,7 @@ import msgspec
 
 from edgepack.agent.telemetry.collector import Collected, LatencyCollector, Trouble
 from edgepack.agent.telemetry.readings import highest_temperature_c
+from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.telemetry.spool import open_spool
 from edgepack.wire import histogram
 from edgepack.wire.messages import Telemetry
@@ -40,6 +41,7 @@ class TelemetryBuffer:
         self._unsent: dict[_Key, Telemetry] = {}
         self._unseen: dict[_Key, Telemetry] = {}
         self._troubles: tuple[Trouble, ...] = ()
+        self._shadowed: dict[str, Shadowed] = {}
 
     def collect(self) -> Collected:
         """What came since this was called last, whether it was sent meanwhile or not.
@@ -48,9 +50,13 @@ class TelemetryBuffer:
             OSError: What was collected cannot be remembered.
         """
         self._gather()
-        collected = Collected(telemetry=tuple(self._unseen.values()), troubles=self._troubles)
+        collected = Collected(
+            telemetry=tuple(self._unseen.values()),
+            troubles=self._troubles,
+            shadowed=self._shadowed,
+        )
         self._unseen.clear()
-        self._troubles = ()
+        self._troubles, self._shadowed = (), {}
         return collected
 
     def take(self) -> tuple[Telemetry, ...]:
@@ -74,6 +80,7 @@ class TelemetryBuffer:
             for box in (self._unsent, self._unseen):
                 key = (one.digest, one.variant, one.provider)
                 box[key] = _add(box[key], one) if key in box else one
+        self._shadowed = add_up(self._shadowed, collected.shadowed)
         for trouble in collected.troubles:
             log.warning("model=%s a serving process says: %s", trouble.model, trouble.because)
         self._troubles = (*self._troubles, *collected.troubles)[-MAX_TROUBLES:]
@@ -90,4 +97,6 @@ def _add(earlier: Telemetry, later: Telemetry) -> Telemetry:
         failures=earlier.failures + later.failures,
         memory_bytes=later.memory_bytes or earlier.memory_bytes,
         drift=earlier.drift if later.drift is None else later.drift,
+        shadow_count=earlier.shadow_count + later.shadow_count,
+        shadow_agreed=earlier.shadow_agreed + later.shadow_agreed,
     )

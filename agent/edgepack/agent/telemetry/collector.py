@@ -7,13 +7,14 @@ loses one window at most.
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from edgepack.agent.state.state_file import StateFile, remove
 from edgepack.agent.telemetry.drift import DriftWatch, Release
+from edgepack.agent.telemetry.shadowed import Shadowed, add_up, shadowed_since
 from edgepack.agent.telemetry.spool import Spooled, read_spooled, spool_folder
 from edgepack.agent.telemetry.values import Seen, seen_since
 from edgepack.errors import TransferError
@@ -49,11 +50,13 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
         telemetry: One message for every bundle, variant and provider that ran.
         troubles: What processes had to say; see `Spooled`.
         dropped: Spool files that could not be read, with the reason.
+        shadowed: What came of shadow inferences, by digest of the release.
     """
 
     telemetry: tuple[Telemetry, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     dropped: tuple[str, ...] = ()
+    shadowed: Mapping[str, Shadowed] = {}
 
     def joined(self, later: "Collected") -> "Collected":
         """What came in both."""
@@ -61,6 +64,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
             telemetry=self.telemetry + later.telemetry,
             troubles=self.troubles + later.troubles,
             dropped=self.dropped + later.dropped,
+            shadowed=add_up(self.shadowed, later.shadowed),
         )
 
 
@@ -73,7 +77,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 KNOWN = Format(
     "list of what was collected",
     _Known,
-    Version(2, 1),
+    Version(2, 2),
     migrations={
         1: lambda document: {
             "files": {name: file for name, file in document.items() if name not in ("v", "minor")}
@@ -115,6 +119,7 @@ class LatencyCollector:
         seen: dict[Release, list[Seen]] = {}
         troubles: list[Trouble] = []
         dropped: list[str] = []
+        shadowed: dict[str, Shadowed] = {}
         finished: list[Path] = []
         known = dict(self._known)
         for path in sorted(spool_folder(self._state_dir).glob("*.json")):
@@ -123,7 +128,10 @@ class LatencyCollector:
                 earlier = known.get(path.name)
                 is_same = earlier is not None and earlier.token == spooled.token
                 earlier = earlier if is_same else None
-                part = _since(earlier, spooled)
+                shadow = shadowed_since(
+                    earlier.shadowed if earlier else Shadowed(), spooled.shadowed
+                )
+                part = _since(earlier, spooled, shadow)
                 values = seen_since(earlier.seen if earlier else (), spooled.seen)
             except NewerVersionError as error:
                 dropped.append(f"{path.name}: {error.problem}")
@@ -143,7 +151,8 @@ class LatencyCollector:
             )
             troubles += [one for one in said if one not in troubles]
             known[path.name] = spooled
-            if part.latency.count or part.failures:
+            shadowed = add_up(shadowed, {part.digest: shadow})
+            if part.latency.count or part.failures or part.shadow_count:
                 release = (part.digest, part.variant, part.provider)
                 fresh.setdefault(release, []).append(part)
                 seen.setdefault(release, []).extend(values)
@@ -162,6 +171,7 @@ class LatencyCollector:
             ),
             troubles=tuple(troubles),
             dropped=tuple(dropped),
+            shadowed=shadowed,
         )
 
     def _remember(self, known: dict[str, Spooled]) -> None:
@@ -177,7 +187,7 @@ class LatencyCollector:
         self._known = kept
 
 
-def _since(earlier: Spooled | None, spooled: Spooled) -> Telemetry:
+def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telemetry:
     """What a spool file has beyond what was collected of the same record before."""
     latency, failures, start = spooled.latency, spooled.failures, spooled.since
     if earlier is not None:
@@ -196,6 +206,8 @@ def _since(earlier: Spooled | None, spooled: Spooled) -> Telemetry:
         latency=latency,
         failures=failures,
         memory_bytes=spooled.memory_bytes or None,
+        shadow_count=shadow.count,
+        shadow_agreed=shadow.agreed,
     )
 
 
@@ -210,4 +222,6 @@ def _merge(parts: list[Telemetry]) -> Telemetry:
         latency=histogram.merge(part.latency for part in parts),
         failures=sum(part.failures for part in parts),
         memory_bytes=max((part.memory_bytes or 0 for part in parts), default=0) or None,
+        shadow_count=sum(part.shadow_count for part in parts),
+        shadow_agreed=sum(part.shadow_agreed for part in parts),
     )

@@ -15,6 +15,7 @@ import msgspec
 
 from edgepack.agent.state.state_file import put_aside, read_regular
 from edgepack.agent.telemetry.readings import memory_bytes
+from edgepack.agent.telemetry.shadowed import Shadowed, ShadowRecorder, check_shadowed
 from edgepack.agent.telemetry.values import Seen, ValueRecorder, check_seen
 from edgepack.durable import write_file
 from edgepack.errors import TransferError
@@ -43,6 +44,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         troubles: Why it could not follow the pointer to a newer model, one sentence each.
         memory_bytes: Memory that the process held when it wrote this; 0 when not known. Since 1.2.
         seen: Values of inputs and outputs by bin, of the inferences that were looked at. Since 1.3.
+        shadowed: Inferences that the release before computed, too. Since 1.4.
     """
 
     token: str
@@ -59,9 +61,10 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     troubles: tuple[str, ...] = ()
     memory_bytes: int = 0
     seen: tuple[Seen, ...] = ()
+    shadowed: Shadowed = Shadowed()
 
 
-SPOOLED = Format("latency file", Spooled, Version(1, 3))
+SPOOLED = Format("latency file", Spooled, Version(1, 4))
 
 
 def spool_folder(state_dir: Path) -> Path:
@@ -120,6 +123,7 @@ def read_spooled(path: Path) -> Spooled:
     if min(spooled.failures, spooled.memory_bytes) < 0 or spooled.pid <= 0:
         raise TransferError("malformed spool file: a count is negative", found_in=str(path))
     check_seen(spooled.seen, found_in=str(path))
+    check_shadowed(spooled.shadowed, found_in=str(path))
     return spooled
 
 
@@ -135,8 +139,9 @@ class Record:
         self.since = time.time()
         self.latency = LatencyRecorder()
         self.values = ValueRecorder()
+        self.shadowed = ShadowRecorder()
         self.failures = 0
-        self._written = (0, 0, 0, False)
+        self._written = (0, 0, 0, Shadowed(), False)
         self._lock = threading.Lock()
 
     def fail(self) -> None:
@@ -161,6 +166,7 @@ class Record:
             is_final=is_final,
             memory_bytes=memory_bytes(),
             seen=self.values.snapshot(),
+            shadowed=self.shadowed.snapshot(),
         )
 
     def write(self, state_dir: Path, troubles: tuple[str, ...], *, is_final: bool = False) -> None:
@@ -171,7 +177,7 @@ class Record:
         """
         spooled = self.spooled(troubles, is_final=is_final)
         counts = (spooled.latency.count, spooled.failures, len(troubles))
-        state = (*counts, is_final)
+        state = (*counts, spooled.shadowed, is_final)
         if state != self._written and any(counts):
             write_spooled(state_dir, spooled)
             self._written = state

@@ -7,7 +7,9 @@ import msgspec
 
 from edgepack.agent.state.captured import forget_samples
 from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
+from edgepack.agent.update.shadowing import plan_shadow, tell_shadow
 from edgepack.agent.update.soak import count_inferences, why_unfit
 from edgepack.errors import DeviceError
 from edgepack.text import counted
@@ -26,12 +28,14 @@ def activate(context: UpdateContext) -> Step:
     pointer = model.pointer.read()
     if pointer is None or pointer.digest != context.digest or pointer.choice != choice:
         model.collect()  # What was said before the switch is not about the new release.
+        shadow, _ = plan_shadow(context)
         model.pointer.write(
             ActivePointer(
                 bundle=context.offer.bundle,
                 choice=choice,
                 since=context.deps.clock.wall(),
                 committed=False,
+                shadow=shadow,
             )
         )
     if held_up := context.run_hooks("activating", "after"):
@@ -49,6 +53,7 @@ def soak(context: UpdateContext) -> Step:
     collected = context.model.collect()
     scratch.windows += collected.telemetry
     scratch.troubles += [trouble.because for trouble in collected.troubles]
+    scratch.shadowed = add_up(scratch.shadowed, collected.shadowed)
     because = _why_gone(context) or why_unfit(scratch.windows, scratch.troubles, context.digest)
     if because:
         return Ended(outcome="failure", because=because)
@@ -65,9 +70,10 @@ def soak(context: UpdateContext) -> Step:
     if held_up := context.run_hooks("committed", "before"):
         return held_up
     back, previous = context.journal.back, context.journal.previous
+    told = _told(seen) + tell_shadow(context, scratch.shadowed.get(context.digest, Shadowed()))
     return Ended(
         outcome="success",
-        because=f"soaked for {offer.soak_s:g} s without trouble, {_told(seen)}",
+        because=f"soaked for {offer.soak_s:g} s without trouble, {told}",
         changes={"previous": back if back and back.digest != context.digest else previous},
     )
 
@@ -84,7 +90,7 @@ def settle_commit(context: UpdateContext) -> Step:
     if pointer and pointer.digest == context.digest:
         model.counters.raise_to(model.name, pointer.bundle.release)
     if pointer and pointer.digest == context.digest and not pointer.committed:
-        pointer = msgspec.structs.replace(pointer, committed=True)
+        pointer = msgspec.structs.replace(pointer, committed=True, shadow=None)
         model.pointer.write(pointer)
     if pointer != journal.committed or journal.committed_by != context.offer:
         journal = model.store.update(committed=pointer, committed_by=context.offer)
@@ -109,7 +115,8 @@ def roll_back(context: UpdateContext) -> Step:
         if journal.back is None:
             model.pointer.remove()
         else:
-            model.pointer.write(msgspec.structs.replace(journal.back, since=deps.clock.wall()))
+            since = deps.clock.wall()
+            model.pointer.write(msgspec.structs.replace(journal.back, since=since, shadow=None))
     if context.digest not in context.own_slots():
         deps.slots.remove(context.digest)
     if journal.was_staged:

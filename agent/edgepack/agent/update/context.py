@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
+from edgepack.agent.telemetry.shadowed import Shadowed
 from edgepack.agent.transfer.ahead import Taken
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
@@ -81,6 +82,7 @@ class Scratch(msgspec.Struct):
     soak_until: float = 0.0
     windows: list[Telemetry] = msgspec.field(default_factory=list)
     troubles: list[str] = msgspec.field(default_factory=list)
+    shadowed: dict[str, Shadowed] = msgspec.field(default_factory=dict)
     manifest: Manifest | None = None
     rot: dict[str, str] = msgspec.field(default_factory=dict)
 

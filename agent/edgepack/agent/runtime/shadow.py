@@ -1,0 +1,197 @@
+"""The release before, in a process of its own: it computes what is sent, and compares.
+
+    python -m edgepack.agent.runtime.shadow
+
+    parent: a `ShadowRequest`, one line of JSON; then inferences, see `write_inference`
+    child:  a `ShadowAnswer` to each, one line of JSON; it ends when stdin does
+
+It may hang, crash or take too much memory: that is for its parent to see, which ends it. It runs
+behind everything else that the device has to do, on one thread.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, BinaryIO
+
+import msgspec
+import numpy as np
+
+from edgepack.agent.runtime.child import be_first_to_go, end_with_parent, redirect_stdout
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.runtime.slot_opening import open_slot
+from edgepack.bundle.golden import compare_outputs
+from edgepack.bundle.metadata import GoldenTolerance
+from edgepack.errors import DeviceError, EdgepackError
+
+CHILD = (sys.executable, "-m", "edgepack.agent.runtime.shadow")
+
+_LOWEST_PRIORITY = 19
+
+
+class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is to open, and whom it is compared with.
+
+    Attributes:
+        state_dir: The agent's state folder.
+        digest, variant: The release before.
+        inputs, outputs: Tensors of the release that serves now.
+        tolerances: By output, how near both must come.
+    """
+
+    state_dir: str
+    digest: str
+    variant: str
+    inputs: tuple[SessionTensor, ...]
+    outputs: tuple[SessionTensor, ...]
+    tolerances: dict[str, GoldenTolerance]
+
+
+class ShadowAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child says: once it is open, and of each inference.
+
+    Attributes:
+        agreed: Whether both releases came to the same.
+        because: Why there will be no answers; it then ends.
+    """
+
+    agreed: bool = False
+    because: str = ""
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor of which the bytes follow."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The line before an inference's tensors, which follow in this order."""
+
+    feeds: tuple[Sent, ...]
+    outputs: tuple[Sent, ...]
+
+
+def write_inference(
+    stream: IO[bytes], feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+) -> None:
+    """Sends an inference: a line of JSON that says what follows, and the values.
+
+    Raises:
+        OSError: Nobody reads it any more.
+    """
+    header = Header(feeds=_described(feeds), outputs=_described(outputs))
+    stream.write(msgspec.json.encode(header) + b"\n")
+    for value in (*feeds.values(), *outputs.values()):
+        stream.write(value.tobytes())
+    stream.flush()
+
+
+def _described(tensors: Mapping[str, Tensor]) -> tuple[Sent, ...]:
+    return tuple(
+        Sent(name=name, dtype=value.dtype.str, shape=value.shape) for name, value in tensors.items()
+    )
+
+
+def read_header(stream: BinaryIO) -> Header | None:
+    """What follows in a stream; None at its end."""
+    line = stream.readline()
+    return msgspec.json.decode(line, type=Header) if line else None
+
+
+def read_tensors(stream: BinaryIO, sent: tuple[Sent, ...]) -> dict[str, Tensor]:
+    """The tensors that a header said."""
+    found: dict[str, Tensor] = {}
+    for one in sent:
+        dtype = np.dtype(one.dtype)
+        content = stream.read(math.prod(one.shape) * dtype.itemsize)
+        found[one.name] = np.frombuffer(content, dtype).reshape(one.shape)
+    return found
+
+
+def check_alike(request: ShadowRequest, before: tuple[SessionTensor, ...], group: str) -> None:
+    """Refuses two releases whose inferences cannot be compared.
+
+    Args:
+        request: What the release that serves now takes and gives.
+        before: Inputs or outputs of the release before.
+        group: Which of both: "inputs", all of which must be alike, or "outputs", of which those
+            must be that are judged.
+
+    Raises:
+        DeviceError: They differ in a name, a type or a size.
+    """
+    now = request.inputs if group == "inputs" else request.outputs
+    wanted = {one.name for one in now if group == "inputs" or one.name in request.tolerances}
+    theirs = {one.name: one for one in before if group == "inputs" or one.name in wanted}
+    ours = {one.name: one for one in now if one.name in wanted}
+    if theirs.keys() != ours.keys() or not all(_fits(theirs[name], ours[name]) for name in ours):
+        raise DeviceError(
+            f"the release before has other {group}: {_listed(theirs)}; this one has {_listed(ours)}"
+        )
+
+
+def _fits(one: SessionTensor, other: SessionTensor) -> bool:
+    return (
+        one.dtype == other.dtype
+        and len(one.shape) == len(other.shape)
+        and all(
+            a == b or isinstance(a, str) or isinstance(b, str)
+            for a, b in zip(one.shape, other.shape, strict=True)
+        )
+    )
+
+
+def _listed(tensors: Mapping[str, SessionTensor]) -> str:
+    return (
+        ", ".join(
+            f"{one.name} {one.dtype} [{', '.join(str(size) or '?' for size in one.shape)}]"
+            for one in tensors.values()
+        )
+        or "none"
+    )
+
+
+def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> None:
+    """Opens the release before, and answers until nothing more is sent.
+
+    Raises:
+        EdgepackError: It cannot be opened, cannot be compared, or its provider failed.
+        OSError: The parent is gone.
+    """
+    session = open_slot(Path(request.state_dir), request.digest, request.variant, threads=1).session
+    check_alike(request, session.inputs, "inputs")
+    check_alike(request, session.outputs, "outputs")
+    _answer(answers, ShadowAnswer())
+    while header := read_header(inferences):
+        feeds = read_tensors(inferences, header.feeds)
+        outputs = read_tensors(inferences, header.outputs)
+        comparison = compare_outputs([session.run(feeds)], [outputs], request.tolerances)
+        _answer(answers, ShadowAnswer(agreed=comparison.right))
+
+
+def _answer(stream: BinaryIO, answer: ShadowAnswer) -> None:
+    stream.write(msgspec.json.encode(answer) + b"\n")
+    stream.flush()
+
+
+def main() -> None:
+    """The child."""
+    end_with_parent()
+    be_first_to_go()
+    os.nice(_LOWEST_PRIORITY)
+    answers = redirect_stdout()
+    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=ShadowRequest)
+    try:
+        serve(request, sys.stdin.buffer, answers)
+    except (EdgepackError, ValueError) as error:
+        problem = error.problem if isinstance(error, EdgepackError) else str(error)
+        _answer(answers, ShadowAnswer(because=problem))
+
+
+if __name__ == "__main__":
+    main()

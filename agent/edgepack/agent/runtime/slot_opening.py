@@ -1,0 +1,46 @@
+"""Opening a release that lies in a slot, for whoever serves it."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from edgepack.agent.runtime.opening import open_session
+from edgepack.agent.runtime.plain_files import KEY_VARIABLE, plain_files
+from edgepack.agent.runtime.sessions import Session
+from edgepack.agent.state.decryption_key import read_key_file
+from edgepack.agent.state.slots import slot_folder
+from edgepack.bundle.golden import read_golden
+from edgepack.bundle.manifest import GOLDEN_FILE, Manifest, Variant
+from edgepack.bundle.verify import verify_slot
+
+
+class OpenedSlot(NamedTuple):
+    """A variant of a release, ready to run."""
+
+    session: Session
+    manifest: Manifest
+    variant: Variant
+
+
+def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> OpenedSlot:
+    """Opens a variant and runs it once, so that the first real inference is not the slow one.
+
+    Args:
+        state_dir: The agent's state folder.
+        digest: The bundle; its files are read once more before they are used.
+        variant: The variant's name.
+        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+
+    Raises:
+        BundleError: The files are not what was installed.
+        DeviceError: The provider is not here, or fails, or the files cannot be decrypted.
+    """
+    folder = slot_folder(state_dir, digest)
+    manifest = verify_slot(folder, digest, variant)
+    found = manifest.variant(variant)
+    key_file = os.environ.get(KEY_VARIABLE) or read_key_file(state_dir)
+    with plain_files(folder, found, key_file, manifest) as plain:
+        session = open_session(plain, found, threads=threads)
+        sample = read_golden(plain / GOLDEN_FILE).inputs[0]
+    session.run(sample)
+    return OpenedSlot(session, manifest, found)

@@ -1,0 +1,139 @@
+"""The process in which the release before runs (`edgepack.agent.runtime.shadow`).
+
+One thread opens it and asks; others look at it now and then, and end it where it takes too long or
+too much. Whoever waits for its answer then gets none.
+"""
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, BinaryIO
+
+import msgspec
+
+from edgepack.agent.runtime.child import describe_end, taken_bytes
+from edgepack.agent.runtime.sessions import Tensor
+from edgepack.agent.runtime.shadow import CHILD, ShadowAnswer, ShadowRequest, write_inference
+from edgepack.errors import DeviceError
+
+OPEN_S = 120.0
+"""How long it may take to open a release, seconds; a probe has as long by default."""
+ANSWER_S = 60.0
+"""How long it may take for one inference."""
+
+_MAX_ANSWER = 64 * 1024
+_END_S = 5.0
+"""How long a child may take to end that said its last; then it is killed."""
+_POLL_S = 0.05
+
+
+class ShadowProcess:
+    """A child, started by `open`, that any thread may end.
+
+    Args:
+        memory_bytes: What it may take.
+    """
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._errors: BinaryIO | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._deadline = math.inf
+        self._because = ""
+        self._guard = threading.Lock()
+
+    def open(self, request: ShadowRequest, errors: BinaryIO) -> None:
+        """Starts it, and waits until the release is ready.
+
+        Args:
+            request: What to open.
+            errors: A file for what it says on stderr, open as long as it may be asked.
+
+        Raises:
+            DeviceError: It cannot be started, or will not answer.
+        """
+        if "python" not in Path(CHILD[0]).name:
+            raise DeviceError(f"{CHILD[0]!a:.99} is no Python that could be started")
+        self._errors = errors
+        try:
+            with self._guard:
+                if self._because:
+                    raise DeviceError(self._because)
+                self._child = subprocess.Popen(
+                    CHILD,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise DeviceError(f"no process can be started: {error.strerror}") from error
+        self._exchange(lambda stream: stream.write(msgspec.json.encode(request) + b"\n"), OPEN_S)
+
+    def ask(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> bool:
+        """Has it compute an inference; whether it came to the same.
+
+        Raises:
+            DeviceError: It will not answer.
+        """
+        return self._exchange(lambda stream: write_inference(stream, feeds, outputs), ANSWER_S)
+
+    def look(self) -> None:
+        """Ends it where it takes too long or too much."""
+        child = self._child
+        if child is not None and time.monotonic() > self._deadline:
+            self.end("it did not answer in time")
+        elif child is not None and taken_bytes(child.pid) > self._memory_bytes:
+            self.end(f"it needs more than {self._memory_bytes / 1e6:.0f} MB of memory")
+
+    def end(self, because: str) -> None:
+        """Kills it, and keeps it from being started; the kernel takes its memory back."""
+        with self._guard:
+            self._because = self._because or because
+            if self._child is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kills and reaps it; for the thread that opened it."""
+        self.end("it was closed")
+        with self._guard:
+            child, self._child = self._child, None
+        if child is not None:
+            with contextlib.suppress(OSError), child:  # closes the pipes, and waits
+                pass
+
+    def _exchange(self, write: Callable[[IO[bytes]], object], limit_s: float) -> bool:
+        child, errors, line = self._child, self._errors, b""
+        if child is None or errors is None or child.stdin is None or child.stdout is None:
+            raise DeviceError("it was not opened")
+        self._deadline = time.monotonic() + limit_s
+        with contextlib.suppress(OSError):
+            write(child.stdin)
+            child.stdin.flush()
+            line = child.stdout.readline(_MAX_ANSWER)
+        self._deadline = math.inf
+        try:
+            answer = msgspec.json.decode(line, type=ShadowAnswer)
+        except msgspec.DecodeError as error:
+            self.end(f"its process {describe_end(_exit_code(child), errors)}")
+            raise DeviceError(self._because) from error
+        if answer.because:
+            raise DeviceError(answer.because)
+        return answer.agreed
+
+
+def _exit_code(child: "subprocess.Popen[bytes]") -> int:
+    """How a child ended that answers no more; it stays unreaped, so its id is nobody else's."""
+    until = time.monotonic() + _END_S
+    while (end := os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+        if time.monotonic() >= until:
+            return -signal.SIGKILL
+        time.sleep(_POLL_S)
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status

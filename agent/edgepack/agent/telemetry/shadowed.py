@@ -1,0 +1,97 @@
+"""What came of shadow inferences: how often the release before came to the same."""
+
+import threading
+from collections.abc import Mapping
+
+import msgspec
+
+from edgepack.errors import TransferError
+
+MAX_REASON = 500
+_MAX_COUNT = 2**53
+
+
+class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
+    """Shadow inferences of one release.
+
+    Attributes:
+        count: Those that were compared.
+        agreed: Those of them in which both releases came to the same.
+        dropped: Those that were due while another one ran, or too soon after it.
+        because: Why there are none, or no more; "" while nothing speaks against it.
+    """
+
+    count: int = 0
+    agreed: int = 0
+    dropped: int = 0
+    because: str = ""
+
+    def plus(self, other: "Shadowed", sign: int = 1) -> "Shadowed":
+        """Both together, or what is left without the other."""
+        return Shadowed(
+            count=self.count + sign * other.count,
+            agreed=self.agreed + sign * other.agreed,
+            dropped=self.dropped + sign * other.dropped,
+            because=self.because or other.because,
+        )
+
+
+class ShadowRecorder:
+    """Counts shadow inferences of one release in this process, in any thread."""
+
+    def __init__(self) -> None:
+        self._told = Shadowed()
+        self._lock = threading.Lock()
+
+    def add(self, *, agreed: bool) -> None:
+        """Counts one that was compared."""
+        self._plus(Shadowed(count=1, agreed=int(agreed)))
+
+    def drop(self) -> None:
+        """Counts one that was left out."""
+        self._plus(Shadowed(dropped=1))
+
+    def end(self, because: str) -> None:
+        """Says why there are no more."""
+        self._plus(Shadowed(because=because[:MAX_REASON]))
+
+    def snapshot(self) -> Shadowed:
+        """All that was counted."""
+        return self._told
+
+    def _plus(self, other: Shadowed) -> None:
+        with self._lock:
+            self._told = self._told.plus(other)
+
+
+def add_up(*told: Mapping[str, Shadowed]) -> dict[str, Shadowed]:
+    """All of them together, by digest of the release; of several reasons the first."""
+    whole: dict[str, Shadowed] = {}
+    for one in told:
+        for digest, counted in one.items():
+            whole[digest] = whole.get(digest, Shadowed()).plus(counted)
+    return whole
+
+
+def check_shadowed(told: Shadowed, *, found_in: str) -> None:
+    """Judges what a process says; any process of the device may have written it.
+
+    Raises:
+        TransferError: Its numbers contradict each other, or its reason is too long.
+    """
+    counts = (told.count, told.agreed, told.dropped)
+    fits = all(0 <= count <= _MAX_COUNT for count in counts) and told.agreed <= told.count
+    if not fits or len(told.because) > MAX_REASON:
+        raise TransferError("malformed spool file: shadow inferences are off", found_in=found_in)
+
+
+def shadowed_since(earlier: Shadowed, now: Shadowed) -> Shadowed:
+    """What was counted beyond what was known.
+
+    Raises:
+        TransferError: Counts went down.
+    """
+    fresh = now.plus(earlier, -1)
+    if min(fresh.count, fresh.agreed, fresh.dropped, fresh.count - fresh.agreed) < 0:
+        raise TransferError("its counts of shadow inferences went down")
+    return fresh

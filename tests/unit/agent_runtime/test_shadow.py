@@ -1,0 +1,417 @@
+"""Shadow inferences: the release before computes some, too, and nobody waits for it."""
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from edgepack.agent.runtime import shadow as shadow_child
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.serving import shadow as serving_shadow
+from edgepack.agent.serving import shadow_process
+from edgepack.agent.serving.model import Model, open_model
+from edgepack.agent.state.decryption_key import write_key_file
+from edgepack.agent.state.pointer import ActivePointer, Shadow
+from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.telemetry.collector import LatencyCollector
+from edgepack.agent.telemetry.shadowed import MAX_REASON, Shadowed
+from edgepack.agent.telemetry.spool import Spooled, write_spooled
+from edgepack.bundle.golden import between_releases, compare_outputs
+from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
+from edgepack.bundle.metadata import GoldenTolerance
+from edgepack.errors import DeviceError
+from edgepack.wire.histogram import LatencyRecorder
+from tests.simulators.children import child, has_ended
+from tests.simulators.manifests import CPU
+from tests.simulators.pointers import write_pointer
+from tests.unit.agent_runtime.examples import install_model, make_inputs
+
+FAST_S = 0.005
+HANGS = child("import time; time.sleep(600)")
+OPENS = "print('{}', flush=True)"
+OPENS_AND_HANGS = child(f"{OPENS}; import time; time.sleep(600)")
+
+
+def wait_until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    until = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def soaking(pointer: ActivePointer, before: ActivePointer, **changes: object) -> ActivePointer:
+    """A pointer to a release that soaks; of all its inferences as many as possible are tried."""
+    shadow = Shadow(
+        bundle=before.bundle,
+        variant=before.choice.chosen,
+        share=1.0,
+        busy_share=1.0,
+        memory_bytes=2**40,
+    )
+    return replace(pointer, shadow=replace(shadow, **changes))
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, ...]], None]:
+    """Sets what runs in place of the child."""
+
+    def use(words: tuple[str, ...]) -> None:
+        monkeypatch.setattr(shadow_process, "CHILD", words)
+
+    return use
+
+
+def told(model: Model) -> Shadowed:
+    return model._serving.record.shadowed.snapshot()
+
+
+def pid(model: Model) -> int | None:
+    runner = model._serving.shadow
+    process = runner and runner._process._child
+    return process.pid if process else None
+
+
+def run_until(model: Model, is_so: Callable[[], bool]) -> None:
+    """Runs inferences, as an application does."""
+    feeds = make_inputs(1)[0]
+
+    def is_done() -> bool:
+        model.run(feeds)
+        return is_so()
+
+    wait_until(is_done)
+
+
+@contextmanager
+def serving(
+    state_dir: Path, *, scale: float = 1.0, side: int = 8, **changes: object
+) -> Iterator[Model]:
+    """A model whose second release soaks; the first one is as it was."""
+    before = install_model(state_dir, 1, scale=scale, side=side)
+    write_pointer(state_dir, soaking(install_model(state_dir, 2, scale=1.0), before, **changes))
+    with open_model("tiny", state_dir, threads=1, poll_s=FAST_S) as model:
+        yield model
+
+
+@pytest.mark.parametrize(("scale", "agreed"), [(1.0, 1.0), (3.0, 0.0)])
+def test_the_release_before_computes_inferences_too_and_what_came_of_it_is_told(
+    tmp_path: Path, scale: float, agreed: float
+) -> None:
+    with serving(tmp_path, scale=scale) as model:
+        run_until(model, lambda: told(model).count >= 5)
+    (window,) = LatencyCollector(tmp_path).collect().telemetry
+    assert window.shadow_count >= 5
+    assert window.shadow_agreed == agreed * window.shadow_count
+    assert window.digest == model.bundle.digest
+
+
+def test_without_being_asked_nothing_runs(tmp_path: Path) -> None:
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
+    threads = threading.active_count()
+    with open_model("tiny", tmp_path, threads=1) as model:
+        model.run(make_inputs(1)[0])
+        assert model._serving.shadow is None
+        assert threading.active_count() == threads + 1, "the thread that watches the pointer"
+    (window,) = LatencyCollector(tmp_path).collect().telemetry
+    assert (window.shadow_count, told(model)) == (0, Shadowed())
+
+
+def test_no_process_is_started_before_an_inference_is_its_turn(tmp_path: Path) -> None:
+    with serving(tmp_path, share=1e-12) as model:
+        for _ in range(50):
+            model.run(make_inputs(1)[0])
+        assert pid(model) is None
+        assert told(model) == Shadowed()
+
+
+@pytest.mark.parametrize("words", [HANGS, OPENS_AND_HANGS])
+def test_a_release_before_that_hangs_delays_no_inference_and_is_ended(
+    tmp_path: Path,
+    command: Callable[[tuple[str, ...]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    command(words)
+    with serving(tmp_path) as model:
+        run_until(model, lambda: pid(model) is not None)
+        running = pid(model)
+        for _ in range(200):
+            model.run(make_inputs(1)[0])
+        assert pid(model) == running, "it hangs still"
+        assert told(model).dropped >= 200, "and what came meanwhile was left out"
+        runner = model._serving.shadow
+        assert runner is not None
+
+        def is_ended() -> bool:
+            runner._process._deadline = 0.0
+            return told(model).because != ""
+
+        wait_until(is_ended)
+        assert told(model).because == "1.1.0: it did not answer in time"
+        assert running is not None
+        assert has_ended(running)
+        model.run(make_inputs(1)[0])
+    assert told(model).count == 0
+
+
+def test_the_time_that_it_may_take_is_bounded(
+    tmp_path: Path, command: Callable[[tuple[str, ...]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadow_process, "OPEN_S", 0.05)
+    command(HANGS)
+    with serving(tmp_path) as model:
+        run_until(model, lambda: told(model).because != "")
+        assert told(model).because == "1.1.0: it did not answer in time"
+
+
+@pytest.mark.parametrize(
+    ("code", "because"),
+    [
+        ("import os; os.abort()", "its process crashed with SIGABRT"),
+        ("raise SystemExit('no such thing')", "its process ended with exit code 1: no such thing"),
+        (f"{OPENS}; raise SystemExit(3)", "its process ended with exit code 3"),
+        ("print('[' * 100)", "its process ended with exit code 0"),
+        ("""print('{"because": "it is encrypted"}')""", "it is encrypted"),
+    ],
+)
+def test_a_release_before_that_fails_is_no_evidence_with_its_reason_and_nothing_else(
+    tmp_path: Path, command: Callable[[tuple[str, ...]], None], code: str, because: str
+) -> None:
+    command(child(code))
+    with serving(tmp_path) as model:
+        run_until(model, lambda: told(model).because != "")
+        assert told(model).because == f"1.1.0: {because}"
+        assert model.troubles == (), "a soak does not fail because of it"
+    collected = LatencyCollector(tmp_path).collect()
+    assert collected.shadowed[model.bundle.digest].because == f"1.1.0: {because}"
+    assert collected.telemetry[0].shadow_count == 0
+
+
+def test_a_process_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
+    with serving(tmp_path, memory_bytes=1_000_000) as model:
+        run_until(model, lambda: told(model).because != "")
+        assert told(model).because == "1.1.0: it needs more than 1 MB of memory"
+
+
+def test_a_release_before_whose_files_changed_is_not_run(tmp_path: Path) -> None:
+    with serving(tmp_path) as model:
+        shadow = model._serving.pointer.shadow
+        assert shadow is not None
+        path = tmp_path / "slots" / shadow.bundle.digest / "model" / "cpu" / "model.onnx"
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+        run_until(model, lambda: told(model).because != "")
+        assert "model/cpu/model.onnx" in told(model).because
+
+
+def test_releases_with_other_inputs_are_not_compared(tmp_path: Path) -> None:
+    with serving(tmp_path, side=16) as model:
+        run_until(model, lambda: told(model).because != "")
+        assert told(model) == replace(
+            told(model),
+            count=0,
+            because="1.1.0: the release before has other inputs: x float32 [1, 3, 16, 16]; "
+            "this one has x float32 [1, 3, 8, 8]",
+        )
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_an_encrypted_release_before_is_opened_with_the_devices_key_or_not_at_all(
+    tmp_path: Path, has_key: bool
+) -> None:
+    key_file = write_key_pair(generate_key(), tmp_path / "device")[0]
+    recipient = load_private_key(key_file).public_key()
+    before = install_model(tmp_path, 1, scale=1.0, recipient=recipient)
+    if has_key:
+        write_key_file(tmp_path, str(key_file))
+    write_pointer(tmp_path, soaking(install_model(tmp_path, 2, scale=1.0), before))
+    with open_model("tiny", tmp_path, threads=1, poll_s=FAST_S) as model:
+        run_until(model, lambda: told(model).count > 0 or told(model).because != "")
+        assert (told(model).count > 0) == has_key
+        assert ("this device has no key" in told(model).because) != has_key
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_its_process_and_thread_go_with_the_soak(tmp_path: Path, is_back: bool) -> None:
+    with serving(tmp_path) as model:
+        run_until(model, lambda: told(model).count > 0)
+        running, serves = pid(model), model._serving.pointer
+        assert running is not None
+        assert serves.shadow is not None
+        back = install_model(tmp_path, 1, scale=1.0)
+        write_pointer(tmp_path, back if is_back else replace(serves, committed=True, shadow=None))
+        wait_until(lambda: model._serving.pointer.shadow is None)
+        assert has_ended(running)
+        assert [one for one in threading.enumerate() if "shadow" in one.name] == []
+        model.run(make_inputs(1)[0])
+        assert pid(model) is None
+
+
+def test_an_application_that_ends_takes_it_along(tmp_path: Path) -> None:
+    with serving(tmp_path) as model:
+        run_until(model, lambda: told(model).count > 0)
+        running = pid(model)
+    assert running is not None
+    assert has_ended(running)
+
+
+def test_one_process_of_a_device_does_it_and_another_one_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_shadow, "LOCKED_S", 0.01)
+    with serving(tmp_path) as first:
+        run_until(first, lambda: told(first).count > 0)
+        with open_model("tiny", tmp_path, threads=1, poll_s=FAST_S) as second:
+            run_until(second, lambda: told(second).dropped > 20)
+            assert (pid(second), told(second).count) == (None, 0)
+            first.close()
+            run_until(second, lambda: told(second).count > 0)
+
+
+def test_it_runs_for_no_more_than_its_share_of_the_time(tmp_path: Path) -> None:
+    """One that took a moment rests a thousand times as long."""
+    with serving(tmp_path, busy_share=1e-6) as model:
+        run_until(model, lambda: told(model).count == 1)
+        for _ in range(100):
+            model.run(make_inputs(1)[0])
+        assert told(model).count == 1
+        assert told(model).dropped >= 100
+
+
+def tensor(name: str, *shape: int | str, dtype: str = "float32") -> SessionTensor:
+    return SessionTensor(name=name, dtype=dtype, shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("before", "is_alike"),
+    [
+        ([tensor("y", 1, 4)], True),
+        ([tensor("y", "batch", 4), tensor("more", 7)], True),
+        ([tensor("y", 1, 5)], False),
+        ([tensor("y", 4)], False),
+        ([tensor("y", 1, 4, dtype="int64")], False),
+        ([tensor("z", 1, 4)], False),
+    ],
+)
+def test_outputs_that_are_judged_must_be_alike(before: list[SessionTensor], is_alike: bool) -> None:
+    request = shadow_child.ShadowRequest(
+        state_dir="",
+        digest="",
+        variant="",
+        inputs=(),
+        outputs=(tensor("y", 1, 4), tensor("watched", 3)),
+        tolerances={"y": GoldenTolerance(cosine_min=0.9, nrmse_max=0.1)},
+    )
+    if is_alike:
+        shadow_child.check_alike(request, tuple(before), "outputs")
+    else:
+        with pytest.raises(DeviceError, match="has other outputs"):
+            shadow_child.check_alike(request, tuple(before), "outputs")
+
+
+def test_tensors_of_every_kind_reach_the_child_as_they_are() -> None:
+    feeds: Mapping[str, Tensor] = {
+        "half": np.arange(6, dtype=np.float16).reshape(2, 3).T,
+        "flag": np.array([True, False]),
+        "one": np.array(7, np.int64),
+        "none": np.zeros((0, 4), np.uint8),
+    }
+    stream = io.BytesIO()
+    shadow_child.write_inference(stream, feeds, {"y": np.ones(2, np.float32)})
+    stream.seek(0)
+    header = shadow_child.read_header(stream)
+    assert header is not None
+    got = shadow_child.read_tensors(stream, header.feeds)
+    for name, value in feeds.items():
+        assert got[name].dtype == value.dtype
+        assert np.array_equal(got[name], value)
+    assert shadow_child.read_tensors(stream, header.outputs)["y"].tolist() == [1, 1]
+    assert shadow_child.read_header(stream) is None
+
+
+def test_decisions_count_not_how_sure_a_release_is_of_them() -> None:
+    decides = GoldenTolerance(cosine_min=0.99, nrmse_max=0.05, top1_agreement_min=0.75)
+    tells = GoldenTolerance(cosine_min=0.99, nrmse_max=0.05)
+    before, surer = {"y": np.array([[1.0, 2.0, 0.0]])}, {"y": np.array([[0.0, 9.0, 0.0]])}
+    other = {"y": np.array([[2.0, 1.0, 0.0]])}
+
+    def agrees(limits: GoldenTolerance, now: dict[str, Tensor]) -> bool:
+        return compare_outputs([before], [now], between_releases({"y": limits})).right
+
+    assert agrees(decides, surer)
+    assert not agrees(decides, other)
+    assert not agrees(tells, surer)
+    assert agrees(tells, before)
+
+
+def spool(state_dir: Path, shadowed: Shadowed, *, inferences: int = 1, token: str = "a") -> None:
+    latency = LatencyRecorder()
+    for _ in range(inferences):
+        latency.record(1.0)
+    write_spooled(
+        state_dir,
+        Spooled(
+            token=token,
+            pid=1,
+            digest="d" * 64,
+            variant="cpu",
+            provider=CPU,
+            since=0.0,
+            written_at=10.0 + inferences,
+            latency=latency.snapshot(),
+            shadowed=shadowed,
+        ),
+    )
+
+
+def test_counts_add_up_over_processes_and_windows_and_each_is_told_once(tmp_path: Path) -> None:
+    buffer = TelemetryBuffer(tmp_path)
+    spool(tmp_path, Shadowed(count=10, agreed=9, dropped=3))
+    buffer.collect()
+    spool(tmp_path, Shadowed(count=15, agreed=12, dropped=3))
+    spool(tmp_path, Shadowed(count=4, agreed=4, because="1.1.0: closed"), token="b")
+    found = buffer.collect().shadowed["d" * 64]
+    assert found == Shadowed(count=9, agreed=7, dropped=0, because="1.1.0: closed")
+    (window,) = buffer.take()
+    assert (window.shadow_count, window.shadow_agreed) == (19, 16)
+    assert buffer.take() == ()
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        Shadowed(count=1, agreed=2),
+        Shadowed(count=-1, agreed=-1),
+        Shadowed(dropped=2**60),
+        Shadowed(because="x" * (MAX_REASON + 1)),
+    ],
+)
+def test_counts_that_contradict_themselves_are_dropped(tmp_path: Path, hostile: Shadowed) -> None:
+    spool(tmp_path, hostile)
+    collected = LatencyCollector(tmp_path, is_running=lambda _pid: True).collect()
+    (dropped,) = collected.dropped
+    assert "shadow inferences are off" in dropped
+    assert collected.telemetry == ()
+
+
+def test_counts_that_fall_are_dropped(tmp_path: Path) -> None:
+    collector = LatencyCollector(tmp_path, is_running=lambda _pid: True)
+    spool(tmp_path, Shadowed(count=10, agreed=5))
+    collector.collect()
+    spool(tmp_path, Shadowed(count=11, agreed=7))
+    (dropped,) = collector.collect().dropped
+    assert "its counts of shadow inferences went down" in dropped
+
+
+def test_a_process_that_is_no_python_starts_none(
+    tmp_path: Path, command: Callable[[tuple[str, ...]], None]
+) -> None:
+    command(("/usr/bin/uwsgi", "-m", "edgepack.agent.runtime.shadow"))
+    with serving(tmp_path) as model:
+        run_until(model, lambda: told(model).because != "")
+        assert told(model).because == "1.1.0: '/usr/bin/uwsgi' is no Python that could be started"
