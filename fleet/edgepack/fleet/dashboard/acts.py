@@ -145,11 +145,25 @@ def _sum(rollout: RolloutView, *states: str) -> int:
     return sum(rollout.counts.get(state, 0) for state in states)
 
 
+def _waiting(rollout: RolloutView) -> str:
+    return counted(_sum(rollout, "WAITING"), "device that waits", "devices that wait")
+
+
+def _keeping(rollout: RolloutView) -> str:
+    committed = _sum(rollout, "COMMITTED")
+    return counted(committed, "device that committed it keeps", "devices that committed it keep")
+
+
 def _pause(rollout: RolloutView) -> tuple[str, ...]:
+    under_way = counted(
+        _sum(rollout, "OFFERED", "WORKING"),
+        "device that has it under way goes",
+        "devices that have it under way go",
+    )
     return (
-        f"{counted(_sum(rollout, 'WAITING'), 'device')} that wait will not be offered the release.",
-        f"{counted(_sum(rollout, 'OFFERED', 'WORKING'), 'device')} that have it under way go on.",
-        f"{counted(_sum(rollout, 'COMMITTED'), 'device')} keep it. It can be resumed at any time.",
+        f"{_waiting(rollout)} will not be offered the release.",
+        f"{under_way} on.",
+        f"{_keeping(rollout)} it. It can be resumed at any time.",
     )
 
 
@@ -160,19 +174,20 @@ def _resume(rollout: RolloutView) -> tuple[str, ...]:
     return (
         f"{counted(failed, 'failure')} of wave {rollout.wave} so far "
         f"{'is' if failed == 1 else 'are'} accepted; any further one counts.",
-        f"{counted(_sum(rollout, 'WAITING'), 'device')} that wait will be offered the release, "
-        "wave by wave.",
+        f"{_waiting(rollout)} will be offered the release, wave by wave.",
     )
 
 
 def _abort(rollout: RolloutView) -> tuple[str, ...]:
-    undecided = _sum(rollout, "OFFERED", "WORKING", "SILENT")
+    undecided = counted(
+        _sum(rollout, "OFFERED", "WORKING", "SILENT"),
+        "device that has not committed it is told to stay with what it",
+        "devices that have not committed it are told to stay with what they",
+    )
     return (
-        f"{counted(undecided, 'device')} that have not committed it are told to stay with what "
-        "they ran before.",
-        f"{counted(_sum(rollout, 'WAITING'), 'device')} that wait will never be offered it.",
-        f"{counted(_sum(rollout, 'COMMITTED'), 'device')} that committed it keep it; a rollback "
-        "takes it back.",
+        f"{undecided} ran before.",
+        f"{_waiting(rollout)} will never be offered it.",
+        f"{_keeping(rollout)} it; a rollback takes it back.",
         "An aborted rollout cannot be resumed.",
     )
 
@@ -190,7 +205,7 @@ def _retry(rollout: RolloutView) -> tuple[str, ...]:
     return (
         f"{counted(_sum(rollout, 'FAILED', 'SILENT'), 'device')} that failed or stayed silent "
         "will be offered the release once more.",
-        f"{counted(_sum(rollout, 'COMMITTED'), 'device')} that committed it keep it.",
+        f"{_keeping(rollout)} it.",
     )
 
 
