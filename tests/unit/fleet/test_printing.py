@@ -171,6 +171,12 @@ def test_escapes_of_devices_reach_no_terminal(
         assert json.loads(printed) == json.loads(msgspec.json.encode(value))
 
 
+def test_a_rollback_of_what_nobody_committed_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = replace(ROLLBACK, parts=(), refusal="")
+    print_result(nobody, False, rollback_panel)
+    assert "no device has committed it, so none has to go back" in capsys.readouterr().out
+
+
 def test_the_log_of_serve_keeps_one_line_a_record() -> None:
     record = logging.LogRecord("x", logging.WARNING, "f", 1, "topic=%s dropped", (HOSTILE,), None)
     assert LogFormatter().format(record).isprintable()

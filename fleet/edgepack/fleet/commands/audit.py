@@ -14,8 +14,8 @@ from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.completion import device_names, model_names, rollout_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
-from edgepack.fleet.documents.audit import Action, AuditEntry, Number
-from edgepack.fleet.documents.wording import stamp
+from edgepack.fleet.documents.audit import Action, AuditEntry
+from edgepack.fleet.documents.wording import details_line, stamp
 
 _NUMBER = click.IntRange(0, 10**15)
 _ACTIONS = ", ".join(get_args(Action))
@@ -86,7 +86,7 @@ def audit_table(entries: Sequence[AuditEntry], now: float) -> RenderableType:
     for entry in entries:
         said = entry.because
         if entry.numbers:
-            said += f" ({numbers_line(entry.numbers)})"
+            said += f" ({details_line(entry.numbers)})"
         table.add_row(
             str(entry.id),
             stamp(entry.at, now),
@@ -96,9 +96,3 @@ def audit_table(entries: Sequence[AuditEntry], now: float) -> RenderableType:
             Text(said),
         )
     return table
-
-
-def numbers_line(numbers: dict[str, Number]) -> str:
-    """Numbers by name: `decided 5, failed 2`."""
-    shown = ((name, f"{n:g}" if isinstance(n, float) else n) for name, n in numbers.items())
-    return ", ".join(f"{name} {number}" for name, number in shown)

@@ -53,7 +53,8 @@ def rollback_panel(preview: RollbackPreview) -> RenderableType:
             str(part.devices),
             Text(f"{to or part.because}: {_names(part.examples, part.devices)}"),
         )
-    parts: list[RenderableType] = [Text(head), table]
+    nobody = "  no device has committed it, so none has to go back"
+    parts: list[RenderableType] = [Text(head), table if preview.parts else Text(nobody)]
     if preview.refusal:
         parts.append(Text(f"refused: {preview.refusal}", "red"))
     return Group(*parts)

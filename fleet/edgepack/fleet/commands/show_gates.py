@@ -7,15 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from edgepack.fleet.documents.rollouts import RolloutView
-from edgepack.fleet.documents.wording import gate_numbers
+from edgepack.fleet.documents.wording import gate_numbers, quiet_gates, told_gates
 
 _STYLES = {"pass": "green", "breach": "red", "accepted": "yellow"}
 _NUMBERS = ("devices", "before", "now", "change", "at least", "lets pass")
 
 
 def gates_tables(rollout: RolloutView) -> Iterator[RenderableType]:
-    """A line for each gate and class that has anything, and one for those that have nothing."""
-    told = [view for view in rollout.gates if view.verdict not in ("no evidence", "off")]
+    """A line for each gate and class that has numbers, and one for each verdict without."""
+    told = told_gates(rollout.gates)
     if told:
         table = Table(box=None, header_style="bold", pad_edge=False)
         for name in ("gate", "hardware", "verdict", *_NUMBERS):
@@ -29,7 +29,5 @@ def gates_tables(rollout: RolloutView) -> Iterator[RenderableType]:
                 *gate_numbers(view),
             )
         yield table
-    for verdict in ("no evidence", "off"):
-        names = ", ".join(view.name for view in rollout.gates if view.verdict == verdict)
-        if names:
-            yield Text(f"{verdict}: {names}", "dim")
+    for line in quiet_gates(rollout.gates):
+        yield Text(line, "dim")

@@ -148,11 +148,14 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(
         asset=cache(_asset_link),
+        details_line=wording.details_line,
         gate_numbers=wording.gate_numbers,
         is_live=False,
         labels_line=wording.labels_line,
         link=link,
         plots=plots,
+        quiet_gates=wording.quiet_gates,
         states=wording.STATES,
+        told_gates=wording.told_gates,
     )
     return environment

@@ -1,8 +1,10 @@
 """How people read what the fleet knows: times, sizes, states and names in a few words."""
 
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
+from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.gates import BY_NAME, GateView
 from edgepack.fleet.documents.rollouts import RolloutView
 
@@ -17,6 +19,13 @@ STATES = (
     "RECALLED",
 )
 """Of a device's part in a rollout, in the order in which they are told."""
+
+_QUIET = {
+    "no baseline": " (nothing is known of the release before)",
+    "no evidence": "",
+    "off": "",
+}
+"""Verdicts of gates that come without numbers, and what a person may not know of them."""
 
 
 def labels_line(labels: Mapping[str, str]) -> str:
@@ -52,6 +61,40 @@ def gate_numbers(view: GateView) -> tuple[str, str, str, str, str]:
         )
     )
     return before, now, change, bound, threshold
+
+
+def told_gates(gates: Sequence[GateView]) -> tuple[GateView, ...]:
+    """The gates that have numbers to look at."""
+    return tuple(view for view in gates if view.verdict not in _QUIET)
+
+
+def quiet_gates(gates: Sequence[GateView]) -> tuple[str, ...]:
+    """A line for each verdict that has no numbers: `no evidence: p95, errors`.
+
+    A gate that was told on other hardware is named with the hardware that it was not told on.
+    """
+    verdicts: dict[str, set[str]] = defaultdict(set)
+    for view in gates:
+        verdicts[view.name].add(view.verdict)
+    lines = []
+    for verdict, meaning in _QUIET.items():
+        names = dict.fromkeys(
+            view.name if len(verdicts[view.name]) == 1 else f"{view.name} on {view.hardware_class}"
+            for view in gates
+            if view.verdict == verdict
+        )
+        if names:
+            lines.append(f"{verdict}: {', '.join(names)}{meaning}")
+    return tuple(lines)
+
+
+def details_line(details: Mapping[str, Number]) -> str:
+    """What an act rested on: `wave 1, devices 5, value 0.4`; what is empty is left out."""
+    return ", ".join(
+        name if value is True else f"{name} {f'{value:g}' if isinstance(value, float) else value}"
+        for name, value in ((name.replace("_", " "), value) for name, value in details.items())
+        if value is not None and value is not False and value != ""
+    )
 
 
 def _amount(number: float | None, unit: str) -> str:
