@@ -14,7 +14,7 @@ from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 
 DEVICE = "bench-1"
-_CAME = re.compile(r"(\d+) came over the broker in ([0-9.]+) s")
+_CAME = re.compile(r"(\d+) came in ([0-9.]+) s")
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,6 +94,7 @@ def tell_devices(fleet: Fleet) -> None:
 def tell_rollout(fleet: Fleet) -> None:
     """Steps 3 and 4."""
     heading("3. Roll it out: one device first, then the rest")
+    wait_until(lambda: all(it["online"] for it in fleet.devices()), "all devices have reported")
     rollout = fleet.start_rollout(BUNDLE, waves="1,100%")
     if command("rollout", "watch", rollout, data=fleet.data) != 0:
         raise DemoError("the rollout did not finish")

@@ -229,7 +229,7 @@ def _row(variant: Variant) -> tuple[str, ...]:
         facts.precision + (" (degraded)" if facts.degraded else ""),
         _size(sum(entry.size_bytes for entry in facts.files)),
         describe_accuracy(facts.accuracy),
-        placed if facts.placement.verified else f"{placed} (not run)",
+        placed if facts.placement.verified else "not known",
         ", ".join(needs) or "anything",
     )
 

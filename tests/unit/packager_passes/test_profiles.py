@@ -216,6 +216,7 @@ def test_a_parent_that_is_not_shipped_is_refused_with_one_that_is(tmp_path: Path
     with pytest.raises(ProfileError, match="there is no profile 'cpuu'") as caught:
         load_profile(path)
     assert (caught.value.remedy or "").startswith('extends = "cpu"')
+    assert (caught.value.found_in or "").startswith(f"{path}; shipped profiles: coreml-fp16, cpu, ")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def fetch_files(context: UpdateContext) -> Step:
     because += describe_taken(scratch.taken)
     if scratch.came_bytes and scratch.need_scheduler:
         flow_s = scratch.need_scheduler.flow_s
-        because += f"; {scratch.came_bytes} came over the broker in {flow_s:.3f} s"
+        because += f"; {scratch.came_bytes} came in {flow_s:.3f} s"
     return Ended(outcome="success", because=because)
 
 

@@ -247,7 +247,7 @@ def _agreed(what: str, configured: str, in_output: str, path: str | Path | None)
     """
     if configured and in_output and configured != in_output:
         raise BuildError(
-            f"the output's name says {what} {in_output}, and {path} says {configured}",
+            f"the {what} is {in_output} by the output's name, and {configured} by {path}",
             found_in=f"{path}, [model] {what}",
             remedy=f"correct one of them; or --{what} {in_output}, which counts before both",
         )

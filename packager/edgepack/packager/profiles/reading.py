@@ -185,7 +185,8 @@ def _read(name_or_path: str, children: tuple[str, ...]) -> tuple[str, str]:
         if near:
             hint = f'extends = "{near[0]}", or ' if children else f"--profile {near[0]}, or "
         raise refusal(
-            f"there is no profile '{name_or_path}'; shipped are: {', '.join(known)}",
+            f"there is no profile '{name_or_path}'",
+            found_in="; ".join((*children[-1:], f"shipped profiles: {', '.join(known)}")),
             remedy=f"{hint}a path that ends in .toml",
         )
     file = f"{name_or_path}.toml"

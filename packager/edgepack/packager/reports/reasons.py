@@ -42,7 +42,7 @@ def _unproven(report: Report) -> str:
         int(variant.accuracy.details.get(SAMPLES_TO_PROVE, 0.0)) for variant in report.variants
     )
     whose = "" if len(names) == len(report.variants) else f" for {', '.join(names)}"
-    would = f": {most:,} would be" if most else ""
+    would = f": {most:,} would be enough" if most else ""
     return f", which are too few to prove it{whose}{would}"
 
 
