@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edgepack.fleet.depot.plan import Plan, make_plan
@@ -82,3 +83,46 @@ def test_what_devices_have_lets_more_be_sent_though_nobody_counts_it_at_once(
     clock.now += 1.0
     stream.look(clock, 3.0)
     assert stream.window.acked_bytes == stream.window.sent_bytes
+
+
+def _send_all(stream: Stream, now: float) -> list[int]:
+    sent = stream.take(None, len(stream.listeners), CHUNKS * CHUNK_BYTES, now)
+    stream.note_sent(None, sent, now)
+    return sent
+
+
+def test_who_joins_late_waits_for_nothing_that_was_sent_before(stream: Stream) -> None:
+    clock = Clock()
+    stream.hear("a", need(0, 1, 2), need(0, 1, 2).files[0], clock.now, 0.0)
+    stream.hear("b", need(0, 1, 2), need(0, 1, 2).files[0], clock.now, 0.0)
+    clock.now += 1.0
+    stream.look(clock, 3.0)
+    assert _send_all(stream, clock.now) == [0, 1, 2]
+    clock.now += 1.0
+    for number in range(100):
+        late = need(0, 1, 2)
+        stream.hear(f"late{number}", late, late.files[0], clock.now, busy_s=600.0)
+    clock.now += 1.0
+    stream.look(clock, 3.0)
+    assert stream.on_its_way_bytes == 0, "what was sent before is on its way to two of 102"
+    assert _send_all(stream, clock.now) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("came", "again"), [(1, [0, 1]), (0, [])])
+def test_the_chunk_that_came_last_tells_what_was_lost_though_the_broker_may_be_busy(
+    stream: Stream, came: int, again: list[int]
+) -> None:
+    clock = Clock()
+    for device in ("a", "b"):
+        stream.hear(device, need(0, 1, 2), need(0, 1, 2).files[0], clock.now, 0.0)
+    clock.now += 1.0
+    stream.look(clock, 3.0)
+    assert _send_all(stream, clock.now) == [0, 1, 2]
+    clock.now += 2.0
+    for device in ("a", "b"):
+        said = msgspec.structs.replace(need(0, 1), received=came)
+        latest = msgspec.structs.replace(said.files[0], latest=2)
+        stream.hear(device, said, latest, clock.now, busy_s=600.0)
+    clock.now += 1.0
+    stream.look(clock, 3.0)
+    assert _send_all(stream, clock.now) == again

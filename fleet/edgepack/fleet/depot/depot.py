@@ -35,10 +35,9 @@ LOOK_S = 0.5
 """The longest that nobody looks whether there is something to send."""
 KNOWN_S = 600.0
 """So long a device whose need the controller let in may speak to the depot directly."""
-GRACE_S, SILENT_S = 0.5, 3.0
-"""How long a chunk may be on its way to a device that hears nothing else meanwhile, and how long
-others wait for a device that says nothing: so long, and as long as a broker may take to hand out
-what is on its way."""
+SILENT_S = 3.0
+"""How long others wait for a device that says nothing: so long, and as long as a broker may take to
+hand out what is on its way."""
 BROKER_BYTES_PER_S = 20e6
 """Brokers hand out 50 to 300 MB/s on two cores."""
 LEAST_WAIT_S = 0.005
@@ -247,7 +246,7 @@ class Depot:
                 stream = self._streams.get(wanted.sha256)
                 if stream is None:
                     stream = self._streams[wanted.sha256] = Stream(blob, said_at)
-                stream.hear(device, need, wanted, said_at, GRACE_S + self._busy_s)
+                stream.hear(device, need, wanted, said_at, self._busy_s)
             self._drop_complete(device, need, frozenset(blobs))
         except ReleaseAwayError:
             self.counters["needs_early"] += 1  # Devices ask again until the release is here.

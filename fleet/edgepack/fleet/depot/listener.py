@@ -28,6 +28,8 @@ class Listener:
     Args:
         device: Its id.
         chunk_count: Chunks of the file.
+        since: When it began to listen, monotonic clock, seconds: nothing that was sent before is
+            on its way to it.
 
     Attributes:
         takes_coded: Whether it hears coded messages.
@@ -39,7 +41,7 @@ class Listener:
         free_at: When its limit lets it be sent more.
     """
 
-    def __init__(self, device: str, chunk_count: int) -> None:
+    def __init__(self, device: str, chunk_count: int, since: float = 0.0) -> None:
         self.device = device
         self._count = chunk_count
         self._missing = np.packbits(np.ones(chunk_count, bool), bitorder="little")
@@ -47,7 +49,7 @@ class Listener:
         self._coded: Counter[int] = Counter()
         self.takes_coded = False
         self._last_at = 0.0
-        self.heard_at = self.known_until = 0.0
+        self.heard_at, self.known_until = 0.0, since
         self.loss = 0.0
         self.own = Window()
         self.bytes_per_s = 0
@@ -76,12 +78,12 @@ class Listener:
         now_missing = _unpack(packed, self._count)
         last_sent = self._last_sent(sent_at)
         came = _unpack(self._missing, self._count) & ~now_missing
-        if until is None:
-            if latest is not None:
-                until = self._came_at(*latest)
-            else:
-                until = float(last_sent[came].max(initial=0.0))
-            until = min(said_at, until)
+        told = 0.0
+        if latest is not None:
+            told = self._came_at(*latest)
+        elif until is None:
+            told = float(last_sent[came].max(initial=0.0))
+        until = min(said_at, max(told, until or 0.0))
         if until > self.known_until:
             spoken_of = (last_sent > self.known_until) & (last_sent <= until)
             sent, lost = int(spoken_of.sum()), int((spoken_of & now_missing).sum())

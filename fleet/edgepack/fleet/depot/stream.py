@@ -17,6 +17,9 @@ from edgepack.wire.need_bitmap import read_bitmap
 GATHER_ONE_S, GATHER_SEVERAL_S, GATHER_MOST_S = 0.15, 0.5, 10.0
 """Needs of a file are gathered until so long nobody else asked for it: the devices of a wave ask
 with some jitter, and who comes too late costs another round."""
+GRACE_S = 0.5
+"""How long a chunk may be on its way to a device that hears nothing else meanwhile: so long, and as
+long as a broker may take to hand out what is on its way."""
 LOOK_S = 3.0
 FORGET_S = 120.0
 REPLAN_S = 0.1
@@ -59,9 +62,16 @@ class Stream:
         return by_all + self._own_bytes
 
     def hear(
-        self, device: str, need: Need, wanted: NeedFile, said_at: float, grace_s: float
+        self, device: str, need: Need, wanted: NeedFile, said_at: float, busy_s: float
     ) -> None:
-        """Takes what a device lacks of this file; `grace_s` is that of `Listener.hear`.
+        """Takes what a device lacks of this file.
+
+        Args:
+            device: Its id.
+            need: What it said.
+            wanted: What that says of this file.
+            said_at: When that came, monotonic clock, seconds.
+            busy_s: So long the broker may take to hand out what is on its way.
 
         Raises:
             TransferError: It makes no sense.
@@ -70,10 +80,12 @@ class Stream:
         listener = self.listeners.get(device)
         if listener is None:
             self._gather(device, said_at)
-            listener = self.listeners[device] = Listener(device, self.blob.chunk_count)
+            listener = Listener(device, self.blob.chunk_count, said_at - GRACE_S)
+            self.listeners[device] = listener
         listener.bytes_per_s, listener.takes_coded = need.bytes_per_s, wanted.takes_coded
-        until = None if need.under_way else said_at - grace_s
-        named = wanted.latest
+        until = None if need.under_way else said_at - GRACE_S - busy_s
+        # Nothing new: what came last did so before an earlier word, and was told by that.
+        named = wanted.latest if need.under_way or need.received else None
         latest = None if named is None else (named, self._times_of(named))
         listener.hear(missing, self._sent.plain, said_at, until, latest)
         self._is_outdated = self._is_heard = True
