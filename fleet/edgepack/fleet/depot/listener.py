@@ -1,7 +1,8 @@
 """What is known of one device that lacks chunks of a file."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +101,17 @@ class Listener:
         self._coded = Counter({i: times for i, times in self._coded.items() if now_missing[i]})
         on_its_way = sum(size for _, size in own.values())
         self.own.acknowledge(self.own.sent_bytes - on_its_way, (self.loss,))
+
+    def likeness(self, times: Sequence[float]) -> Hashable:
+        """Equal for devices to whom the same is due, in the same ways.
+
+        Args:
+            times: All moments at which a chunk was broadcast last, ascending.
+        """
+        if self._own_sent or self._coded:
+            return self.device
+        known = bisect_right(times, self.known_until)
+        return self._missing.tobytes(), known, self.takes_coded, self.bytes_per_s > 0
 
     def due(self, sent_at: Times) -> Flags:
         """The chunks that it lacks and that are not on their way to it."""

@@ -6,8 +6,8 @@ lack, several chunks go out as one message to everybody: each device gets the on
 about its size, however many devices listen and whatever each of them loses.
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -91,38 +91,65 @@ def make_plan(listeners: Sequence[Listener], sent: Sent, cursor: int, now: float
         now: Monotonic clock, seconds.
     """
     count = len(sent.plain)
-    due = {one.device: one.due(sent.plain) for one in listeners}
-    shared = [one for one in listeners if not one.bytes_per_s]
+    groups = _group(listeners, sent)
+    shared = [group for group in groups if group.is_shared]
     wanted, wanted_plain = (np.zeros(count, np.int32) for _ in range(2))
-    coded_due = {}
-    for one in shared:
-        flags = due[one.device]
-        plain = one.without_code(flags)
-        wanted += flags
-        wanted_plain += plain
-        if one.takes_coded:
-            coded_due[one] = flags & ~plain
-    is_broadcast = (wanted_plain >= BROADCAST_AT) | (wanted >= max(BROADCAST_AT, len(shared) / 2))
+    coded_due: dict[Listener, Flags] = {}
+    for group in shared:
+        wanted += len(group.listeners) * group.due
+        wanted_plain += len(group.listeners) * (group.due & ~group.coded)
+        coded_due.update((one, group.coded) for one in group.listeners if one.takes_coded)
+    half = sum(len(group.listeners) for group in shared) / 2
+    is_broadcast = (wanted_plain >= BROADCAST_AT) | (wanted >= max(BROADCAST_AT, half))
     is_settled = partial(_is_settled, list(coded_due), sent, now)
     messages, waits = _plan_coded(coded_due, is_broadcast, wanted - wanted_plain, is_settled)
     indices = np.flatnonzero(is_broadcast)
     start = int(np.searchsorted(indices, cursor))
     alone = [one.members[0] for one in messages if len(one.members) == 1]
-    single = {}
-    for one in listeners:
-        flags = due[one.device]
-        if not one.bytes_per_s:
-            flags = flags & ~is_broadcast
-        if one in coded_due:
-            flags = flags & ~(coded_due[one] & waits)
-        if flags.any():
-            single[one.device] = deque(np.flatnonzero(flags).tolist())
+    single: dict[str, deque[int]] = {}
+    for group in groups:
+        flags = group.due & ~(group.coded & waits)
+        if group.is_shared:
+            flags &= ~is_broadcast
+        chunks = np.flatnonzero(flags).tolist()
+        if chunks:
+            single.update((one.device, deque(chunks)) for one in group.listeners)
     return Plan(
         broadcast=deque((*np.roll(indices, -start).tolist(), *alone)),
         coded=deque(one for one in messages if len(one.members) > 1),
         single=single,
         is_partial=bool((wanted[waits] > 0).any()),
     )
+
+
+class _Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices to whom the same is due: of thousands in a wave nearly all are alike.
+
+    Attributes:
+        listeners: They.
+        due: The chunks that they lack and that are not on their way to them.
+        coded: Those of them that may come in coded messages.
+        is_shared: Whether they take what goes out to all: they have no limit of their own.
+    """
+
+    listeners: list[Listener]
+    due: Flags
+    coded: Flags
+    is_shared: bool
+
+
+def _group(listeners: Sequence[Listener], sent: Sent) -> list[_Group]:
+    times = np.unique(sent.plain).tolist()
+    alike: defaultdict[Hashable, list[Listener]] = defaultdict(list)
+    for one in listeners:
+        alike[one.likeness(times)].append(one)
+    groups = []
+    for members in alike.values():
+        due = members[0].due(sent.plain)
+        is_shared = not members[0].bytes_per_s
+        coded = due & ~members[0].without_code(due) if is_shared else np.zeros_like(due)
+        groups.append(_Group(listeners=members, due=due, coded=coded, is_shared=is_shared))
+    return groups
 
 
 def _is_settled(

@@ -22,6 +22,8 @@ GRACE_S = 0.5
 long as a broker may take to hand out what is on its way."""
 LOOK_S = 3.0
 FORGET_S = 120.0
+SILENCE_LOOK_S = 1.0
+"""How often it is looked who is silent."""
 REPLAN_S = 0.1
 """A plan that is not used up is made anew at most so often."""
 SHARE = 20.0
@@ -50,7 +52,7 @@ class Stream:
         self._is_outdated = self._waits = False
         self._planned_at = self._planning_s = 0.0
         self._is_heard = False
-        self._surveyed_at = self._surveying_s = 0.0
+        self._surveyed_at = self._surveying_s = self._silence_at = 0.0
         self._own_bytes = 0
         self._newcomers: set[str] = set()
         self._opens_at = self._gather_until = now
@@ -242,7 +244,9 @@ class Stream:
         due_at = self._surveyed_at + SHARE * self._surveying_s
         if now < due_at:
             return due_at - now if self._is_heard else LOOK_S
-        self._drop_silent(now, silent_s)
+        if now >= self._silence_at + SILENCE_LOOK_S:
+            self._silence_at = now
+            self._drop_silent(now, silent_s)
         if self._is_heard:
             self._is_heard = False
             self._acknowledge()

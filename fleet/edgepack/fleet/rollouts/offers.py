@@ -105,6 +105,8 @@ def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None
         for name, order in desired.models.items()
         if is_behind or _has_passed(reported.models.get(name), order)
     ]
+    if not passed and not is_behind:
+        return None
     models = dict(desired.models)
     sequence = devices.next_sequence(row)
     open_parts = assignments.of_devices(session, (row.id,), (*UNDECIDED, "SILENT"))
