@@ -126,6 +126,18 @@ def test_what_holds_the_budget_barely_goes_on_and_what_loses_nothing_does_not(
     assert float_nodes[0] < float_nodes[1]
 
 
+def test_what_others_are_expected_to_lose_sends_the_search_on(
+    let_differ: Callable[..., list[int]], tmp_path: Path
+) -> None:
+    agreed = {"metric": "top1_agreement", "value": 1.0, "float_value": 1.0, "low": 0.9}
+    float_nodes = let_differ(1, **agreed, expected_loss=0.016, may_lose=0.01)
+    variant = prepare_products(tmp_path, count=_NODES)
+    (told,) = (note for note in variant.notes if note.startswith("The held-out samples are not"))
+    assert "1.0000, 1.60 % of right answers expected to be lost, 1.00 % allowed" in told
+    assert len(float_nodes) == 2
+    assert float_nodes[0] < float_nodes[1]
+
+
 @pytest.mark.parametrize(
     ("value", "low"), [(0.99, 0.979), (1.0, 0.9)], ids=["by far", "nothing is lost"]
 )

@@ -13,7 +13,7 @@ from edgepack.packager.gates.task_kept import task_kept
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.metrics.confidence import count_to_prove, kept_low, share_low
-from edgepack.packager.metrics.decisions import cost_of_changes
+from edgepack.packager.metrics.decisions import cost_of_changes, expected_cost
 from edgepack.packager.metrics.kinds import METRICS, MetricName
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
@@ -109,6 +109,115 @@ def test_changed_decisions_cost_what_the_float_model_preferred_the_first_one_by(
 )
 def test_what_is_no_row_of_scores_costs_nothing_that_is_known(value: np.ndarray) -> None:
     assert cost_of_changes([np.asarray(value)], [np.asarray(value)]) is None
+
+
+_CLASSES = 5
+
+
+def _classified(
+    count: int, seed: int, *, margins: tuple[float, float], error: float
+) -> tuple[list[Outputs], list[Outputs]]:
+    """A drawn classifier's scores and a noisy variant's; margins are drawn between two bounds."""
+    random = np.random.default_rng(seed)
+    expected: list[Outputs] = []
+    got: list[Outputs] = []
+    for _ in range(count):
+        first, second = random.permutation(_CLASSES)[:2]
+        row = np.full((1, _CLASSES), -9.0)
+        row[0, first], row[0, second] = random.uniform(*margins), 0.0
+        expected.append({"y": row.astype(np.float32)})
+        noise = random.normal(0.0, error, row.shape)
+        got.append({"y": (row + noise).astype(np.float32)})
+    return expected, got
+
+
+def _agreeing(
+    count: int, seed: int, *, margins: tuple[float, float], error: float
+) -> tuple[list[Outputs], list[Outputs]]:
+    """As many of a drawn classifier's samples that agree."""
+    drawn = zip(*_classified(10 * count, seed, margins=margins, error=error), strict=True)
+    same = [(want, have) for want, have in drawn if want["y"].argmax() == have["y"].argmax()]
+    expected, got = zip(*same[:count], strict=True)
+    return list(expected), list(got)
+
+
+def _cost(expected: list[Outputs], got: list[Outputs]) -> float:
+    cost = expected_cost([entry["y"] for entry in expected], [entry["y"] for entry in got])
+    assert cost is not None
+    return cost
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_samples_that_all_agree_tell_of_others_that_will_not(seed: int) -> None:
+    expected, got = _agreeing(30, seed, margins=(0.4, 3.5), error=1.2)
+    verdict = _judge(expected, got)
+    assert verdict.value == 1.0
+    assert verdict.is_costly
+    assert not verdict.passed, "twice what may be lost is expected"
+    assert verdict.task_kept == 1.0 - _cost(expected, got) < 0.98
+    assert "of right answers expected to be lost, 1.00 % allowed" in verdict.found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_wide_margins_beside_the_same_errors_lose_nothing(seed: int) -> None:
+    expected, got = _agreeing(30, seed, margins=(5.5, 8.0), error=1.2)
+    verdict = _judge(expected, got)
+    assert (verdict.value, verdict.passed, verdict.is_costly) == (1.0, True, False)
+    assert verdict.task_kept is not None
+    assert verdict.task_kept > 0.998
+    assert verdict.found == "top1_agreement 1.0000"
+
+
+@pytest.mark.parametrize(("error", "most_apart"), [(0.05, 0.002), (0.3, 0.004), (0.8, 0.01)])
+def test_what_is_expected_is_what_other_samples_lose(error: float, most_apart: float) -> None:
+    margins = (0.0, 6.0)
+    expected, got = _classified(4000, 99, margins=margins, error=error)
+    true = cost_of_changes([entry["y"] for entry in expected], [entry["y"] for entry in got])
+    told = [_cost(*_classified(30, seed, margins=margins, error=error)) for seed in range(40)]
+    assert np.mean(told) == pytest.approx(true, abs=most_apart)
+
+
+def test_an_error_of_a_sure_decision_says_nothing_of_an_unsure_one() -> None:
+    expected = _decided(15, margin=1.0) + _decided(15, margin=7.0)
+    got: list[Outputs] = [{"y": np.multiply(e["y"], np.float32(0.6))} for e in expected[15:]]
+    assert _cost(expected, expected[:15] + got) == 0.0
+
+
+def test_an_output_that_rounds_small_probabilities_away_moves_no_sure_margin() -> None:
+    expected, _ = _classified(30, 1, margins=(5.0, 9.0), error=0.0)
+    shares: list[Outputs] = []
+    for entry in expected:
+        grown = np.exp(entry["y"])
+        shares.append({"y": grown / grown.sum()})
+    rounded: list[Outputs] = [{"y": np.rint(np.multiply(e["y"], 256)) / 256} for e in shares]
+    assert _cost(shares, rounded) == 0.0
+
+
+def test_what_cannot_be_compared_is_expected_to_be_lost_and_few_samples_tell_nothing() -> None:
+    expected = _decided(30)
+    broken: list[Outputs] = [{"y": np.full_like(entry["y"], np.nan)} for entry in expected]
+    assert _cost(expected, broken) > 0.4
+    rows = [entry["y"] for entry in expected[:10]]
+    assert expected_cost(rows, rows) is None
+
+
+def test_a_lower_budget_allows_more_to_be_lost() -> None:
+    expected, got = _agreeing(30, 0, margins=(0.4, 3.5), error=1.2)
+    gate = AccuracyGate(top1_agreement_min=0.8)
+    verdict = without_dear_forgiveness(Reference(expected, gate).judge(got))
+    assert verdict.may_lose == pytest.approx(0.1)
+    assert (verdict.passed, verdict.is_costly) == (True, False)
+
+
+def test_the_report_says_what_is_expected_of_other_samples() -> None:
+    expected, got = _agreeing(30, 0, margins=(0.4, 3.5), error=1.2)
+    samples = Samples(count=0, read=lambda _: {}, source="none")
+    (note,) = (
+        note
+        for note in describe_verdict(_judge(expected, got), 30, samples, ())
+        if "expected to be lost" in note
+    )
+    assert note.startswith("How sure its decisions are, and by how much they moved, says what")
 
 
 def test_what_is_not_proven_is_said_with_the_number_of_samples_that_would_do() -> None:

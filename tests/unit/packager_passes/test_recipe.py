@@ -282,7 +282,7 @@ def test_where_held_out_samples_refuse_to_the_end_the_float_model_may_be_publish
 
 
 @pytest.mark.parametrize(
-    ("factor", "most_float", "rounds"), [(0.5, 1.0, 0), (0.04, 1.0, 1), (1e-3, 0.4, 2)]
+    ("factor", "most_float", "rounds"), [(0.5, 1.0, 0), (0.2, 1.0, 1), (1e-3, 0.4, 2)]
 )
 def test_where_held_out_samples_refuse_the_search_goes_on_at_most_twice(
     factor: float, most_float: float, rounds: int, tmp_path: Path

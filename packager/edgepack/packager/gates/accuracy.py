@@ -23,7 +23,8 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from edgepack.packager.gates.task_kept import task_kept
+from edgepack.packager.gates.proof import SURELY_TOO_MUCH
+from edgepack.packager.gates.task_kept import TASK_LOSS, task_kept
 from edgepack.packager.gates.tasks import OutputReference, open_reference, task_of
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.verdict import Verdict
@@ -43,6 +44,9 @@ from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
 
 _WHOLE_METRICS = ("cosine", "sqnr_db")
 """Metrics that a profile asks for by name and that are taken of whole outputs."""
+
+_LEAST_LOSS = 0.002
+"""Of right answers: what is expected to be lost cannot be told nearer from few samples."""
 
 _SURE = 2.0
 """Times the distance to the bound of 95 % that nearly no value lies off: 3.3 standard errors."""
@@ -138,7 +142,7 @@ class Reference:
             value=worst.value,
             float_value=worst.best,
             budget=worst.budget,
-            passed=all(entry.spare >= 0.0 for entry in entries),
+            passed=all(entry.passes for entry in entries),
             spare=worst.spare,
             spare_at_most=min(
                 (entry.spare_at_most for entry in entries if entry.spare_at_most is not None),
@@ -151,6 +155,8 @@ class Reference:
             task_kept=min(entry.task_kept for entry in entries),
             forgiven=any(entry.forgiven for entry in entries),
             costs=max((entry.cost or 0.0 for entry in entries if entry.forgiven), default=0.0),
+            expected_loss=worst.expected_loss,
+            may_lose=worst.may_lose,
             output=worst.output if len(self.kinds) > 1 else "",
             remarks=self._remarks,
             agreement=agreement,
@@ -197,17 +203,20 @@ class Reference:
         metric = METRICS[name]
         value, least = getattr(distance, metric.value), getattr(self._gate, metric.budget)
         cost = distance.cost if metric.may_miss_one else None
+        expected = distance.expected_cost if metric.may_miss_one else None
         return _Entry(
             output=output,
             metric=name if output else f"{name} ({distance.name})",
             value=min(value, metric.best),
             budget=with_one_miss(least, self._count) if metric.may_miss_one else least,
             asked=least,
-            task_kept=task_kept(name, value) if cost is None else 1.0 - cost,
+            task_kept=task_kept(name, value) if cost is None else 1.0 - max(cost, expected or 0.0),
             best=metric.best,
             low=getattr(distance, metric.low) if metric.low else None,
             forgiven=metric.may_miss_one and value < least,
             cost=cost,
+            expected_loss=expected,
+            may_lose=max(1.0 - task_kept(name, least), _LEAST_LOSS),
         )
 
     def _judge_task(self, agreement: Agreement) -> "_Entry":
@@ -239,7 +248,8 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     It is `forgiven` where it holds only because one of few samples may always differ; `asked` is
     the budget without that. `cost` is known of decisions (`OutputDistance.cost`), `task_kept` is
-    `Verdict.task_kept`. `output` is empty where `metric` names it.
+    `Verdict.task_kept`, `expected_loss` and `may_lose` are the verdict's. `output` is empty where
+    `metric` names it.
     """
 
     metric: str
@@ -251,12 +261,19 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     forgiven: bool = False
     cost: float | None = None
+    expected_loss: float | None = None
+    may_lose: float = TASK_LOSS
     output: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it holds, and nothing says that it surely loses more on other samples."""
+        return self._found_spare >= 0.0 and self._expected_spare >= 1.0 - SURELY_TOO_MUCH
 
     @property
     def spare(self) -> float:
         """How much of what the budget allows is left; see `Verdict.spare`."""
-        return (self.value - self.budget + 1e-12) / self._allowed
+        return min(self._found_spare, self._expected_spare)
 
     @property
     def spare_at_most(self) -> float | None:
@@ -264,6 +281,16 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
         if self.low is None:
             return None
         return self.spare + _SURE * (self.value - self.low) / self._allowed
+
+    @property
+    def _found_spare(self) -> float:
+        """By what these samples show."""
+        return (self.value - self.budget + 1e-12) / self._allowed
+
+    @property
+    def _expected_spare(self) -> float:
+        """By what other samples like these are expected to lose."""
+        return 1.0 if self.expected_loss is None else 1.0 - self.expected_loss / self.may_lose
 
     @property
     def _allowed(self) -> float:

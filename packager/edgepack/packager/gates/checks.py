@@ -175,7 +175,8 @@ def _kept(verdict: Verdict) -> str:
     if verdict.agreement is not None and task_of(verdict.agreement).metric == verdict.metric:
         return task_of(verdict.agreement).kept(verdict.agreement)
     of_output = f" of output '{verdict.output}'" if verdict.output else ""
-    return f"{verdict.metric} {format_metric(verdict.value)}{of_output}"
+    expected = f" ({verdict.expectation})" if verdict.is_costly else ""
+    return f"{verdict.metric} {format_metric(verdict.value)}{of_output}{expected}"
 
 
 def _without_selection(verdict: Verdict) -> str:

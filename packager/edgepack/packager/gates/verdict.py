@@ -2,9 +2,11 @@
 
 import msgspec
 
+from edgepack.packager.gates.task_kept import TASK_LOSS
 from edgepack.packager.metrics.agreement import Agreement
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.tokens.agreement import AtPositions
+from edgepack.packager.number_format import format_metric, format_percent
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +18,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         float_value: The float model's value.
         budget: Least value that passes.
         passed: Whether every output is within its budget.
-        spare: How much of what the budget allows is left: 1 at no loss, 0 at the budget.
+        spare: How much of what the budget allows is left: 1 at no loss, 0 at the budget, and where
+            all that may be lost is expected to be.
         spare_at_most: What that is nearly certain not to exceed on many samples like these; None
             where samples do not tell.
         noise: Mean nrmse of the outputs and their parts, to order candidates that the metric finds
@@ -32,6 +35,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             little of how many would.
         costs: What the decisions that are forgiven are expected to cost, as a share of right
             answers; 0 where the float model does not tell.
+        expected_loss: What decisions are expected to cost that come out otherwise on samples like
+            these, as a share of right answers; None where nothing tells.
+        may_lose: What may be: 1 %, or what a lower budget stands for.
         given_up_after: After how many samples it was certain to fail by far, whose numbers these
             are; None where all ran.
         output: Which output decided; empty where there is one, or `metric` says it.
@@ -53,6 +59,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     task_kept: float | None = None
     forgiven: bool = False
     costs: float = 0.0
+    expected_loss: float | None = None
+    may_lose: float = TASK_LOSS
     given_up_after: int | None = None
     output: str = ""
     remarks: tuple[str, ...] = ()
@@ -62,6 +70,25 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def what(self) -> str:
         """The metric, and of several outputs the one that decided: `cosine of output 'boxes'`."""
         return f"{self.metric} of output '{self.output}'" if self.output else self.metric
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether more is expected to be lost on samples like these than may be."""
+        return self.expected_loss is not None and self.expected_loss > self.may_lose
+
+    @property
+    def found(self) -> str:
+        """Metric and value: `top1_agreement 1.0000`; and what is expected if that is too much."""
+        words = f"{self.metric} {format_metric(self.value)}"
+        return f"{words}, {self.expectation}" if self.is_costly else words
+
+    @property
+    def expectation(self) -> str:
+        """What decisions on other samples are expected to cost; "" where nothing tells."""
+        if self.expected_loss is None:
+            return ""
+        lost, allowed = format_percent(self.expected_loss), format_percent(self.may_lose)
+        return f"{lost} of right answers expected to be lost, {allowed} allowed"
 
     @property
     def positions(self) -> tuple[AtPositions, ...] | msgspec.UnsetType:

@@ -12,6 +12,9 @@ from edgepack.packager.number_format import format_metric, format_percent
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.text import counted
 
+_WORTH_SAYING = 0.002
+"""Of right answers: less than that is as good as nothing, and as uncertain."""
+
 
 def describe_verdict(
     verdict: Verdict, count: int, samples: Samples, distances: Sequence[OutputDistance]
@@ -32,6 +35,11 @@ def describe_verdict(
         notes.append(
             f"{verdict.what} is {found} on {counted(count, 'held-out sample')}: with 95 % "
             f"confidence at least {low} on samples like these{_describe_proof(verdict, count)}."
+        )
+    if verdict.expected_loss is not None and verdict.expected_loss >= _WORTH_SAYING:
+        notes.append(
+            "How sure its decisions are, and by how much they moved, says what other samples like "
+            f"these would show: {verdict.expectation}."
         )
     notes += [
         f"Output '{distance.name}': {distance.own_words}."

@@ -12,7 +12,7 @@ import numpy as np
 from edgepack.bundle.overlap import overlap
 from edgepack.packager.metrics.between_samples import neighbourhood_kept, variances_between
 from edgepack.packager.metrics.confidence import kept_low, share_low
-from edgepack.packager.metrics.decisions import cost_of_changes
+from edgepack.packager.metrics.decisions import cost_of_changes, expected_cost
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.own_measures import measure_own
 from edgepack.packager.metrics.stacking import as_rows, stacks
@@ -53,6 +53,7 @@ class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
         own_words: What more that says, in a few words; "" for nothing.
         cost: Of decisions, the share of right answers that other ones are expected to cost
             (`decisions`); None of anything else, or where the float model does not tell.
+        expected_cost: The same on other samples like these; None where samples are too few too.
     """
 
     name: str
@@ -78,6 +79,7 @@ class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
     own_low: float | None = None
     own_words: str = ""
     cost: float | None = None
+    expected_cost: float | None = None
 
 
 def measure_distance(
@@ -133,6 +135,7 @@ def measure_distance(
         pairs = zip(expected, got, strict=True)
         worst_overlap = min(overlap([want], [have]) for want, have in pairs)
     own = measure_own(kind, expected, got)
+    are_decisions = kind is OutputKind.DECISION
     return OutputDistance(
         name=name,
         kind=kind,
@@ -160,7 +163,8 @@ def measure_distance(
         own=own.value if own else None,
         own_low=own.low if own else None,
         own_words=own.words if own else "",
-        cost=cost_of_changes(expected, got) if kind is OutputKind.DECISION else None,
+        cost=cost_of_changes(expected, got) if are_decisions else None,
+        expected_cost=expected_cost(expected, got) if are_decisions else None,
     )
 
 

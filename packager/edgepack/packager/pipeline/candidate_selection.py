@@ -286,8 +286,8 @@ def _float_instead(
 def _describe_miss(found: SearchResult) -> str:
     """That no candidate is within the budget, and how near the best came."""
     best, count = found.best, len(found.attempts)
-    value, budget = format_metric(best.verdict.value), format_metric(best.verdict.budget)
-    came_to = f"{best.words}: {best.verdict.metric} {value}"
+    budget = format_metric(best.verdict.budget)
+    came_to = f"{best.words}: {best.verdict.found}"
     if count == 1:
         return f"the one candidate does not keep the budget of {budget} ({came_to})"
     return f"none of {count} candidates keeps the budget of {budget} (the best, {came_to})"

@@ -5,10 +5,10 @@ held-out samples judge it, and what they refuse is searched on with a stricter t
 makes a slightly stricter one: `search_target`), at most three times. What passes only because one
 of few samples may differ is searched on too, at most twice: one of 29 may stand for one in a
 hundred or for one in ten. So is what holds the budget so barely that one in five like it does not
-(`gates.proof`). Where what is found then is refused, the one before is kept. Certainty is not
-bought with all that quantization saves: where a surer candidate has the bytes and the
-multiply-accumulates of the float model, the one before is kept. Likewise where the provider
-computes something else than the CPU's stand-in.
+(`gates.proof`), and what all samples agree with though others are expected not to. Where what is
+found then is refused, the one before is kept. Certainty is not bought with all that quantization
+saves: where a surer candidate has the bytes and the multiply-accumulates of the float model, the
+one before is kept. Likewise where the provider computes something else than the CPU's stand-in.
 
 Where they refuse to the end, and the profile says so, the float model is published.
 
@@ -119,7 +119,7 @@ def _objection(turn: int, validated: ValidatedCombination) -> str:
     if not validated.is_sure:
         return (
             f"The held-out samples {'are not sure of' if verdict.passed else 'refuse'} {words} "
-            f"({verdict.metric} {format_metric(verdict.value)}, the budget is "
+            f"({verdict.found}, the budget is "
             f"{format_metric(verdict.budget)})"
         )
     if run is None or run.refusal is None:

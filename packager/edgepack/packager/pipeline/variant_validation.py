@@ -61,9 +61,13 @@ class ValidatedCombination(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sure(self) -> bool:
-        """Whether the held-out samples pass it, not by the one that may differ, and not barely."""
+        """Whether the held-out samples pass it, not by the one that may differ, and not barely.
+
+        Neither is what they expect others to lose too much of.
+        """
         verdict = self.verdict
-        return verdict.passed and not (verdict.forgiven or is_doubtful(verdict))
+        in_doubt = verdict.forgiven or verdict.is_costly or is_doubtful(verdict)
+        return verdict.passed and not in_doubt
 
     @property
     def is_refused_by_provider(self) -> bool:

@@ -160,5 +160,7 @@ def _beside_budget(verdict: Verdict) -> str:
 
 
 def _reason(because: str, candidate: Candidate) -> str:
-    after = candidate.verdict.given_up_after
-    return because if after is None else f"{because}; given up after {after} samples"
+    verdict = candidate.verdict
+    if verdict.given_up_after is not None:
+        return f"{because}; given up after {verdict.given_up_after} samples"
+    return f"{because}; {verdict.expectation}" if verdict.is_costly else because
