@@ -1,5 +1,11 @@
 """What people read of gates and of what was decided: each thing once, and nothing that is empty."""
 
+import io
+
+from msgspec.structs import replace
+from rich.console import Console
+
+from edgepack.fleet.commands.show_gates import gates_tables
 from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.gates import GateVerdict, GateView
 from edgepack.fleet.documents.wording import details_line, quiet_gates, told_gates
@@ -20,6 +26,23 @@ def view(name: str, verdict: GateVerdict, hardware_class: str = "") -> GateView:
         verdict=verdict,
         because="",
     )
+
+
+def test_a_narrow_terminal_cuts_nothing_off() -> None:
+    told = Console(width=80, record=True, file=io.StringIO())
+    measured = replace(
+        view("temperature", "breach", "x86_64/avx512_vnni/AMD EPYC"),
+        unit="°C",
+        before=53.25,
+        now=66.75,
+        value=13.5,
+        bound=12.25,
+        threshold=10.0,
+    )
+    told.print(*gates_tables((measured,)))
+    printed = told.export_text()
+    assert "temperature" in printed
+    assert "…" not in printed
 
 
 def test_a_first_release_has_one_line_for_all_that_has_no_baseline() -> None:

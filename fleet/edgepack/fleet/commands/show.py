@@ -208,7 +208,7 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         f"{counts_line(rollout)}; {rollout.because}",
         f"\nwaits for {rollout.waits_for}" if rollout.waits_for else "",
     )
-    parts: list[RenderableType] = [head, _assignments_table(rollout), *gates_tables(rollout)]
+    parts: list[RenderableType] = [head, _assignments_table(rollout), *gates_tables(rollout.gates)]
     measured = [row for row in rollout.latency if not row.is_simulator]
     if measured:
         parts.append(_latency_table(measured))

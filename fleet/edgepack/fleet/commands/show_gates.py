@@ -1,25 +1,32 @@
 """The gates of a rollout, as people read them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgepack.fleet.documents.rollouts import RolloutView
+from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.wording import gate_numbers, quiet_gates, told_gates
 
 _STYLES = {"pass": "green", "breach": "red", "accepted": "yellow"}
 _NUMBERS = ("devices", "before", "now", "change", "at least", "lets pass")
+_WHOLE = ("gate", "verdict")
+"""Columns that a narrow terminal does not fold; of the others no digit is cut off either."""
 
 
-def gates_tables(rollout: RolloutView) -> Iterator[RenderableType]:
+def gates_tables(gates: Sequence[GateView]) -> Iterator[RenderableType]:
     """A line for each gate and class that has numbers, and one for each verdict without."""
-    told = told_gates(rollout.gates)
+    told = told_gates(gates)
     if told:
         table = Table(box=None, header_style="bold", pad_edge=False)
         for name in ("gate", "hardware", "verdict", *_NUMBERS):
-            table.add_column(name, justify="right" if name in _NUMBERS else "left")
+            table.add_column(
+                name,
+                justify="right" if name in _NUMBERS else "left",
+                overflow="fold",
+                no_wrap=name in _WHOLE,
+            )
         for view in told:
             table.add_row(
                 view.name,
@@ -29,5 +36,5 @@ def gates_tables(rollout: RolloutView) -> Iterator[RenderableType]:
                 *gate_numbers(view),
             )
         yield table
-    for line in quiet_gates(rollout.gates):
+    for line in quiet_gates(gates):
         yield Text(line, "dim")
