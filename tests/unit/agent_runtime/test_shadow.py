@@ -1,6 +1,8 @@
 """Shadow inferences: the release before computes some, too, and nobody waits for it."""
 
 import io
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -291,27 +293,64 @@ def tensor(name: str, *shape: int | str, dtype: str = "float32") -> SessionTenso
     ("before", "is_alike"),
     [
         ([tensor("y", 1, 4)], True),
-        ([tensor("y", "batch", 4), tensor("more", 7)], True),
+        ([tensor("y", "batch", 4)], True),
+        ([tensor("y", 1, 4), tensor("more", 7)], False),
         ([tensor("y", 1, 5)], False),
         ([tensor("y", 4)], False),
         ([tensor("y", 1, 4, dtype="int64")], False),
-        ([tensor("z", 1, 4)], False),
+        ([], False),
     ],
 )
-def test_outputs_that_are_judged_must_be_alike(before: list[SessionTensor], is_alike: bool) -> None:
-    request = shadow_child.ShadowRequest(
-        state_dir="",
-        digest="",
-        variant="",
-        inputs=(),
-        outputs=(tensor("y", 1, 4), tensor("watched", 3)),
-        tolerances={"y": GoldenTolerance(cosine_min=0.9, nrmse_max=0.1)},
-    )
+def test_tensors_that_are_compared_must_be_alike(
+    before: list[SessionTensor], is_alike: bool
+) -> None:
     if is_alike:
-        shadow_child.check_alike(request, tuple(before), "outputs")
+        shadow_child.check_alike("outputs", [tensor("y", 1, 4)], before)
     else:
         with pytest.raises(DeviceError, match="has other outputs"):
-            shadow_child.check_alike(request, tuple(before), "outputs")
+            shadow_child.check_alike("outputs", [tensor("y", 1, 4)], before)
+
+
+@pytest.mark.parametrize("limits", [{}, {"watched": GoldenTolerance(cosine_min=1, nrmse_max=0)}])
+def test_a_release_of_which_nothing_is_judged_is_no_evidence(
+    tmp_path: Path, limits: dict[str, GoldenTolerance]
+) -> None:
+    pointer = install_model(tmp_path, 1, scale=1.0)
+    request = shadow_child.ShadowRequest(
+        state_dir=str(tmp_path),
+        digest=pointer.digest,
+        variant="cpu",
+        inputs=(tensor("x", 1, 3, 8, 8),),
+        outputs=(tensor("y", 1, 4),),
+        tolerances=limits,
+    )
+    with pytest.raises(DeviceError, match="no output of this release has a tolerance"):
+        shadow_child.serve(request, io.BytesIO(), io.BytesIO())
+
+
+APPLICATION = """
+import sys, numpy as np
+from edgepack.agent import open_model
+model = open_model("tiny", sys.argv[1], threads=1)
+while not model._serving.record.shadowed.snapshot().count:
+    model.run({"x": np.zeros((1, 3, 8, 8), np.float32)})
+print(model._serving.shadow._process._child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_application_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+    before = install_model(tmp_path, 1, scale=1.0)
+    write_pointer(tmp_path, soaking(install_model(tmp_path, 2, scale=1.0), before))
+    with subprocess.Popen(
+        [sys.executable, "-c", APPLICATION, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as application:
+        assert application.stdout is not None
+        running = int(application.stdout.readline())
+        application.kill()
+    assert has_ended(running)
 
 
 def test_tensors_of_every_kind_reach_the_child_as_they_are() -> None:

@@ -12,7 +12,7 @@ behind everything else that the device has to do, on one thread.
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -113,25 +113,20 @@ def read_tensors(stream: BinaryIO, sent: tuple[Sent, ...]) -> dict[str, Tensor]:
     return found
 
 
-def check_alike(request: ShadowRequest, before: tuple[SessionTensor, ...], group: str) -> None:
+def check_alike(title: str, now: Iterable[SessionTensor], before: Iterable[SessionTensor]) -> None:
     """Refuses two releases whose inferences cannot be compared.
 
     Args:
-        request: What the release that serves now takes and gives.
-        before: Inputs or outputs of the release before.
-        group: Which of both: "inputs", all of which must be alike, or "outputs", of which those
-            must be that are judged.
+        title: What they are, in the plural.
+        now, before: Tensors of the release that serves, and of the one before.
 
     Raises:
         DeviceError: They differ in a name, a type or a size.
     """
-    now = request.inputs if group == "inputs" else request.outputs
-    wanted = {one.name for one in now if group == "inputs" or one.name in request.tolerances}
-    theirs = {one.name: one for one in before if group == "inputs" or one.name in wanted}
-    ours = {one.name: one for one in now if one.name in wanted}
+    ours, theirs = {one.name: one for one in now}, {one.name: one for one in before}
     if theirs.keys() != ours.keys() or not all(_fits(theirs[name], ours[name]) for name in ours):
         raise DeviceError(
-            f"the release before has other {group}: {_listed(theirs)}; this one has {_listed(ours)}"
+            f"the release before has other {title}: {_listed(theirs)}; this one has {_listed(ours)}"
         )
 
 
@@ -164,8 +159,14 @@ def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> No
         OSError: The parent is gone.
     """
     session = open_slot(Path(request.state_dir), request.digest, request.variant, threads=1).session
-    check_alike(request, session.inputs, "inputs")
-    check_alike(request, session.outputs, "outputs")
+    check_alike("inputs", request.inputs, session.inputs)
+    now, before = (
+        [one for one in outputs if one.name in request.tolerances]
+        for outputs in (request.outputs, session.outputs)
+    )
+    if not now:
+        raise DeviceError("no output of this release has a tolerance to be judged by")
+    check_alike("outputs", now, before)
     _answer(answers, ShadowAnswer())
     while header := read_header(inferences):
         feeds = read_tensors(inferences, header.feeds)
