@@ -5,6 +5,7 @@ and stays until the rehearsal.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -84,30 +85,21 @@ def measured_model(work_dir: Path, source: SourceModel) -> Path:
     return work_dir / ("measured" if source.watched else "variant") / MODEL_FILE
 
 
+@dataclass(frozen=True)
 class VariantValidator:
     """Writes a variant's model and validates it.
 
-    Args:
+    Attributes:
         inputs: What it is judged by.
         provider_validation: Runs it on its provider.
         work_dir: The variant is written in its folder `variant`.
         progress: Told about each step.
     """
 
-    def __init__(
-        self,
-        inputs: EvaluationInputs,
-        provider_validation: ProviderValidation,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        self._inputs = inputs
-        self._provider_validation = provider_validation
-        self._folder = work_dir
-        self._progress = progress
-        self.model = work_dir / "variant" / MODEL_FILE
-        """The variant's model, without the outputs that are only watched."""
-        self._measured = measured_model(work_dir, inputs.source)
+    inputs: EvaluationInputs
+    provider_validation: ProviderValidation
+    work_dir: Path
+    progress: Progress
 
     def validate(
         self, search: SettingsSearch, searched: SearchedCombination, notes: tuple[str, ...] = ()
@@ -138,7 +130,7 @@ class VariantValidator:
                 return self._run(validated)
             except ProviderRefusedError as error:
                 left = exclude_unsupported(
-                    search, validated.searched, error, self._provider_validation, self._progress
+                    search, validated.searched, error, self.provider_validation, self.progress
                 )
             validated = self._judge(left.searched, (*validated.notes, left.note))
         return self._run(validated)
@@ -147,29 +139,30 @@ class VariantValidator:
         """Looks inside the best lowered candidate, whether it is the one to publish or not."""
         if searched.selection.found is None:
             return None
-        self._progress(BuildStep(what="looking at the error of each layer"))
+        self.progress(BuildStep(what="looking at the error of each layer"))
         best = searched.selection.found.best
         origin = best.origin.model
         return inspect(
             searched.prepared.model if origin is None else origin,
             best.path,
-            self._inputs.split.held_out,
+            self.inputs.split.held_out,
             calibrated=best.origin.observed,
-            work_dir=self._folder,
+            work_dir=self.work_dir,
         )
 
     def _judge(self, searched: SearchedCombination, notes: tuple[str, ...]) -> ValidatedCombination:
-        self._provider_validation.load_ahead(searched.profile, searched.venue)
-        size_bytes = _write(
-            searched.selection.path, self._inputs.source, self.model, self._measured
-        )
-        self._progress(BuildStep(what="held-out samples"))
-        run = searched.evaluator.open(self._measured)
-        held_out = judge_on_holdout(run, searched.profile.gates.accuracy, self._inputs)
+        self.provider_validation.load_ahead(searched.profile, searched.venue)
+        source = self.inputs.source
+        measured = measured_model(self.work_dir, source)
+        final = self.work_dir / "variant" / MODEL_FILE
+        size_bytes = _write(searched.selection.path, source, final, measured)
+        self.progress(BuildStep(what="held-out samples"))
+        run = searched.evaluator.open(measured)
+        held_out = judge_on_holdout(run, searched.profile.gates.accuracy, self.inputs)
         verdict = held_out.verdict
         outcome = f"{verdict.what} {format_metric(verdict.value)}, the budget is "
         outcome += format_metric(verdict.budget)
-        self._progress(BuildStep(what="held-out samples", outcome=outcome))
+        self.progress(BuildStep(what="held-out samples", outcome=outcome))
         return ValidatedCombination(
             searched=searched,
             size_bytes=size_bytes,
@@ -184,7 +177,8 @@ class VariantValidator:
         if not searched.venue.can_run:
             return validated
         inspection = self.inspect(searched)
-        run = self._provider_validation.run(self._measured, searched.evaluator, validated.distances)
+        measured = measured_model(self.work_dir, self.inputs.source)
+        run = self.provider_validation.run(measured, searched.evaluator, validated.distances)
         return replace(validated, inspection=inspection, provider_run=run)
 
 

@@ -55,20 +55,17 @@ def explain(variant: VariantReport) -> str:
         if variant.precision == FLOAT_PRECISION:
             return "Nothing was lowered, so there was nothing to choose."
         return "The profile lowers it in one way, so there was nothing to choose."
-    best = best_attempt(attempts)
+    best, tried = best_attempt(attempts), counted(len(attempts), "candidate")
     if best is None:
-        return f"It is the best of {_count(attempts)}."
+        return f"It is the best of {tried}."
     if variant.degraded:
         return (
-            f"{_words(best)} is the best of {_count(attempts)}. It misses a gate, and is published "
-            "marked as degraded because that was asked for."
+            f"{_words(best)} is the best of {tried}. It misses a gate, and is published marked as "
+            "degraded because that was asked for."
         )
     if len(attempts) == 1:
         return f"The first candidate, {best.what}, holds the budget: no search was needed."
-    return (
-        f"Of {_count(attempts)}, {best.what} is the cheapest that holds the budget with room to "
-        "spare."
-    )
+    return f"Of {tried}, {best.what} is the cheapest that holds the budget with room to spare."
 
 
 def explain_refusal(problem: str, best: MeasuredVariant) -> str:
@@ -81,7 +78,9 @@ def explain_refusal(problem: str, best: MeasuredVariant) -> str:
     accuracy = best.accuracy
     if accuracy.value >= accuracy.budget:
         return f"{problem[:1].upper()}{problem[1:]}."
-    tried = f"The best of {_count(best.attempts)} keeps" if best.attempts else "It keeps"
+    tried = "It keeps"
+    if best.attempts:
+        tried = f"The best of {counted(len(best.attempts), 'candidate')} keeps"
     return (
         f"{tried} {format_metric(accuracy.value)} on held-out samples; the budget is "
         f"{format_metric(accuracy.budget)}."
@@ -100,7 +99,3 @@ def is_float_instead(variant: VariantReport) -> bool:
 
 def _words(attempt: Attempt) -> str:
     return f"{attempt.what[:1].upper()}{attempt.what[1:]}"
-
-
-def _count(attempts: tuple[Attempt, ...]) -> str:
-    return "1 candidate" if len(attempts) == 1 else f"{len(attempts)} candidates"
