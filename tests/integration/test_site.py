@@ -1,15 +1,21 @@
 """The documentation site, built strictly: it loads nothing from another host."""
 
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 """Elements whose address a browser fetches by itself."""
 
@@ -63,3 +69,31 @@ def test_diagrams_are_drawn_and_wait_for_no_script(site: Path) -> None:
     assert 'class="mermaid"' not in "".join(
         one.read_text(encoding="utf-8") for one in site.rglob("*.html")
     )
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """Where the site is served: a browser lets no page of a file write to its clipboard."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.skipif(_CHROMIUM is None, reason="chromium is not installed")
+def test_what_is_copied_from_a_block_are_its_commands_alone(address: str) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+        page = context.new_page()
+        page.goto(f"{address}/how-to/dashboard/")
+        block = page.locator(".highlight").first
+        assert block.inner_text().splitlines() == [
+            "$ edgepack fleet login",
+            "http://127.0.0.1:8600/login?code=…",
+        ]
+        block.get_by_title("Copy to clipboard").click()
+        page.get_by_text("Copied to clipboard").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == "edgepack fleet login"
+        browser.close()
