@@ -16,8 +16,9 @@ from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.checks import check_accuracy
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
-from edgepack.packager.metrics.texts.agreement import TextAgreement, edit_distance
+from edgepack.packager.metrics.texts.agreement import TextAgreement
 from edgepack.packager.metrics.texts.decoding import read_text, settle
+from edgepack.packager.metrics.texts.edits import edit_distance
 from edgepack.packager.pipeline.heads import find_what_tells, with_head
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
@@ -37,8 +38,8 @@ def _say(text: Sequence[int], blank: int = 0, *, turned: bool = False) -> Output
     """Probabilities whose best classes are a text, each character for a step and a blank after."""
     best = np.full(max(_STEPS, 2 * len(text)), blank)
     best[: 2 * len(text) : 2] = text
-    rows = np.full((len(best), _CLASSES), 0.02 / (_CLASSES - 1), np.float32)
-    rows[np.arange(len(best)), best] = 0.98
+    rows = np.full((len(best), _CLASSES), 1e-6 / (_CLASSES - 1), np.float32)
+    rows[np.arange(len(best)), best] = 1.0 - 1e-6
     return {"said": rows[:, None] if turned else rows[None]}
 
 
@@ -102,6 +103,19 @@ def test_samples_without_text_say_nothing() -> None:
     assert _judge([*texts, []], [*texts, [3]]).value == pytest.approx(200 / 201)
 
 
+def test_spaces_at_the_ends_are_no_text() -> None:
+    head = TextHead(output="said", blank=0, spaces=(7,))
+    assert read_text(head, _say([7, 3, 7, 4, 7])) == (3, 7, 4)
+    assert read_text(head, _say([7])) == ()
+    assert read_text(_HEAD, _say([7, 3])) == (7, 3), "what is a space is not known"
+    texts = [[*text, 7] for text in _texts(20)]
+    reference = Reference([_say(text) for text in texts], AccuracyGate(), head=head)
+    ends = reference.judge([_say(text[:-1]) for text in texts])
+    assert ends.value == 1.0
+    between = [[*text[:5], 7, *text[5:]] for text in texts]
+    assert not reference.judge([_say(text) for text in between]).passed
+
+
 def test_the_distance_of_texts_counts_edits() -> None:
     assert edit_distance((1, 2, 3), (1, 2, 3)) == 0
     assert edit_distance((1, 2, 3), (2, 3)) == 1
@@ -153,7 +167,11 @@ def test_a_reader_is_told_by_its_output_or_its_list_of_characters(tmp_path: Path
     assert with_head(noted, {}, "").head is None  # five classes are too few
     noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
     head = with_head(noted, {}, "").head
-    assert head == TextHead(output="said", blank=0, told_by="metadata")
+    assert head == TextHead(output="said", blank=0, spaces=(11,), told_by="metadata")
+    own_space = load_source(_reader(tmp_path, [1, "T", 12], character="a\nb\n \n" + "c\n" * 8))
+    found = with_head(own_space, {}, "").head
+    assert found == TextHead(output="said", blank=0, spaces=(3,), told_by="metadata")
+    noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
     open_sizes = load_source(_reader(tmp_path, [-1, -1, 12], character="\n".join("abcdefghij")))
     assert with_head(open_sizes, {}, "").head == head, "Paddle writes what is open as -1"
     scores = {"said": OutputDeclaration(kind="scores")}
@@ -229,4 +247,6 @@ def test_a_text_recognizer_that_people_use_is_told_by_its_characters() -> None:
         pytest.skip("rapidocr_onnxruntime is not installed")
     path = Path(spec.origin).parent / "models" / "ch_PP-OCRv4_rec_infer.onnx"
     source = with_head(load_source(path, {"x": (1, 3, 48, 320)}), {}, "")
-    assert source.head == TextHead(output="softmax_11.tmp_0", blank=0, told_by="metadata")
+    spaces = (5710, 6624)  # an ideographic one in its list, and the one that the list leaves out
+    told = TextHead(output="softmax_11.tmp_0", blank=0, spaces=spaces, told_by="metadata")
+    assert source.head == told

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from edgepack.packager.metrics.output_kinds import with_one_miss
 from edgepack.packager.metrics.texts.agreement import TextAgreement, measure_texts
+from edgepack.packager.metrics.texts.costs import expected_edits
 from edgepack.packager.metrics.texts.decoding import Text, read_text
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.runtime.model_run import Outputs
@@ -23,6 +24,7 @@ class TextReference:
     def __init__(self, head: TextHead, expected: Sequence[Outputs]) -> None:
         self.outputs = head.outputs
         self._head = head
+        self._expected = tuple(expected)
         self._texts: tuple[Text, ...] = tuple(read_text(head, outputs) for outputs in expected)
         self._count = sum(map(len, self._texts))
 
@@ -33,20 +35,27 @@ class TextReference:
     def of(self, indices: Sequence[int]) -> "TextReference":
         """The same with some of the samples only."""
         shortened = copy.copy(self)
+        shortened._expected = tuple(self._expected[index] for index in indices)
         shortened._texts = tuple(self._texts[index] for index in indices)
         return shortened
 
     def measure(self, got: Sequence[Outputs]) -> TextAgreement | None:
         """How well a candidate's texts agree; None where the float model reads nothing at all."""
-        return measure_texts(self._texts, [read_text(self._head, outputs) for outputs in got])
+        texts = [read_text(self._head, outputs) for outputs in got]
+        costs = [
+            expected_edits(self._head, outputs, want, have)
+            for outputs, want, have in zip(self._expected, self._texts, texts, strict=True)
+        ]
+        return measure_texts(self._texts, texts, costs)
 
 
 def describe_texts(agreement: TextAgreement, budget: float) -> tuple[str, ...]:
     """How near its texts are, in a sentence."""
     return (
         f"Of the {counted(agreement.characters, 'character')} that the float model reads it keeps "
-        f"{format_metric(agreement.value)} (budget {format_metric(budget)}), and "
-        f"{describe_same(agreement)}.",
+        f"{format_metric(agreement.value)} (budget {format_metric(budget)}): "
+        f"{format_metric(agreement.unedited)} need no edit, and one costs the less the more the "
+        f"float model hesitated there. {describe_same(agreement)}.",
     )
 
 

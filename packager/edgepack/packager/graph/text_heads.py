@@ -22,7 +22,8 @@ _SAYS = frozenset({"Loop", "BeamSearch", "GreedySearch", "Sampling", "WhisperBea
 
 _CHARACTERS = "character"
 _BESIDE = (1, 2)
-"""Classes beside the listed characters: the blank, and the space that the list may leave out."""
+"""Classes beside the listed characters: the blank, the first one, and the space that the list may
+leave out, the last one."""
 
 
 def find_text_head(
@@ -52,9 +53,11 @@ def find_text_head(
     if len(rows) != 1 or not _takes_signal(index):
         return None
     classes = index.shapes[rows[0]][-1]
-    listed = len(metadata.get(_CHARACTERS, "").splitlines())
-    if listed and classes is not None and classes - listed in _BESIDE:
-        return TextHead(output=rows[0], blank=0, told_by="metadata")
+    listed = metadata.get(_CHARACTERS, "").splitlines()
+    if listed and classes is not None and classes - len(listed) in _BESIDE:
+        characters = ["", *listed, " "][:classes]
+        spaces = tuple(kind for kind, letter in enumerate(characters) if letter.isspace())
+        return TextHead(output=rows[0], blank=0, spaces=spaces, told_by="metadata")
     return TextHead(output=rows[0])
 
 

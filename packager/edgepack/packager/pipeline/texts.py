@@ -98,7 +98,7 @@ def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
         how = f"step by step, with class {head.blank} as the blank"
     notes = [
         f"A reader: '{head.output}' tells text {how} ({_TOLD[head.told_by]}). A variant is judged "
-        "by the edits that make its texts those of the float model."
+        "by how many more characters than the float model it is expected to have wrong."
     ]
     if not any(texts):
         notes.append(

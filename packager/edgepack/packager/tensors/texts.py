@@ -13,12 +13,15 @@ class TextHead(msgspec.Struct, frozen=True, kw_only=True):
             steps, or tokens, are chosen already.
         blank: The class that is no character; None until the float model's values tell, and of
             tokens, which are a text as they stand.
+        spaces: The classes that are spaces, where they are known: at the ends of a text they are
+            no part of it.
         is_of_tokens: Whether it gives tokens.
         told_by: What told it: the graph, its metadata, or a person.
     """
 
     output: str
     blank: int | None = None
+    spaces: tuple[int, ...] = ()
     is_of_tokens: bool = False
     told_by: Literal["graph", "metadata", "[outputs]"] = "graph"
 

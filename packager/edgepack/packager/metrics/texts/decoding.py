@@ -30,10 +30,19 @@ _CLEAR = 0.9
 
 def read_text(head: TextHead, outputs: Outputs) -> Text:
     """What is read: the best class of each step, repetitions merged, blanks dropped; or tokens."""
-    if head.is_of_tokens:
-        return tuple(_winners(outputs[head.output]))
-    merged = (kind for kind, _ in groupby(_winners(outputs[head.output])))
-    return tuple(kind for kind in merged if kind != head.blank)
+    winners = _winners(outputs[head.output])
+    return tuple(winners) if head.is_of_tokens else merge(head, winners)
+
+
+def merge(head: TextHead, kinds: Sequence[int]) -> Text:
+    """The text of a class at each step: repetitions merged, blanks dropped.
+
+    Spaces at the ends are left out: a model says them in what its lines are padded with, and nobody
+    reads them.
+    """
+    merged = [kind for kind, _ in groupby(kinds) if kind != head.blank]
+    places = [place for place, kind in enumerate(merged) if kind not in head.spaces]
+    return tuple(merged[places[0] : places[-1] + 1]) if places else ()
 
 
 def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
@@ -77,23 +86,31 @@ def may_be_text(head: TextHead, expected: Sequence[Outputs]) -> bool:
     return len({kind for value in values for kind in _winners(value)}) > 1
 
 
+def shares_of(value: Tensor) -> Floats:
+    """(steps, classes): probabilities as they are, or a softmax of scores; padding is no step."""
+    rows = _rows(value).astype(np.float64)
+    if (rows >= 0.0).all() and np.allclose(rows.sum(axis=-1), 1.0, atol=1e-2):
+        return np.asarray(rows)
+    grown = np.exp(rows - rows.max(axis=-1, keepdims=True))
+    return np.asarray(grown / grown.sum(axis=-1, keepdims=True))
+
+
 def _winners(value: Tensor) -> list[int]:
     """The best class of each step; steps that are padding (NaN) are none."""
     if value.dtype.kind != "f":
         chosen: list[int] = value.reshape(-1).tolist()
         return chosen
-    rows = value.reshape(-1, value.shape[-1])
-    winners: list[int] = rows[~np.isnan(rows).any(axis=-1)].argmax(axis=-1).tolist()
+    winners: list[int] = _rows(value).argmax(axis=-1).tolist()
     return winners
 
 
+def _rows(value: Tensor) -> Tensor:
+    """(steps, classes), without the steps that are padding (NaN)."""
+    rows = value.reshape(-1, value.shape[-1])
+    return np.asarray(rows[~np.isnan(rows).any(axis=-1)])
+
+
 def _clearness(values: Sequence[Tensor]) -> float:
-    """The best class's share in the median step: of probabilities, or of a softmax of scores."""
-    shares = [_shares(value.reshape(-1, value.shape[-1]).astype(np.float64)) for value in values]
+    """The best class's share in the median step."""
+    shares = [shares_of(value).max(axis=-1) for value in values]
     return float(np.median(np.concatenate(shares)))
-
-
-def _shares(rows: Floats) -> Floats:
-    if (rows >= 0.0).all() and np.allclose(rows.sum(axis=-1), 1.0, atol=1e-2):
-        return np.asarray(rows.max(axis=-1))
-    return np.asarray(1.0 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1))

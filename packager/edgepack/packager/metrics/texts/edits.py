@@ -1,0 +1,21 @@
+"""How far two texts are apart."""
+
+from edgepack.packager.metrics.texts.decoding import Text
+
+
+def edit_distance(first: Text, second: Text) -> int:
+    """The fewest characters to replace, add and remove that make one text of the other."""
+    common = min(len(first), len(second))
+    start = next((n for n in range(common) if first[n] != second[n]), common)
+    first, second = first[start:], second[start:]
+    common = min(len(first), len(second))
+    end = next((n for n in range(common) if first[-1 - n] != second[-1 - n]), common)
+    first, second = first[: len(first) - end], second[: len(second) - end]
+    before = list(range(len(second) + 1))
+    for row, mine in enumerate(first, start=1):
+        now = [row]
+        for column, other in enumerate(second, start=1):
+            change = before[column - 1] + (mine != other)
+            now.append(min(change, before[column] + 1, now[-1] + 1))
+        before = now
+    return before[-1]

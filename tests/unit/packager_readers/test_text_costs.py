@@ -1,0 +1,112 @@
+"""What another reading costs: little where the float model hesitated, all where it did not."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.metrics.texts.agreement import TextAgreement
+from edgepack.packager.metrics.texts.costs import expected_edits, surely_one_way
+from edgepack.packager.metrics.texts.decoding import read_text
+from edgepack.packager.metrics.texts.edits import edit_distance
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.tensors.texts import TextHead
+
+_HEAD = TextHead(output="said", blank=0)
+
+Outputs = dict[str, npt.NDArray[np.generic]]
+
+
+def _shares(seed: int, steps: int, classes: int) -> npt.NDArray[np.float64]:
+    grown = np.exp(3.0 * np.random.default_rng(seed).normal(size=(steps, classes)))
+    return np.asarray(grown / grown.sum(axis=-1, keepdims=True))
+
+
+def _by_all_ways(shares: npt.NDArray[np.float64]) -> dict[tuple[int, ...], float]:
+    """How probable each text is: the sum over every choice of a class at every step."""
+    texts: dict[tuple[int, ...], float] = {}
+    for way in itertools.product(range(shares.shape[1]), repeat=len(shares)):
+        text = tuple(kind for kind, _ in itertools.groupby(way) if kind)
+        texts[text] = texts.get(text, 0.0) + float(np.prod(shares[range(len(way)), way]))
+    return texts
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_edit_costs_what_it_adds_to_those_of_all_that_may_stand_there(seed: int) -> None:
+    shares = _shares(seed, steps=6, classes=3)
+    outputs: Outputs = {"said": shares[None]}
+    own = read_text(_HEAD, outputs)
+    probable = _by_all_ways(shares)
+    assert sum(probable.values()) == pytest.approx(1.0)
+    for other in (own[1:], (*own, 1), (*own[:-1], own[-1] % 2 + 1)):
+        more = sum(
+            share * (edit_distance(other, text) - edit_distance(own, text))
+            for text, share in probable.items()
+        )
+        edits = expected_edits(_HEAD, outputs, own, other)
+        assert edits == pytest.approx(max(more, 0.0), abs=0.2)
+    assert expected_edits(_HEAD, outputs, own, own) == 0.0
+
+
+def test_an_edit_costs_little_where_the_float_model_hesitated_alone() -> None:
+    shares = np.full((1, 12, 5), 1e-4)
+    shares[0, ::2, 1], shares[0, 1::2, 0] = 1.0, 1.0
+    shares[0, 4, 1:3] = 0.51, 0.49
+    own = read_text(_HEAD, {"said": shares})
+    assert own == (1,) * 6
+    assert expected_edits(_HEAD, {"said": shares}, own, (1, 1, 2, 1, 1, 1)) < 0.2
+    assert expected_edits(_HEAD, {"said": shares}, own, (1, 1, 1, 2, 1, 1)) > 0.9
+    both = expected_edits(_HEAD, {"said": shares}, own, (1, 1, 2, 2, 1, 1))
+    assert 0.9 < both < 1.2, "what is sure costs its own, not the other's too"
+
+
+def test_scores_without_a_softmax_tell_the_same() -> None:
+    shares = _shares(0, steps=8, classes=5)
+    own = read_text(_HEAD, {"said": shares[None]})
+    by_shares = expected_edits(_HEAD, {"said": shares[None]}, own, own[1:])
+    scores = np.log(shares) + np.arange(8.0)[:, None]
+    assert expected_edits(_HEAD, {"said": scores[None]}, own, own[1:]) == pytest.approx(by_shares)
+    padded = np.concatenate([shares, np.full((3, 5), np.nan)])
+    assert expected_edits(_HEAD, {"said": padded[None]}, own, own[1:]) == pytest.approx(by_shares)
+
+
+def test_what_does_not_say_how_sure_it_is_forgives_nothing() -> None:
+    unclear = np.full((1, 8, 5), 0.19)
+    unclear[..., ::2, 1] = unclear[..., 1::2, 0] = 0.24
+    assert expected_edits(_HEAD, {"said": unclear}, (1, 1, 1, 1), (1, 1, 1)) == 1.0
+    chosen = np.array([[1, 0, 2, 0]])
+    assert expected_edits(_HEAD, {"said": chosen}, (1, 2), (1,)) == 1.0
+    tokens = TextHead(output="said", is_of_tokens=True)
+    assert expected_edits(tokens, {"said": np.array([1, 2])}, (1, 2), (1, 2, 2)) == 1.0
+
+
+def _counted(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> float:
+    return surely_one_way([want for want, _ in pairs], [have for _, have in pairs])
+
+
+def test_what_comes_as_often_as_it_goes_is_no_bias_and_what_always_goes_is() -> None:
+    gone, come = ((1, 2, 3), (1, 3)), ((1, 3), (1, 2, 3))
+    assert _counted([gone, come] * 10) == 0.0
+    assert _counted([gone] * 3) == 0.0, "three may be chance"
+    assert _counted([gone] * 16) == pytest.approx(16 - 1.96 * 4)
+    taken_for = [((1, 2), (1, 4))] * 16
+    assert _counted(taken_for) == pytest.approx(16 - 1.96 * 4), "as long as before, and biased"
+    assert _counted([((1, 2), (1, 2))] * 9) == 0.0
+
+
+def test_a_reader_that_drops_what_the_float_model_always_hesitates_at_is_refused() -> None:
+    shares = np.full((1, 24, 5), 1e-5)
+    shares[0, ::2, 1], shares[0, 1::2, 0] = 1.0, 1.0
+    shares[0, 4, :3] = 0.47, 0.0, 0.53
+    outputs: Outputs = {"said": shares}
+    dropped = {"said": np.delete(shares, 4, axis=1)}
+    reference = Reference([outputs] * 30, AccuracyGate(), head=_HEAD)
+    one = reference.judge([dropped, *[outputs] * 29])
+    assert one.passed
+    assert one.value > 0.999
+    assert isinstance(one.agreement, TextAgreement)
+    assert one.agreement.unedited == pytest.approx(1 - 1 / 360)
+    assert not reference.judge([dropped] * 30).passed
