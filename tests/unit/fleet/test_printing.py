@@ -177,6 +177,18 @@ def test_a_rollback_of_what_nobody_committed_says_so(capsys: pytest.CaptureFixtu
     assert "no device has committed it, so none has to go back" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("enrolled", "said"),
+    [(0, "no device is enrolled yet: edgepack"), (3, "no device is like that")],
+)
+def test_a_list_without_devices_says_why(
+    enrolled: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = replace(INFO, devices=enrolled)
+    print_result((), False, lambda shown: show.devices_table(shown, info, 2.0))
+    assert capsys.readouterr().out.startswith(said)
+
+
 def test_the_log_of_serve_keeps_one_line_a_record() -> None:
     record = logging.LogRecord("x", logging.WARNING, "f", 1, "topic=%s dropped", (HOSTILE,), None)
     assert LogFormatter().format(record).isprintable()

@@ -38,6 +38,7 @@ _STYLES = {
     "WITHDRAWN": "yellow",
 }
 MAX_ROWS = 40
+_NONE_ENROLLED = "no device is enrolled yet: edgepack fleet enroll cam-7 --group cameras -o cam-7/"
 _MODEL_COLUMNS = ("runs", "provider", "state", "because")
 _FOLDED = frozenset({"because", "labels"})
 
@@ -68,8 +69,9 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
         if not device.models:
             table.add_row(*cells, Text("–"))
     link = "connected" if info.is_connected else "NOT CONNECTED"
+    nobody = Text("no device is like that" if info.devices else _NONE_ENROLLED)
     return Group(
-        table,
+        table if devices else nobody,
         Text(
             f"{counted(info.devices, 'device')}, {info.online} online; broker {info.broker} {link}"
         ),
@@ -89,7 +91,7 @@ def model_rows(models: Sequence[ModelView]) -> Table:
 def groups_table(groups: Sequence[GroupView]) -> RenderableType:
     """The groups, one line each."""
     if not groups:
-        return "no device is enrolled yet: edgepack fleet enroll cam-7 --group cameras -o cam-7/"
+        return _NONE_ENROLLED
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("group", "devices", "online"):
         table.add_column(name, justify="left" if name == "group" else "right")

@@ -63,7 +63,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 SETTINGS = (
-    Field("waves", "Waves", "devices addressed in all after each"),
+    Field("waves", "Waves", "devices in all after each, as numbers or %"),
     Field("soak_s", "Soak, seconds", "serves so long before it is committed", "number"),
     Field("deadline_s", "Deadline, seconds", "then a device counts as silent", "number"),
     Field(
