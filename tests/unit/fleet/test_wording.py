@@ -60,6 +60,11 @@ def test_a_first_release_has_one_line_for_all_that_has_no_baseline() -> None:
     )
 
 
+def test_what_is_breached_comes_first_and_the_rest_in_its_order() -> None:
+    gates = (view("failures", "pass"), view("p95", "too few"), view("errors", "breach"))
+    assert [gate.name for gate in told_gates(gates)] == ["errors", "failures", "p95"]
+
+
 def test_a_gate_that_was_told_elsewhere_is_named_with_its_hardware() -> None:
     gates = (view("p95", "breach", "a"), view("p95", "no evidence", "b"))
     assert [gate.hardware_class for gate in told_gates(gates)] == ["a"]

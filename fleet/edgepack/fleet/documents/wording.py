@@ -64,8 +64,9 @@ def gate_numbers(view: GateView) -> tuple[str, str, str, str, str]:
 
 
 def told_gates(gates: Sequence[GateView]) -> tuple[GateView, ...]:
-    """The gates that have numbers to look at."""
-    return tuple(view for view in gates if view.verdict not in _QUIET)
+    """The gates that have numbers to look at, those that are breached first."""
+    told = (view for view in gates if view.verdict not in _QUIET)
+    return tuple(sorted(told, key=lambda view: view.verdict != "breach"))
 
 
 def quiet_gates(gates: Sequence[GateView]) -> tuple[str, ...]:
