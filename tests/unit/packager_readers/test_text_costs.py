@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.proof import is_doubtful, samples_to_prove
 from edgepack.packager.metrics.texts.agreement import TextAgreement
 from edgepack.packager.metrics.texts.costs import expected_edits, surely_one_way
 from edgepack.packager.metrics.texts.decoding import read_text
@@ -110,3 +111,19 @@ def test_a_reader_that_drops_what_the_float_model_always_hesitates_at_is_refused
     assert isinstance(one.agreement, TextAgreement)
     assert one.agreement.unedited == pytest.approx(1 - 1 / 360)
     assert not reference.judge([dropped] * 30).passed
+
+
+def test_what_is_forgiven_is_not_called_sure() -> None:
+    shares = np.full((1, 24, 5), 1e-5)
+    shares[0, ::2, 1], shares[0, 1::2, 0] = 1.0, 1.0
+    shares[0, 4, 1:3] = 0.49, 0.51
+    other = shares.copy()
+    other[0, 4, 1:3] = 0.51, 0.49
+    expected: list[Outputs] = [{"said": shares}] * 15 + [{"said": other}] * 15
+    swapped: list[Outputs] = [{"said": other}] * 2 + expected[2:-2] + [{"said": shares}] * 2
+    verdict = Reference(expected, AccuracyGate(), head=_HEAD).judge(swapped)
+    assert verdict.value > 0.999
+    assert verdict.nears == pytest.approx(1 - 4 / 360)
+    assert verdict.passed
+    assert is_doubtful(verdict)
+    assert samples_to_prove(verdict, 30) is None, "no number would, if each of them is one"

@@ -66,5 +66,5 @@ def samples_to_prove(verdict: Verdict, count: int) -> int | None:
     """
     if verdict.low is None or verdict.asked is None:
         return None
-    needed = count_to_prove(verdict.value, verdict.low, verdict.asked, count)
+    needed = count_to_prove(verdict.nears, verdict.low, verdict.asked, count)
     return needed if needed is not None and needed <= _MOST else None

@@ -91,6 +91,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return f"{lost} of right answers expected to be lost, {allowed} allowed"
 
     @property
+    def nears(self) -> float:
+        """What `low` comes near to with more samples: a reader's counts each edit as one."""
+        if self.metric != "string_agreement":
+            return self.value
+        return float(getattr(self.agreement, "unedited", self.value))
+
+    @property
     def positions(self) -> tuple[AtPositions, ...] | msgspec.UnsetType:
         """Of a decoder, how it agrees with the float model step by step."""
         return getattr(self.agreement, "positions", msgspec.UNSET)

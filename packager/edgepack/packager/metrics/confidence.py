@@ -47,24 +47,27 @@ models of .86 to .998, the interval of 95 % held the mean of all 300 in 91 to 97
 without this floor, in 93 to 98 % with it."""
 
 
-def independent(lost: Sequence[float], whole: Sequence[float]) -> float:
+def independent(
+    lost: Sequence[float], whole: Sequence[float], least_effect: float = _LEAST_EFFECT
+) -> float:
     """As how many independent ones observations count that come in groups which are alike inside.
 
-    Their number over the design effect (Kish, Survey Sampling, 8.2), which is two at least.
+    Their number over the design effect (Kish, Survey Sampling, 8.2).
 
     Args:
         lost, whole: What differs, and how many there are, one entry a group; `whole` > 0.
+        least_effect: What the design effect counts as at least.
     """
     count, total = len(lost), sum(whole)
     share = sum(lost) / total
     if count < 2:
         return 1.0
     if not 0.0 < share < 1.0:
-        return total / _LEAST_EFFECT
+        return total / least_effect
     mean = total / count
     spread = sum((a - share * b) ** 2 for a, b in zip(lost, whole, strict=True)) / (count - 1)
     effect = spread / count / mean**2 / (share * (1.0 - share) / total)
-    return total / max(effect, _LEAST_EFFECT)
+    return total / max(effect, least_effect)
 
 
 def kept_low(lost: Sequence[float], whole: Sequence[float]) -> float:

@@ -14,13 +14,19 @@ from edgepack.packager.metrics.texts.costs import surely_one_way
 from edgepack.packager.metrics.texts.decoding import Text
 from edgepack.packager.metrics.texts.edits import edit_distance
 
+_LEAST_EFFECT = 1.5
+"""How alike the characters of a line are at least (`independent`). Of 30 lines drawn from 450, for
+29 variants of a text recognizer, the bound of 95 % of expected costs held what all 450 say in
+96 % of the draws where they keep .96 to .99, and in nearly all where they keep more."""
+
 
 class TextAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
     """A reader's texts against the float model's, over all samples in which either reads anything.
 
     Attributes:
         value: Share of characters that are expected to be as right as the float model's (`costs`).
-        low: Its lower bound for samples like these, one-sided, 95 %.
+        low: Its lower bound for samples like these, one-sided, 95 %: each edit counts as one, as if
+            the float model always hesitated without reason.
         unedited: Share of characters that need no edit (another one, one too many, one missing).
         characters: What the float model reads.
         count: How many texts.
@@ -58,12 +64,13 @@ def measure_texts(
     ]
     lost = [min(cost, size) for (_, _, cost), size in zip(triples, sizes, strict=True)]
     value = 1.0 - max(sum(lost), min(surely_one_way(expected, got), total)) / total
+    unedited = 1.0 - sum(edits) / total
     same = edits.count(0.0) / len(triples)
     same_low, same_high = share_bounds(same, len(triples))
     return TextAgreement(
         value=value,
-        low=share_low(value, independent(lost, sizes)),
-        unedited=1.0 - sum(edits) / total,
+        low=share_low(unedited, independent(edits, sizes, _LEAST_EFFECT)),
+        unedited=unedited,
         characters=sum(len(want) for want, _, _ in triples),
         count=len(triples),
         same=same,
