@@ -69,7 +69,7 @@ def test_an_operator_starts_a_rollout_sees_it_stop_finds_the_reason_and_takes_it
     # Start.
     page.get_by_role("link", name="Rollouts", exact=True).click()
     page.get_by_role("link", name="Start a rollout").click()
-    page.get_by_label("Release").select_option(index=0)
+    page.get_by_label("Release", exact=True).select_option(index=0)
     page.get_by_role("combobox", name="Group").fill("cameras")
     page.get_by_label("Waves").fill("100%")
     page.get_by_label("Soak").fill("0.2")
