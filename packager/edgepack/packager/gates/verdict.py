@@ -72,6 +72,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.metric} of output '{self.output}'" if self.output else self.metric
 
     @property
+    def told_budget(self) -> float:
+        """The budget as people are told it: what it passes by where that takes forgiving."""
+        return self.budget if self.forgiven or self.asked is None else self.asked
+
+    @property
     def is_costly(self) -> bool:
         """Whether more is expected to be lost on samples like these than may be."""
         return self.expected_loss is not None and self.expected_loss > self.may_lose

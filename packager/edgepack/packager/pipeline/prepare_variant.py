@@ -161,7 +161,7 @@ def _describe(
     selection, evaluator = searched.selection, searched.evaluator
     verdict, distances = validated.verdict, validated.distances
     if not selection.is_lowered:  # the float model itself, or what its maker quantized
-        verdict = replace(verdict, asked=None)
+        verdict = replace(verdict, budget=verdict.told_budget, asked=None)
     attempts, sensitive_nodes = _tell_search(selection)
     held_out = inputs.split.held_out
     return MeasuredVariant(

@@ -79,12 +79,11 @@ def accuracy_of(
         details[SAMPLES_TO_PROVE] = float(samples_to_prove(verdict, sample_count) or 0)
     if verdict.task_kept is not None:
         details[TASK_KEPT] = round(verdict.task_kept, 6)
-    asked = verdict.budget if verdict.forgiven or verdict.asked is None else verdict.asked
     return Accuracy(
         metric=verdict.metric,
         value=round(verdict.value, 6),
         float_value=round(verdict.float_value, 6),
-        budget=round(asked, 6),
+        budget=round(verdict.told_budget, 6),
         sample_count=sample_count,
         provider=provider,
         details=details,
