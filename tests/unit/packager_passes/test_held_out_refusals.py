@@ -150,8 +150,16 @@ def test_what_gives_no_reason_for_doubt_is_taken_though_it_is_not_proven(
     assert any("would prove the budget of 0.9800" in note for note in variant.notes)
 
 
-def test_where_the_surer_candidate_is_refused_the_one_before_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        ({"forgiven": False, "passed": False}, "They refuse what was to be surer"),
+        ({"forgiven": True, "passed": True, "spare": 0.1}, "What was to be surer keeps less"),
+    ],
+    ids=["refused", "worse"],
+)
+def test_where_the_surer_candidate_is_refused_or_worse_the_one_before_is_kept(
+    later: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen: list[int] = []
 
@@ -160,13 +168,13 @@ def test_where_the_surer_candidate_is_refused_the_one_before_is_kept(
         (model,) = tmp_path.rglob("variant/model.onnx")
         precision = node_precision(onnx.load(model))
         seen.append(_NODES - len(precision.quantized) if precision else 0)
-        is_first = seen[-1] == seen[0]
-        verdict = replace(judged.verdict, forgiven=is_first, passed=is_first)
-        return replace(judged, verdict=verdict)
+        first = {"forgiven": True, "passed": True, "spare": 0.6}
+        changes = first if seen[-1] == seen[0] else later
+        return replace(judged, verdict=replace(judged.verdict, **changes))
 
     monkeypatch.setattr(variant_validation, "judge_on_holdout", judge)
     variant = prepare_products(tmp_path, count=_NODES)
     assert len(seen) > 2
     assert seen[-1] == seen[0] < seen[1], "the first one is written again"
-    assert any(note.startswith("They refuse what was to be surer") for note in variant.notes)
+    assert any(note.startswith(told) for note in variant.notes)
     assert not variant.degraded

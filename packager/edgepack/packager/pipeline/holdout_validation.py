@@ -36,6 +36,10 @@ _TURNS_TO_BE_SURE = 2
 
 _BACK = "They refuse what was to be surer: the candidate before is kept, which they pass."
 
+_BACK_TO_BETTER = (
+    "What was to be surer keeps less on the held-out samples: the candidate before is kept."
+)
+
 _RELAXED = "None does: half of what the most accurate candidate gains is taken for enough."
 
 
@@ -59,7 +63,7 @@ def search_until_valid(
     stricter: StricterTarget | None = None
     passed: ValidatedCombination | None = None
     for turn in range(MOST_TIMES):
-        if _passes(validated):
+        if _passes(validated) and _is_better(validated, passed):
             passed = validated
         objection = _objection(turn, validated)
         if not objection:
@@ -79,9 +83,11 @@ def search_until_valid(
             )
             break
         validated = validator.validate(search, found, validated.notes)
-    if passed is not None and not _passes(validated):
+    is_last_taken = _passes(validated) and (validated.is_sure or _is_better(validated, passed))
+    if passed is not None and not is_last_taken:
+        why = _BACK_TO_BETTER if _passes(validated) else _BACK
         before = passed.searched.with_attempts_of(validated.searched)
-        validated = validator.validate(search, before, (*validated.notes, _BACK))
+        validated = validator.validate(search, before, (*validated.notes, why))
     return _finish(search, validated, validator)
 
 
@@ -106,6 +112,11 @@ def _finish(
 
 def _passes(validated: ValidatedCombination) -> bool:
     return validated.verdict.passed and not validated.is_refused_by_provider
+
+
+def _is_better(validated: ValidatedCombination, before: ValidatedCombination | None) -> bool:
+    """Whether held-out samples say no less good of a candidate than of one before."""
+    return before is None or validated.verdict.spare >= before.verdict.spare
 
 
 def _objection(turn: int, validated: ValidatedCombination) -> str:
