@@ -79,16 +79,17 @@ class Cluster:
                 retained.add(message.topic)
 
         client.on_message = hear
-        connected, subscribed = threading.Event(), threading.Event()
-        client.on_connect = lambda *_: connected.set()
-        client.on_subscribe = lambda *_: subscribed.set()
+
+        def connected(*_: object) -> None:  # also anew, where a node ended the connection
+            client.subscribe("ep/1/default/#", qos=1)
+
+        def subscribed(*_: object) -> None:
+            client.publish("ep/1/default/end", b"end", qos=1)
+
+        client.on_connect, client.on_subscribe = connected, subscribed
         client.connect_somewhere()
         client.loop_start()
-        assert connected.wait(30)
-        client.subscribe("ep/1/default/#", qos=1)
-        assert subscribed.wait(30)
-        client.publish("ep/1/default/end", b"end", qos=1)
-        assert ended.wait(30)
+        assert ended.wait(60)
         for topic in retained:
             client.publish(topic, b"", qos=1, retain=True).wait_for_publish(10)
         client.disconnect()

@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 
 from edgepack.agent.serving import model as serving
-from edgepack.agent.serving.model import open_model
+from edgepack.agent.serving.model import Model
 from edgepack.agent.telemetry import values
 from edgepack.fleet.documents.gates import GateView
 from edgepack.packager import build
+from tests.integration.fleet.applications import (
+    CAMERA_NAMES,
+    Applications,
+    applications_of,
+    gate_of,
+    start_cameras,
+)
 from tests.integration.fleet.conftest import (
     CAMERAS,
     FleetProcess,
@@ -23,38 +30,13 @@ from tests.integration.fleet.conftest import (
 )
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
-DEVICES = ("cam-1", "cam-2", "cam-3")
 SHIFTED = "1.2.0"
 
 
-class Applications:
-    """One a device, in a thread: what cameras see is shifted once a release serves there."""
-
-    def __init__(self) -> None:
-        self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self.failed: list[BaseException] = []
-
-    def start(self, state_dir: Path) -> None:
-        thread = threading.Thread(target=self._run, args=(state_dir,))
-        self._threads.append(thread)
-        thread.start()
-
-    def _run(self, state_dir: Path) -> None:
-        rng = np.random.default_rng()
-        try:
-            with open_model("small", state_dir, threads=1) as model:
-                while not self._stopping.wait(0.01):
-                    images = rng.normal(0, 1, (1, 3, 8, 8)).astype(np.float32)
-                    model.run({"images": images + 2 * (model.bundle.version == SHIFTED)})
-        except BaseException as error:
-            self.failed.append(error)
-            raise
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(20)
+def infer(model: Model, rng: np.random.Generator, _: threading.Event) -> None:
+    """What cameras see is shifted once a release serves there."""
+    images = rng.normal(0, 1, (1, 3, 8, 8)).astype(np.float32)
+    model.run({"images": images + 2 * (model.bundle.version == SHIFTED)})
 
 
 @pytest.fixture
@@ -62,10 +44,8 @@ def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
     """Each looks at many inferences a second, and writes often what it saw."""
     monkeypatch.setattr(values, "SAMPLE_S", 0.02)
     monkeypatch.setattr(serving, "SPOOL_S", 0.5)
-    running = Applications()
-    yield running
-    running.stop()
-    assert running.failed == []
+    with applications_of("small", infer) as running:
+        yield running
 
 
 @pytest.fixture
@@ -87,8 +67,7 @@ def make_release(tmp_path: Path, key_prefix: Path) -> Callable[[str], Path]:
 
 
 def drift_of(fleet: FleetProcess, rollout: str) -> GateView:
-    (view,) = [view for view in fleet.rollout(rollout).gates if view.name == "drift"]
-    return view
+    return gate_of(fleet, rollout, "drift")
 
 
 def test_a_rollout_goes_on_while_devices_see_what_the_build_saw_and_stops_when_they_do_not(
@@ -100,17 +79,12 @@ def test_a_rollout_goes_on_while_devices_see_what_the_build_saw_and_stops_when_t
     tmp_path: Path,
 ) -> None:
     fleet = serve("--broker", mosquitto.url)
-    for device in DEVICES:
-        folder = tmp_path / device
-        fleet.client.enroll(device, group="cameras", folder=folder, state_dir=folder / "state")
-        with (folder / "agent.toml").open("a") as settings:
-            settings.write("\n[limits]\ntelemetry_interval_s = 0.5\n")
-        start_agent(fleet, device)
-    fleet.wait_until(lambda: fleet.info().online == len(DEVICES), "the agents are online")
+    more = "\n[limits]\ntelemetry_interval_s = 0.5\n"
+    start_cameras(fleet, start_agent, tmp_path, more)
     asked = {"waves": "100%", "deadline_s": 60.0, "gates": {"drift": 0.2}}
     first = fleet.roll_out(make_release("1.0.0"), to=CAMERAS, **asked)
     fleet.wait_for(first, "FINISHED", timeout_s=120)
-    for device in DEVICES:
+    for device in CAMERA_NAMES:
         applications.start(tmp_path / device / "state")
     fleet.wait_until(
         lambda: drift_of(fleet, first).because.startswith("3 devices measured it"),

@@ -23,7 +23,6 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from edgepack.packager.gates.proof import SURELY_TOO_MUCH
 from edgepack.packager.gates.task_kept import TASK_LOSS, task_kept
 from edgepack.packager.gates.tasks import OutputReference, open_reference, task_of
 from edgepack.packager.gates.tokens import TokenReference
@@ -47,6 +46,10 @@ _WHOLE_METRICS = ("cosine", "sqnr_db")
 
 _LEAST_LOSS = 0.002
 """Of right answers: what is expected to be lost cannot be told nearer from few samples."""
+
+_SURELY_TOO_MUCH = 2.0
+"""Times what may be lost. In 5,650 draws of 30 samples by which variants passed that lose less than
+1 %, so much was expected of none that loses up to .7 %, and in 4 draws of others."""
 
 _SURE = 2.0
 """Times the distance to the bound of 95 % that nearly no value lies off: 3.3 standard errors."""
@@ -268,7 +271,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passes(self) -> bool:
         """Whether it holds, and nothing says that it surely loses more on other samples."""
-        return self._found_spare >= 0.0 and self._expected_spare >= 1.0 - SURELY_TOO_MUCH
+        return self._found_spare >= 0.0 and self._expected_spare >= 1.0 - _SURELY_TOO_MUCH
 
     @property
     def spare(self) -> float:

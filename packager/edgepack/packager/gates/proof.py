@@ -18,10 +18,6 @@ from edgepack.packager.gates.task_kept import TASK_LOSS
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.confidence import count_to_prove
 
-SURELY_TOO_MUCH = 2.0
-"""Times what may be lost. In 5,650 draws of 30 samples by which variants passed that lose less than
-1 %, so much was expected of none that loses up to .7 %, and in 4 draws of others."""
-
 _MOST = 100_000
 """More are not asked for: the value is as good as the budget."""
 

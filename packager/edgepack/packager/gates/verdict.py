@@ -5,6 +5,7 @@ import msgspec
 from edgepack.packager.gates.task_kept import TASK_LOSS
 from edgepack.packager.metrics.agreement import Agreement
 from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.metrics.texts.agreement import TextAgreement
 from edgepack.packager.metrics.tokens.agreement import AtPositions
 from edgepack.packager.number_format import format_metric, format_percent
 
@@ -98,9 +99,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def nears(self) -> float:
         """What `low` comes near to with more samples: a reader's counts each edit as one."""
-        if self.metric != "string_agreement":
-            return self.value
-        return float(getattr(self.agreement, "unedited", self.value))
+        if isinstance(self.agreement, TextAgreement) and self.metric == "string_agreement":
+            return self.agreement.unedited
+        return self.value
 
     @property
     def positions(self) -> tuple[AtPositions, ...] | msgspec.UnsetType:

@@ -63,7 +63,7 @@ def search_until_valid(
     stricter: StricterTarget | None = None
     passed: ValidatedCombination | None = None
     for turn in range(MOST_TIMES):
-        if _passes(validated) and _is_better(validated, passed):
+        if _passes(validated) and _has_as_much_to_spare(validated, passed):
             passed = validated
         objection = _objection(turn, validated)
         if not objection:
@@ -83,7 +83,9 @@ def search_until_valid(
             )
             break
         validated = validator.validate(search, found, validated.notes)
-    is_last_taken = _passes(validated) and (validated.is_sure or _is_better(validated, passed))
+    is_last_taken = _passes(validated) and (
+        validated.is_sure or _has_as_much_to_spare(validated, passed)
+    )
     if passed is not None and not is_last_taken:
         why = _BACK_TO_BETTER if _passes(validated) else _BACK
         before = passed.searched.with_attempts_of(validated.searched)
@@ -114,8 +116,10 @@ def _passes(validated: ValidatedCombination) -> bool:
     return validated.verdict.passed and not validated.is_refused_by_provider
 
 
-def _is_better(validated: ValidatedCombination, before: ValidatedCombination | None) -> bool:
-    """Whether held-out samples say no less good of a candidate than of one before."""
+def _has_as_much_to_spare(
+    validated: ValidatedCombination, before: ValidatedCombination | None
+) -> bool:
+    """Whether a candidate has as much to spare on the held-out samples as one before."""
     return before is None or validated.verdict.spare >= before.verdict.spare
 
 
