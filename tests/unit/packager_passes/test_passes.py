@@ -25,7 +25,6 @@ from edgepack.packager.profiles.pass_settings import (
     ClampMask,
     Clean,
     FixShapes,
-    InferShapes,
     Optimize,
 )
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
@@ -324,7 +323,7 @@ def _lose_an_input(model: onnx.ModelProto, _settings: object, _context: object) 
 def test_of_several_passes_the_one_that_breaks_the_model_is_named(
     broken: Any, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(runner._PASSES, InferShapes, broken)
+    monkeypatch.setitem(runner._PASSES, "infer_shapes", broken)
     profile, model = load_profile("cpu"), _untidy()
     context = PassContext(
         profile_name="cpu", limits=profile.limits, samples=samples_for(model, 2), work_dir=tmp_path

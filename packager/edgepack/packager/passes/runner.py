@@ -29,33 +29,22 @@ from edgepack.packager.passes.infer_shapes import infer_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
 from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
-from edgepack.packager.profiles.pass_settings import (
-    ApplyWorkarounds,
-    ClampMask,
-    Clean,
-    FixShapes,
-    FuseTransformer,
-    InferShapes,
-    Lowering,
-    Optimize,
-    QnnPreprocess,
-    VitisAiPreprocess,
-)
+from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs, largest_difference
 from edgepack.text import counted
 
-_PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]] = {
-    Clean: clean,
-    FixShapes: fix_shapes,
-    InferShapes: infer_shapes,
-    Optimize: optimize,
-    FuseTransformer: fuse_transformer,
-    QnnPreprocess: qnn_preprocess,
-    VitisAiPreprocess: vitisai_preprocess,
-    ClampMask: clamp_mask,
-    ApplyWorkarounds: apply_workarounds,
+_PASSES: Mapping[str, Callable[[onnx.ModelProto, Any, PassContext], PassResult]] = {
+    "clean": clean,
+    "fix_shapes": fix_shapes,
+    "infer_shapes": infer_shapes,
+    "optimize": optimize,
+    "fuse_transformer": fuse_transformer,
+    "qnn_preprocess": qnn_preprocess,
+    "vitisai_preprocess": vitisai_preprocess,
+    "clamp_mask": clamp_mask,
+    "apply_workarounds": apply_workarounds,
 }
 _CHECK_SAMPLES = 2
 _TOLERANCE = 5e-3
@@ -111,7 +100,7 @@ def _apply(
     for number, entry in enumerate(entries, start=1):
         name = str(type(entry).__struct_config__.tag)
         progress(BuildStep(what="float passes", detail=name, done=number, total=len(entries)))
-        result = _PASSES[type(entry)](current, entry, context)
+        result = _PASSES[name](current, entry, context)
         current = result.model
         notes.extend(result.notes)
         if look is not None:

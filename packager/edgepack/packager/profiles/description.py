@@ -6,34 +6,25 @@ import msgspec
 
 from edgepack.packager.profiles.chips import find_chip
 from edgepack.packager.profiles.pass_settings import (
-    ApplyWorkarounds,
-    ClampMask,
-    Clean,
-    FixShapes,
     Float16,
-    FuseTransformer,
-    InferShapes,
     Lowering,
-    Optimize,
     Pass,
-    QnnPreprocess,
     Quantize,
     QuantizeDynamic,
     QuantizeWeights,
-    VitisAiPreprocess,
 )
 from edgepack.packager.profiles.schema import AccuracyGate, Gates, Profile
 
-_PASSES: Mapping[type, str] = {
-    Clean: "constants become initializers, nodes get names, an older model goes to opset {opset}",
-    FixShapes: "the sizes that --shape gives take the place of open dimensions",
-    InferShapes: "the shape and the type of every tensor are found out",
-    Optimize: "ONNX Runtime's own graph optimization, level {level}",
-    FuseTransformer: "chains of small operators become one: {ops}",
-    QnnPreprocess: "chains that Qualcomm's NPU has one operator for become that operator",
-    VitisAiPreprocess: "chains that AMD's NPUs have one operator for become that operator",
-    ClampMask: "minus infinity in a mask becomes the first of {values} that changes no output",
-    ApplyWorkarounds: "what was seen to be wrong ({seen_on}) is written in another way: {ops}",
+_PASSES: Mapping[str, str] = {
+    "clean": "constants become initializers, nodes get names, an older model goes to opset {opset}",
+    "fix_shapes": "the sizes that --shape gives take the place of open dimensions",
+    "infer_shapes": "the shape and the type of every tensor are found out",
+    "optimize": "ONNX Runtime's own graph optimization, level {level}",
+    "fuse_transformer": "chains of small operators become one: {ops}",
+    "qnn_preprocess": "chains that Qualcomm's NPU has one operator for become that operator",
+    "vitisai_preprocess": "chains that AMD's NPUs have one operator for become that operator",
+    "clamp_mask": "minus infinity in a mask becomes the first of {values} that changes no output",
+    "apply_workarounds": "what was seen to be wrong ({seen_on}) is written in another way: {ops}",
 }
 _PREPARATIONS = {"smooth": "SmoothQuant", "cross-layer": "equalization of layers in a row"}
 _METHODS = {"rtn": "to the nearest", "hqq": "HQQ", "gptq": "GPTQ"}
@@ -73,7 +64,7 @@ def describe_recipe(profile: Profile) -> Facts:
     """Its passes in order, and who compiles."""
     for entry in profile.passes:
         name = str(entry.__struct_config__.tag)
-        for line in _describe_pass(entry):
+        for line in _describe_pass(name, entry):
             yield name, f"{line[:1].upper()}{line[1:]}."
     compiled = profile.compile
     if compiled.enabled:
@@ -85,7 +76,7 @@ def describe_recipe(profile: Profile) -> Facts:
         yield "compiled", "On the device, when it opens the model."
 
 
-def _describe_pass(entry: Pass) -> Iterator[str]:
+def _describe_pass(name: str, entry: Pass) -> Iterator[str]:
     match entry:
         case Quantize():
             yield from _describe_static(entry)
@@ -95,7 +86,7 @@ def _describe_pass(entry: Pass) -> Iterator[str]:
         case QuantizeWeights():
             yield f"{entry.takes} get weights of {entry.bits} bits"
             yield f"each {entry.block_size} of them share a scale"
-            methods = ", then ".join(_METHODS[name] for name in entry.methods)
+            methods = ", then ".join(_METHODS[method] for method in entry.methods)
             yield f"weights are rounded {methods}: the first that holds the accuracy"
         case Float16():
             ops = f", but for {', '.join(entry.exclude_ops)}" if entry.exclude_ops else ""
@@ -106,7 +97,7 @@ def _describe_pass(entry: Pass) -> Iterator[str]:
                 key: ", ".join(map(_plain, value)) if isinstance(value, tuple) else value
                 for key, value in msgspec.structs.asdict(entry).items()
             }
-            yield _PASSES[type(entry)].format_map(words)
+            yield _PASSES[name].format_map(words)
     if isinstance(entry, Lowering):
         share = _percent(entry.max_float_share)
         yield f"{_first_help(entry)}up to {share} of these nodes may stay float"
