@@ -6,19 +6,16 @@ A changed chunk follows from the chunk that lay as far behind the start of the s
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from edgepack.bundle.chunks import chunk_digests, entry, offsets
 from edgepack.bundle.deltas import MAGIC, DeltaRecord, delta_path, pack_difference
 from edgepack.bundle.forms import digest_of_folder, open_bundle, read_manifest
-from edgepack.bundle.manifest import (
-    Encryption,
-    FileEntry,
-    Manifest,
-    Variant,
-)
+from edgepack.bundle.manifest import ChunkIndex, Encryption, FileEntry, Manifest, Variant
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.packager.graph.tensor_offsets import tensor_starts
@@ -129,15 +126,14 @@ def _write(
         chunks = _changed(
             file, olds.get(file.path), starts.get(inner, {}), old_starts.get(inner, {}), there
         )
-        for digest, at, size, base in chunks:
-            lacking += size
+        for chunk, base in chunks:
+            lacking += chunk.size
             if base is None:
                 continue
-            record = _record(folder / file.path, at, size, digest, opened / file.path, *base)
-            encoded = record.encode()
-            if len(encoded) < WORTH_SHARE * size:
+            encoded = _record(folder / file.path, chunk, opened / file.path, base).encode()
+            if len(encoded) < WORTH_SHARE * chunk.size:
                 content += encoded
-                spared += size
+                spared += chunk.size
     sent = lacking - spared + len(content)
     is_worth = spared > 0 and sent <= WORTH_SHARE * lacking
     if is_worth:
@@ -152,54 +148,54 @@ def _write(
     )
 
 
+class _Chunk(NamedTuple):
+    """A chunk of a file.
+
+    Attributes:
+        digest: Its SHA-256 digest.
+        start: Where it starts in its file, bytes.
+        size: Its length, bytes.
+    """
+
+    digest: bytes
+    start: int
+    size: int
+
+    def read(self, path: Path) -> bytes:
+        """Its bytes, of its file."""
+        with path.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
+
+
+def _chunks(index: ChunkIndex) -> Iterator[_Chunk]:
+    return starmap(_Chunk, zip(chunk_digests(index), offsets(index), index.sizes, strict=True))
+
+
 def _changed(
     file: FileEntry,
     old: FileEntry | None,
     starts: dict[str, int],
     old_starts: dict[str, int],
     there: set[bytes],
-) -> Iterator[tuple[bytes, int, int, tuple[bytes, int, int] | None]]:
-    """Digest, start and length of each chunk that is not there, and the same of the old one."""
-    index = old.chunks if old else None
-    places = (
-        {
-            at: (digest, at, size)
-            for digest, at, size in zip(
-                chunk_digests(index), offsets(index), index.sizes, strict=True
-            )
-        }
-        if index
-        else {}
-    )
+) -> Iterator[tuple[_Chunk, _Chunk | None]]:
+    """Each chunk that is not there, and the old one in its place."""
+    places = {chunk.start: chunk for chunk in _chunks(old.chunks)} if old else {}
     anchors = sorted([(0, ""), *((start, name) for name, start in starts.items())])
     before = {"": 0, **old_starts}
-    chunks = file.chunks
-    for digest, at, size in zip(chunk_digests(chunks), offsets(chunks), chunks.sizes, strict=True):
-        if digest in there:
+    for chunk in _chunks(file.chunks):
+        if chunk.digest in there:
             continue
-        there.add(digest)
-        start, name = anchors[bisect_right(anchors, (at, "\U0010ffff")) - 1]
-        yield digest, at, size, places.get(before[name] + at - start) if name in before else None
+        there.add(chunk.digest)
+        start, name = anchors[bisect_right(anchors, (chunk.start, "\U0010ffff")) - 1]
+        yield chunk, places.get(before[name] + chunk.start - start) if name in before else None
 
 
-def _record(
-    path: Path,
-    at: int,
-    size: int,
-    digest: bytes,
-    old_path: Path,
-    old: bytes,
-    old_at: int,
-    length: int,
-) -> DeltaRecord:
-    new_chunk, old_chunk = _read(path, at, size), _read(old_path, old_at, length)
-    if hashlib.sha256(old_chunk).digest() != old:
+def _record(path: Path, chunk: _Chunk, old_path: Path, old: _Chunk) -> DeltaRecord:
+    new_bytes, old_bytes = chunk.read(path), old.read(old_path)
+    if hashlib.sha256(old_bytes).digest() != old.digest:
         raise BuildError("the older bundle is damaged", found_in=str(old_path))
-    width, packed = pack_difference(new_chunk, old_chunk)
-    return DeltaRecord(new=digest, old=old, size_bytes=size, width=width, packed=packed)
-
-
-def _read(path: Path, at: int, size: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(at)
-        return file.read(size)
+    width, packed = pack_difference(new_bytes, old_bytes)
+    return DeltaRecord(
+        new=chunk.digest, old=old.digest, size_bytes=chunk.size, width=width, packed=packed
+    )

@@ -87,28 +87,23 @@ def _compare_variant(
     new: Compared,
 ) -> VariantComparison:
     had, wanted = ((name,) if side else () for side in (a, b))
-    transfer = _transfer(old, new, had, wanted) if b else None
-    if a is None or b is None:
-        return VariantComparison(
-            name=name,
-            presence="only b" if a is None else "only a",
-            a=a.side if a else None,
-            b=b.side if b else None,
-            has_equal_files=None,
-            transfer=transfer,
-        )
     comparison = VariantComparison(
         name=name,
-        presence="both",
-        a=a.side,
-        b=b.side,
+        presence="only b" if a is None else "only a" if b is None else "both",
+        a=a.side if a else None,
+        b=b.side if b else None,
+        transfer=_transfer(old, new, had, wanted) if b else None,
+    )
+    if a is None or b is None:
+        return comparison
+    comparison = replace(
+        comparison,
         has_equal_files=_digests(a.files) == _digests(b.files),
         differences=_differ(*_settings(a, b)),
         notes_only_in_a=_missing(a.notes, b.notes),
         notes_only_in_b=_missing(b.notes, a.notes),
         inside=compare_inside(a.inspection, b.inspection),
         tensors=compare_tensors(a.tensors, b.tensors),
-        transfer=transfer,
     )
     if a.nodes is None or b.nodes is None:
         return comparison
@@ -124,11 +119,11 @@ def _compare_variant(
 
 def _facts(side: Compared) -> dict[str, str]:
     return {
-        "name": side.name,
-        "version": side.version,
-        "release": str(side.release),
+        "name": side.facts.name,
+        "version": side.facts.version,
+        "release": str(side.facts.release),
         "source model": f"sha256:{side.source_sha256[:16]}…",
-        **{f"tool {name}": version for name, version in side.tools.items()},
+        **{f"tool {name}": version for name, version in side.facts.tools.items()},
     }
 
 

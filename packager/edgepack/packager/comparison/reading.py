@@ -17,6 +17,7 @@ from edgepack.bundle.forms import digest_of_folder, open_bundle, read_manifest
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
     SIGNATURE_FILE,
+    BundleFacts,
     Manifest,
     Requirements,
     Toolchain,
@@ -77,7 +78,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: What was given.
-        name, version, release, source_sha256, tools: See `BundleFacts`.
+        facts: Name, version, release and tools.
+        source_sha256: Of the source model.
         variants: In the order of preference.
         shared_files: Files outside the variants; None in a report.
         manifest: The manifest, which knows the chunks; None in a report.
@@ -87,11 +89,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     path: Path
-    name: str
-    version: str
-    release: int
+    facts: BundleFacts | Report
     source_sha256: str
-    tools: dict[str, str]
     variants: tuple[ComparedVariant, ...]
     shared_files: tuple[ReportedFile, ...] | None
     manifest: Manifest | None
@@ -143,11 +142,8 @@ def _no_report(path: Path, because: str) -> BundleError:
 def _from_report(path: Path, report: Report) -> Compared:
     return Compared(
         path=path,
-        name=report.name,
-        version=report.version,
-        release=report.release,
+        facts=report,
         source_sha256=report.model.sha256,
-        tools=report.tools,
         variants=tuple(_compared(it, it, it.files, it) for it in report.variants),
         shared_files=None,
         manifest=None,
@@ -164,11 +160,8 @@ def _from_bundle(path: Path, folder: Path) -> Compared:
     facts = manifest.facts
     return Compared(
         path=path,
-        name=facts.name,
-        version=facts.version,
-        release=facts.release,
+        facts=facts,
         source_sha256=facts.source_sha256,
-        tools=facts.tools,
         variants=tuple(
             _bundled_variant(folder, manifest, variant, reported.get(variant.name))
             for variant in manifest.variants

@@ -83,7 +83,7 @@ class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
     presence: Presence
     a: VariantSide | None
     b: VariantSide | None
-    has_equal_files: bool | None
+    has_equal_files: bool | None = None
     differences: tuple[Difference, ...] = ()
     quantized_only_in_a: tuple[str, ...] | None = None
     quantized_only_in_b: tuple[str, ...] | None = None

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import onnx
 
+from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.protobuf_wire import BYTES, fields
 
 _MODEL_GRAPH = 7
@@ -69,8 +70,11 @@ def _places(folder: Path) -> Iterator[_Place]:
         ):
             for name, start, end in _inside(content, 0, len(content), "model"):
                 yield _Place(own, name, start, end)
-        for name, location, start, end in _outside(path):
-            yield _Place((path.parent / location).relative_to(folder).as_posix(), name, start, end)
+        for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+            outside = stored_tensors.place(tensor, path.parent)
+            if outside is not None:  # what pads it to its neighbour is in no chunk of it
+                start, name = outside.offset, outside.file.relative_to(folder).as_posix()
+                yield _Place(name, tensor.name, start, start + outside.length)
 
 
 def _inside(content: mmap.mmap, start: int, end: int, *way: str) -> Iterator[tuple[str, int, int]]:
@@ -87,14 +91,3 @@ def _inside(content: mmap.mmap, start: int, end: int, *way: str) -> Iterator[tup
         name = by_number.get(_TENSOR_NAME) if way == _WAY_TO_WEIGHTS else None
         text = content[name.start : name.end].decode(errors="replace") if name else ""
         yield text, values.start, values.end
-
-
-def _outside(path: Path) -> Iterator[tuple[str, str, int, int]]:
-    """Name, file, start and end: what pads a tensor to its neighbour is in no chunk of it."""
-    model = onnx.load(path, load_external_data=False)
-    for tensor in model.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            entries = {entry.key: entry.value for entry in tensor.external_data}
-            start = int(entries.get("offset", 0))
-            end = start + int(entries.get("length", 0))
-            yield tensor.name, entries["location"], start, end
