@@ -14,7 +14,7 @@ from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.float16.candidate_maker import Float16CandidateMaker
-from edgepack.packager.quantization.float16.range import constant_fits
+from edgepack.packager.quantization.float16.plan import constant_fits
 from edgepack.packager.runtime.float16_rounding import open_rounding
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from edgepack.packager.tensors.sequence import Feeds, Samples

@@ -13,11 +13,15 @@ from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.gptq import Moments, round_by_gptq
 from edgepack.packager.quantization.products import find_products
-from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWeight
+from edgepack.packager.quantization.weight_only.blocks import (
+    BlockGrid,
+    BlockWeight,
+    make_grid,
+    round_to_nearest,
+)
 from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnlyCandidateMaker
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
-from edgepack.packager.quantization.weight_only.rtn import make_grid, round_to_nearest
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.arrays import Singles
 from edgepack.packager.tensors.sequence import Samples

@@ -5,6 +5,7 @@ published in its place when it is faster on the provider itself, or when nothing
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -61,12 +62,13 @@ _PREFERRED: Mapping[Preference, str] = {
 _TO_OR_WITH = {"quantized": "with", "converted": "to"}
 
 
+@dataclass
 class CandidateSelector:
     """Quantizes where the profile asks for it, and decides between that and the float model.
 
     It remembers what it measured, so that selecting again with a stricter target only adds to that.
 
-    Args:
+    Attributes:
         prepared: The float model.
         profile: The profile.
         venue: Where it can run here.
@@ -76,22 +78,17 @@ class CandidateSelector:
         progress: Told about each step.
     """
 
-    def __init__(
-        self,
-        prepared: PreparedFloat,
-        profile: Profile,
-        venue: Venue,
-        inputs: EvaluationInputs,
-        conditions: SearchConditions,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        self._prepared = prepared
-        self._profile = profile
-        self._evaluator = Evaluator(profile, venue)
-        self._folder = work_dir
-        self._progress = progress
-        self._conditions = conditions
+    prepared: PreparedFloat
+    profile: Profile
+    venue: Venue
+    inputs: EvaluationInputs
+    conditions: SearchConditions
+    work_dir: Path
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        prepared, profile, inputs = self.prepared, self.profile, self.inputs
+        self._evaluator = Evaluator(profile, self.venue)
         self._race = Race(prepared.published, profile, self._evaluator, inputs.split.search)
         self._own = read_source_quantization(prepared.model.graph)
         self._maker: CandidateMaker | None = None
@@ -108,8 +105,8 @@ class CandidateSelector:
             prepared.model,
             profile.lowering,
             inputs.split.calibration,
-            work_dir=work_dir / "calibration",
-            progress=conditions.limit.watch(progress),
+            self.work_dir / "calibration",
+            self.conditions.limit.watch(self.progress),
         )
         if tail := postprocessing_names(prepared.model.graph, inputs.split.search.meanings):
             self._maker = KeptFloat(self._maker, tail)
@@ -122,7 +119,7 @@ class CandidateSelector:
     @property
     def is_out_of_time(self) -> bool:
         """Whether the time that was given for the search is used up."""
-        return self._conditions.limit.left_s == 0.0
+        return self.conditions.limit.left_s == 0.0
 
     def select(self, target: SearchTarget) -> Selection:
         """Searches, and decides.
@@ -134,7 +131,7 @@ class CandidateSelector:
             BuildError: See `search`.
             OutOfTimeError: The time was used up before the first candidate.
         """
-        prepared, profile, settings = self._prepared, self._profile, self._profile.lowering
+        prepared, profile, settings = self.prepared, self.profile, self.profile.lowering
         if self._own is not None:
             notes = describe_own(self._own, profile)
             return Selection(path=prepared.published, precision=self._own.precision, notes=notes)
@@ -147,11 +144,11 @@ class CandidateSelector:
             self._maker,
             self._evaluator,
             self._judge,
-            replace(self._conditions, target=target),
-            self._folder / f"search-{self._searches}",
+            replace(self.conditions, target=target),
+            self.work_dir / f"search-{self._searches}",
         )
         share, is_hopeless = settings.max_float_share, self._race.is_hopeless
-        return self._decide(search(measurer, share, self._progress, is_hopeless))
+        return self._decide(search(measurer, share, self.progress, is_hopeless))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -169,7 +166,7 @@ class CandidateSelector:
             raise ValueError("nothing is lowered")
         together = tuple(dict.fromkeys((*candidate.float_nodes, *float_nodes)))
         built = self._maker.build(replace(candidate.spec, float_nodes=together))
-        path = self._folder / "again" / "model.onnx"
+        path = self.work_dir / "again" / "model.onnx"
         path.parent.mkdir(exist_ok=True)
         save_model(built.model, path)
         return path
@@ -179,8 +176,8 @@ class CandidateSelector:
         if self._maker is None:
             raise ValueError("nothing is lowered")
         self._maker = KeptFloat(self._maker, nodes)
-        context = f"{self._conditions.context}, float: {', '.join(sorted(nodes))}"
-        self._conditions = replace(self._conditions, context=context)
+        context = f"{self.conditions.context}, float: {', '.join(sorted(nodes))}"
+        self.conditions = replace(self.conditions, context=context)
 
     def try_first(self) -> Verdict | None:
         """The verdict on the first method with every node lowered; None where nothing is lowered.
@@ -191,18 +188,18 @@ class CandidateSelector:
         """
         if self._maker is None or self._judge is None:
             return None
-        folder = self._folder / "first"
+        folder = self.work_dir / "first"
         measurer = CandidateMeasurer(
-            self._maker, self._evaluator, self._judge, self._conditions, folder
+            self._maker, self._evaluator, self._judge, self.conditions, folder
         )
         first = CandidateSpec(method=self._maker.methods[0])
-        return CandidateTrials(measurer, self._progress).add(first, "whether it may do").verdict
+        return CandidateTrials(measurer, self.progress).add(first, "whether it may do").verdict
 
     def _decide(self, found: SearchResult) -> Selection:
         """Between the best candidate and the float model."""
-        prepared, profile = self._prepared, self._profile
+        prepared, profile = self.prepared, self.profile
         best = found.best
-        self._progress(BuildStep(what="timing it beside the float model"))
+        self.progress(BuildStep(what="timing it beside the float model"))
         times = self._race.run(best.path)
         if times is not None:
             self._latencies_ms[best.words, best.verdict.value] = times[0]

@@ -24,7 +24,6 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import within
 from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.search.candidates import SearchResult
-from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.time_limit import OutOfTimeError
 
@@ -84,17 +83,12 @@ def _look_at(
     progress = within(resources.progress, f"looking at {other.name}")
     try:
         resources.limit.check()
-        conditions = SearchConditions(
-            limit=resources.limit,
-            journal=resources.journal,
-            context=f"{context} {other.sha256}",
-        )
         selector = CandidateSelector(
             run_passes(inputs, other, folder, progress),
             other,
             find_venue(other),
             inputs,
-            conditions,
+            resources.conditions(f"{context} {other.sha256}"),
             folder,
             progress,
         )

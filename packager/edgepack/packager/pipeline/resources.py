@@ -4,6 +4,7 @@ import msgspec
 
 from edgepack.packager.progress import Progress, silent
 from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import TimeLimit
 
@@ -22,3 +23,9 @@ class Resources(msgspec.Struct, kw_only=True):
     journal: Journal = msgspec.field(default_factory=lambda: Journal(None))
     process: ProviderProcess | None = None
     progress: Progress = silent
+
+    def conditions(self, context: str, label: str = "") -> SearchConditions:
+        """What a search may take, and what it remembers; see `SearchConditions`."""
+        return SearchConditions(
+            limit=self.limit, journal=self.journal, context=context, label=label
+        )

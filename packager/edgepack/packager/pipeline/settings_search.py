@@ -32,7 +32,6 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.reasons import FLOAT_PRECISION
 from edgepack.packager.search.combinations import Combination
-from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.search.time_limit import OutOfTimeError
@@ -162,18 +161,12 @@ class SettingsSearch:
     ) -> CandidateSelector:
         inputs = self._inputs
         context = describe_context(inputs.source, inputs.split, combination.profile, inputs.metric)
-        conditions = SearchConditions(
-            limit=self._resources.limit,
-            journal=self._resources.journal,
-            context=context,
-            label=combination.words,
-        )
         return CandidateSelector(
             prepared,
             combination.profile,
             self._plan.venue,
             inputs,
-            conditions,
+            self._resources.conditions(context, combination.words),
             folder,
             self._resources.progress,
         )

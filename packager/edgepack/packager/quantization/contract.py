@@ -5,6 +5,7 @@ The search knows nothing of integers, 16-bit floats or blocks of weights; candid
 
 import abc
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -148,10 +149,11 @@ class CandidateMaker(abc.ABC):
         """
 
 
+@dataclass
 class PassCandidateMaker(CandidateMaker, Generic[_Settings]):
     """Makes what one lowering pass of a profile asks for of one float model.
 
-    Args:
+    Attributes:
         model: The float model, clean and with shapes.
         settings: The profile's pass.
         samples: Calibration samples.
@@ -159,24 +161,14 @@ class PassCandidateMaker(CandidateMaker, Generic[_Settings]):
         progress: Told about calibration.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        settings: _Settings,
-        samples: Samples,
-        *,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        self._model = model
-        self._settings = settings
-        self._samples = samples
-        self._folder = work_dir
-        self._progress = progress
-        self._look()
+    model: onnx.ModelProto
+    settings: _Settings
+    samples: Samples
+    work_dir: Path
+    progress: Progress
 
     @abc.abstractmethod
-    def _look(self) -> None:
+    def __post_init__(self) -> None:
         """Finds out which nodes can be lowered, and by what methods."""
 
     def _lowered(self, spec: CandidateSpec) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
     """A candidate maker that ranks nodes by a candidate in which each alone is lowered."""
 
     _loads: Mapping[str, Workload]
-    """What lowering each node saves; `_look` finds it out."""
+    """What lowering each node saves; it is found out as the maker is made."""
 
     def _open(self, path: Path) -> Run:
         """Opens a model where it is measured."""
@@ -49,8 +49,8 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
         self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
     ) -> Ranked:
         """See `CandidateMaker`; nodes that were measured together share their cost."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / "ranking.onnx"
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        path = self.work_dir / "ranking.onnx"
         groups = [
             list(group) for group in np.array_split(self.names, min(len(self.names), _MOST_MODELS))
         ]
@@ -61,7 +61,7 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
             run = self._open(path)
             return [without_padding(run(feeds), feeds, samples.mask) for feeds in chosen]
 
-        meter = NoiseMeter(outputs(self._model), samples.meanings)
+        meter = NoiseMeter(outputs(self.model), samples.meanings)
         ranked: list[NodeSensitivity] = []
         known = {} if measured is None else measured
         for number, group in enumerate(groups, start=1):

@@ -27,13 +27,13 @@ class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
 
     methods = (QuantizationMethod(base="dynamic"),)
 
-    def _look(self) -> None:
+    def __post_init__(self) -> None:
         # How often a body runs is not known, and steps of an LSTM neither: weights tell.
         self._loads = {
             scope.name(position): Workload(
                 weight_bytes=weight_bytes(scope.graph.node[position], scope.constants)
             )
-            for scope in scopes(self._model.graph)
+            for scope in scopes(self.model.graph)
             for position in self._lowerable(scope)
         }
         self.names = tuple(self._loads)
@@ -41,7 +41,7 @@ class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""
         lowered = self._lowered(spec)
-        result = deepcopy(self._model)
+        result = deepcopy(self.model)
         # Inner bodies first: writing an outer graph copies its nodes, bodies included.
         for scope in reversed(list(scopes(result.graph))):
             self._write(scope, frozenset(lowered))
@@ -51,7 +51,7 @@ class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
 
     def _lowerable(self, scope: Scope) -> Iterator[int]:
         for position, node in enumerate(scope.graph.node):
-            if node.op_type in self._settings.ops and (
+            if node.op_type in self.settings.ops and (
                 is_lstm(node, scope.constants)
                 or as_product(node, position, scope.constants) is not None
             ):
@@ -59,7 +59,7 @@ class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
 
     def _write(self, scope: Scope, lowered: frozenset[str]) -> None:
         writer = DynamicWriter(
-            settings=self._settings,
+            settings=self.settings,
             prefix=f"{scope.label}/" if scope.label else "",
             constants=scope.constants,
         )

@@ -29,19 +29,14 @@ class Float16CandidateMaker(OneAtATimeMaker[Float16]):
     verb = "converted"
     methods = (QuantizationMethod(base="float16"),)
 
-    def _look(self) -> None:
-        model, settings = self._model, self._settings
+    def __post_init__(self) -> None:
+        model, settings = self.model, self.settings
         self._index = index_graph(model.graph)
         self._planner = Float16Planner(
             self._index, opsets_of(model), settings.exclude_ops, settings.activation_max
         )
-        calibration = Calibration(
-            model,
-            self._planner.observable(),
-            self._samples,
-            work_dir=self._folder,
-            progress=self._progress,
-        )
+        tensors = self._planner.observable()
+        calibration = Calibration(model, tensors, self.samples, self.work_dir, self.progress)
         self._observed = calibration.bounds
         self.names = tuple(self._planner.choices(self._observed))
         self._loads = workloads(self._index)
@@ -50,7 +45,7 @@ class Float16CandidateMaker(OneAtATimeMaker[Float16]):
         """See `CandidateMaker`."""
         lowered = self._lowered(spec)
         plan = self._planner.plan(lowered, self._observed)
-        model = Float16Writer(self._model, self._index, plan).write()
+        model = Float16Writer(self.model, self._index, plan).write()
         return BuiltCandidate(model=model, lowered=lowered)
 
     def _open(self, path: Path) -> Run:

@@ -5,6 +5,7 @@ them. A Cast from floats reads either type. Everything else is a choice, node by
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -12,12 +13,19 @@ import onnx
 
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, subgraphs
+from edgepack.packager.profiles.pass_settings import LARGEST_FLOAT16
 from edgepack.packager.quantization.float16.operator_types import halvable
-from edgepack.packager.quantization.float16.range import activation_fits, constant_fits
+from edgepack.packager.tensors.arrays import Singles
 from edgepack.packager.tensors.observations import Observation
 
 _MOST_WHOLE_NUMBER = 2048.0
 """16-bit floats hold every whole number up to this."""
+
+_LEAST_NORMAL = 2.0**-14
+"""Below this, 16-bit floats lose a digit with every halving."""
+
+_MOST_CHANGE = 0.1
+"""Relative change of a single constant: what is beyond it (1e-12 becomes 0) guards nothing."""
 
 
 class Float16Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,45 +40,41 @@ class Float16Plan(msgspec.Struct, frozen=True, kw_only=True):
     tensors: set[str] = msgspec.field(default_factory=set)
 
 
+@dataclass
 class Float16Planner:
     """Knows what can be 16-bit in one model.
 
-    Args:
+    Attributes:
         index: The model's graph, indexed.
         opsets: Version of each operator set, by domain.
         exclude_ops: Operator types that stay 32-bit.
         activation_max: Greatest magnitude of an activation.
     """
 
-    def __init__(
-        self,
-        index: GraphIndex,
-        opsets: Mapping[str, int],
-        exclude_ops: Collection[str],
-        activation_max: float,
-    ) -> None:
-        self._index = index
-        self._largest = activation_max
-        self._leave = frozenset(exclude_ops)
-        self._open = {
-            position: halvable(node, opsets) for position, node in enumerate(index.graph.node)
-        }
+    index: GraphIndex
+    opsets: Mapping[str, int]
+    exclude_ops: Collection[str]
+    activation_max: float
+
+    def __post_init__(self) -> None:
+        nodes = enumerate(self.index.graph.node)
+        self._open = {position: halvable(node, self.opsets) for position, node in nodes}
         self._constant_fits: dict[str, bool] = {}
 
     def observable(self) -> list[str]:
         """Tensors whose bounds decide: floats that some operator could take or give in 16 bits."""
         names = dict.fromkeys(
             name
-            for position, node in enumerate(self._index.graph.node)
+            for position, node in enumerate(self.index.graph.node)
             if self._is_open(position)
             for name in (*self._inputs(position), *self._outputs(position))
             if not facts(node.op_type).one_scale
         )
-        return [name for name in names if name not in self._index.initializers]
+        return [name for name in names if name not in self.index.initializers]
 
     def choices(self, observed: Mapping[str, Observation]) -> Iterator[str]:
         """Names of the nodes that can be 16-bit, in graph order; what only follows is left out."""
-        for position, node in enumerate(self._index.graph.node):
+        for position, node in enumerate(self.index.graph.node):
             if (
                 not facts(node.op_type).one_scale
                 and node.op_type != "Cast"
@@ -88,7 +92,7 @@ class Float16Planner:
         """
         names = set(chosen)
         plan = Float16Plan()
-        for position, node in enumerate(self._index.graph.node):
+        for position, node in enumerate(self.index.graph.node):
             if node.op_type == "Cast":
                 is_float16 = self._is_whole_number(node, observed)
             elif facts(node.op_type).one_scale:
@@ -98,47 +102,47 @@ class Float16Planner:
             if is_float16:
                 inputs, outputs = self._open[position]
                 plan.nodes[position] = frozenset(
-                    i for i in inputs if self._index.is_float(node.input[i])
+                    i for i in inputs if self.index.is_float(node.input[i])
                 )
                 plan.tensors.update(
-                    node.output[i] for i in outputs if self._index.is_float(node.output[i])
+                    node.output[i] for i in outputs if self.index.is_float(node.output[i])
                 )
         return plan
 
     def _is_open(self, position: int) -> bool:
         """Whether a node has a 16-bit form, as far as its operator and the known types go."""
-        node = self._index.graph.node[position]
+        node = self.index.graph.node[position]
         names = [name for name in (*node.input, *node.output) if name]
         return (
             facts(node.op_type).has_float16_form
-            and node.op_type not in self._leave
+            and node.op_type not in self.exclude_ops
             and not any(True for _ in subgraphs(node))
-            and all(name in self._index.types for name in names)
+            and all(name in self.index.types for name in names)
             and bool(self._outputs(position))
         )
 
     def _inputs(self, position: int) -> list[str]:
-        node = self._index.graph.node[position]
+        node = self.index.graph.node[position]
         positions = sorted(self._open[position][0])
-        return [node.input[i] for i in positions if self._index.is_float(node.input[i])]
+        return [node.input[i] for i in positions if self.index.is_float(node.input[i])]
 
     def _outputs(self, position: int) -> list[str]:
-        node = self._index.graph.node[position]
+        node = self.index.graph.node[position]
         positions = sorted(self._open[position][1])
-        return [node.output[i] for i in positions if self._index.is_float(node.output[i])]
+        return [node.output[i] for i in positions if self.index.is_float(node.output[i])]
 
     def _fits(self, position: int, observed: Mapping[str, Observation]) -> bool:
         for name in (*self._inputs(position), *self._outputs(position)):
-            if name in self._index.initializers:
+            if name in self.index.initializers:
                 if not self._does_constant_fit(name):
                     return False
-            elif not activation_fits(observed[name].low, observed[name].high, self._largest):
+            elif not activation_fits(observed[name].low, observed[name].high, self.activation_max):
                 return False
         return True
 
     def _does_constant_fit(self, name: str) -> bool:
         if name not in self._constant_fits:
-            values = np.asarray(self._index.constant(name), dtype=np.float32)
+            values = np.asarray(self.index.constant(name), dtype=np.float32)
             self._constant_fits[name] = constant_fits(values)
         return self._constant_fits[name]
 
@@ -147,13 +151,37 @@ class Float16Planner:
         if not self._is_open(position):
             return False
         first, *others = self._inputs(position) or [""]
-        constants = [name for name in (first, *others) if name in self._index.initializers]
-        is_float16 = first in half or first in self._index.initializers
+        constants = [name for name in (first, *others) if name in self.index.initializers]
+        is_float16 = first in half or first in self.index.initializers
         return is_float16 and all(self._does_constant_fit(name) for name in constants)
 
     def _is_whole_number(self, node: onnx.NodeProto, observed: Mapping[str, Observation]) -> bool:
         """Whether a Cast gives floats from whole numbers that 16 bits hold."""
         name = node.output[0]
-        if self._index.is_float(node.input[0]) or name not in observed:
+        if self.index.is_float(node.input[0]) or name not in observed:
             return False
         return max(abs(observed[name].low), abs(observed[name].high)) <= _MOST_WHOLE_NUMBER
+
+
+def activation_fits(low: float, high: float, largest: float) -> bool:
+    """Whether a tensor with these bounds can be 16-bit.
+
+    Args:
+        low, high: Least and greatest value on the calibration samples.
+        largest: Greatest magnitude allowed.
+    """
+    size = max(abs(low), abs(high))
+    return size == 0.0 or _LEAST_NORMAL <= size <= largest
+
+
+def constant_fits(values: Singles) -> bool:
+    """Whether a constant can be 16-bit; infinities can, and small weights among larger ones."""
+    finite = np.abs(values[np.isfinite(values)])
+    if not finite.size or not finite.any():
+        return True
+    if finite.max() > LARGEST_FLOAT16:
+        return False
+    if finite.size > 1:
+        return bool(finite.max() >= _LEAST_NORMAL)
+    change = np.abs(finite.astype(np.float16).astype(np.float32) - finite)
+    return bool((change <= _MOST_CHANGE * finite).all())

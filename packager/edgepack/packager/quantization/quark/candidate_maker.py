@@ -42,17 +42,13 @@ class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
         BuildError: Quark is nowhere to be found.
     """
 
-    def _look(self) -> None:
+    def __post_init__(self) -> None:
         self._python = find_quark()
         self._own = StaticCandidateMaker(
-            self._model,
-            self._settings,
-            self._samples,
-            work_dir=self._folder,
-            progress=self._progress,
+            self.model, self.settings, self.samples, self.work_dir, self.progress
         )
-        self._folder = self._folder.resolve() / "quark"
-        self._config = quark_config(self._settings)
+        self._folder = self.work_dir.resolve() / "quark"
+        self._config = quark_config(self.settings)
         self.methods = (QuantizationMethod(base=f"quark-{self._config}"),)
         self.names = self._own.names
 
@@ -66,12 +62,12 @@ class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
             "config": self._config,
             "exclude": sorted(spec.float_nodes),
         }
-        self._progress(BuildStep(detail=f"AMD Quark, {self._config}"))
+        self.progress(BuildStep(detail=f"AMD Quark, {self._config}"))
         answer = ask_child(
             (self._python, str(_CHILD)),
             msgspec.json.encode(request),
             _Answer,
-            timeout_s=self._settings.backend_timeout_s,
+            timeout_s=self.settings.backend_timeout_s,
             failed="AMD Quark gave no result",
             found_in=f"pass quantize, run by {self._python}",
             remedy="backend = 'edgepack', our own quantizer for the same types; where time ran "
@@ -95,9 +91,9 @@ class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
         source, samples = self._folder / "float.onnx", self._folder / "samples"
         if not samples.exists():
             samples.mkdir(parents=True)
-            save_model(self._model, source)
-            for index in range(self._samples.count):
-                feeds = self._samples.read(index)
+            save_model(self.model, source)
+            for index in range(self.samples.count):
+                feeds = self.samples.read(index)
                 np.savez(samples / f"{index:06}.npz", **feeds)  # type: ignore[arg-type]
         return source, self._folder / "quantized.onnx", samples
 

@@ -215,14 +215,11 @@ def _with_biases(
         if not correction.any():
             continue
         node = graph.node[layer.reader]
-        old = (
-            index.constant(node.input[layer.position]) if len(node.input) > layer.position else None
-        )
+        if len(node.input) == layer.position:
+            node.input.append("")
+        old = index.constant(node.input[layer.position])
         values = correction if old is None else old.astype(np.float64) + correction
         name = f"{layer.name}/corrected_bias"
         graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
-        if len(node.input) <= layer.position:
-            node.input.append(name)
-        else:
-            node.input[layer.position] = name
+        node.input[layer.position] = name
     return result

@@ -1,6 +1,7 @@
 """One float model with its calibration: plans, scales and quantized models for any range method."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -26,10 +27,11 @@ from edgepack.packager.wording import some_of
 _SHOWN = 3
 
 
+@dataclass
 class CalibratedModel:
     """A float model that is calibrated when it is first asked for, and then never again.
 
-    Args:
+    Attributes:
         model: The float model, clean and with shapes.
         settings: The profile's quantize pass.
         samples: Calibration samples.
@@ -37,30 +39,23 @@ class CalibratedModel:
         progress: Told about calibration.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        settings: Quantize,
-        samples: Samples,
-        *,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        self.model = model
-        self.index = index_graph(model.graph)
-        self._settings = settings
-        self._scales = ScaleCache(self.index, settings)
-        everything = make_plan(self.index, settings, ())
+    model: onnx.ModelProto
+    settings: Quantize
+    samples: Samples
+    work_dir: Path
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.index = index_graph(self.model.graph)
+        self._scales = ScaleCache(self.index, self.settings)
+        everything = make_plan(self.index, self.settings, ())
         self.names = everything.names
         self.followers = find_followers(self.index, everything.positions)
-        self._rectified = make_plan(self.index, settings, (), apart=self.names)
+        self._rectified = make_plan(self.index, self.settings, (), apart=self.names)
         observed = dict.fromkeys((*everything.activations, *self._rectified.activations))
+        tensors = [name for name in observed if name not in self.index.initializers]
         self._calibration = Calibration(
-            model,
-            [name for name in observed if name not in self.index.initializers],
-            samples,
-            work_dir=work_dir,
-            progress=progress,
+            self.model, tensors, self.samples, self.work_dir, self.progress
         )
 
     def plan(self, spec: CandidateSpec, index: GraphIndex) -> tuple[Plan, Assignment]:
@@ -75,7 +70,7 @@ class CalibratedModel:
             spec: The calibration method, float nodes, and nodes of high precision.
             index: The graph to plan for: the model's own, or one with other constants.
         """
-        settings, ranges = self._settings, spec.method.base
+        settings, ranges = self.settings, spec.method.base
         observed = self.observe(ranges)
         everything = make_plan(index, settings, ())
         uneven = find_uneven_concats(index, everything, settings.activations, observed)
@@ -118,7 +113,7 @@ class CalibratedModel:
         """
         index = self.index if model is self.model else index_graph(model.graph)
         plan, scales = self.plan(spec, index)
-        writer = QdqWriter(model, index, plan, rounder(plan, scales), self._settings)
+        writer = QdqWriter(model, index, plan, rounder(plan, scales), self.settings)
         return writer.write(), plan
 
     def make_switchable(

@@ -34,9 +34,9 @@ class StaticCandidateMaker(PassCandidateMaker[Quantize]):
     The model is prepared and calibrated once for each preparation, when that is first tried.
     """
 
-    def _look(self) -> None:
-        settings = self._settings
-        self._plain = self._calibrate(self._model, self._folder)
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self._plain = self._calibrate(self.model, self.work_dir)
         self.names = self._plain.names
         if settings.has_high_precision:
             able = tuple(name for name in self.names if name not in self._plain.followers)
@@ -46,7 +46,7 @@ class StaticCandidateMaker(PassCandidateMaker[Quantize]):
         self.costly_methods = costly_methods(settings, preparations)
         self._prepared: dict[str, tuple[CalibratedModel, tuple[str, ...]]] = {"": (self._plain, ())}
         self._gptq = GptqRounder(
-            self._model, self._plain.index, self._samples, self._folder / "gptq", self._progress
+            self.model, self._plain.index, self.samples, self.work_dir / "gptq", self.progress
         )
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
@@ -55,13 +55,13 @@ class StaticCandidateMaker(PassCandidateMaker[Quantize]):
         calibrated, notes = self._prepare(method.preparation)
         model = calibrated.model
         if method.has_corrected_biases:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.work_dir.mkdir(parents=True, exist_ok=True)
             model, note = correct_biases(
                 model,
                 lambda changed: calibrated.quantize(spec, changed)[0],
                 [name for name in calibrated.names if name not in spec.float_nodes],
-                self._samples,
-                self._folder,
+                self.samples,
+                self.work_dir,
             )
             notes = (*notes, note)
         quantized, plan = calibrated.quantize(spec, model, self._rounder(method))
@@ -73,7 +73,7 @@ class StaticCandidateMaker(PassCandidateMaker[Quantize]):
         if method.has_gptq_weights:
             notes = (*notes, self._gptq.describe(plan))
         if any(node.is_high_precision for node in plan.nodes):
-            notes = (*notes, _describe_high_precision(plan, self._settings))
+            notes = (*notes, _describe_high_precision(plan, self.settings))
         return BuiltCandidate(model=quantized, lowered=plan.names, notes=notes, origin=origin)
 
     def rank(
@@ -81,9 +81,9 @@ class StaticCandidateMaker(PassCandidateMaker[Quantize]):
     ) -> Ranked:
         """See `CandidateMaker`. Biases stay as they are."""
         calibrated, _ = self._prepare(spec.method.preparation)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.work_dir.mkdir(parents=True, exist_ok=True)
         switchable = calibrated.make_switchable(
-            spec, self._folder / "ranking.onnx", self._rounder(spec.method)
+            spec, self.work_dir / "ranking.onnx", self._rounder(spec.method)
         )
         ranked = rank_nodes(switchable, samples, progress=progress, measured=measured)
         return with_workloads(ranked, workloads(calibrated.index))
@@ -93,15 +93,13 @@ class StaticCandidateMaker(PassCandidateMaker[Quantize]):
 
     def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
         if name not in self._prepared:
-            folder = self._folder / name
-            model, note = prepare(name, self._plain.model, self._settings, self._samples, folder)
+            folder = self.work_dir / name
+            model, note = prepare(name, self._plain.model, self.settings, self.samples, folder)
             self._prepared[name] = (self._calibrate(model, folder), (note,))
         return self._prepared[name]
 
     def _calibrate(self, model: onnx.ModelProto, folder: Path) -> CalibratedModel:
-        return CalibratedModel(
-            model, self._settings, self._samples, work_dir=folder, progress=self._progress
-        )
+        return CalibratedModel(model, self.settings, self.samples, folder, self.progress)
 
 
 def _describe_high_precision(plan: Plan, settings: Quantize) -> str:

@@ -5,6 +5,7 @@ the other half: only where its products are nearer there, it is rounded so, on b
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -74,6 +75,7 @@ class _Rounded(NamedTuple):
     error_share: float
 
 
+@dataclass
 class GptqRounder:
     """Rounds weights when they are first asked for with a scale, and remembers them.
 
@@ -81,7 +83,7 @@ class GptqRounder:
     rounded to depends on its scale and the inputs of the float model alone, so that all candidates
     share it, whichever nodes are float.
 
-    Args:
+    Attributes:
         model: The float model.
         index: Its graph, indexed.
         samples: Calibration samples.
@@ -89,26 +91,21 @@ class GptqRounder:
         progress: Told about each sample.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        index: GraphIndex,
-        samples: Samples,
-        folder: Path,
-        progress: Progress,
-    ) -> None:
-        self._model = model
-        self._index = index
-        self._samples = samples.spread(_MOST_SAMPLES)
-        self._folder = folder
-        self._progress = progress
+    model: onnx.ModelProto
+    index: GraphIndex
+    samples: Samples
+    folder: Path
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._few = self.samples.spread(_MOST_SAMPLES)
         self._rounded: dict[tuple[WeightUse, bytes], _Rounded] = {}
 
     def __call__(self, plan: Plan, scales: Assignment) -> Assignment:
         """The assignment with integers for the weights where GPTQ pays."""
-        if self._samples.count < 2:
+        if self._few.count < 2:
             return scales
-        found = (find_product(self._index, node) for node in plan.nodes)
+        found = (find_product(self.index, node) for node in plan.nodes)
         products = [product for product in found if product is not None]
         self._round_missing(products, scales)
         rounded = {
@@ -133,13 +130,13 @@ class GptqRounder:
 
     def _round_missing(self, products: Collection[Product], scales: Assignment) -> None:
         missing = [p for p in products if _key(p.use, scales) not in self._rounded]
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for part in parts_that_fit(self._index, missing):
-            path = self._folder / "product_inputs.onnx"
-            halves = measure_halves(self._model, part, self._samples, path, self._progress)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for part in parts_that_fit(self.index, missing):
+            path = self.folder / "product_inputs.onnx"
+            halves = measure_halves(self.model, part, self._few, path, self.progress)
             return_freed_memory()
             for product, (first, second) in zip(part, halves, strict=True):
-                values = self._index.values(product.use.name)
+                values = self.index.values(product.use.name)
                 scale = scales.weights[product.use]
                 self._rounded[_key(product.use, scales)] = _round(
                     product, values.astype(np.float32), scale, first, second

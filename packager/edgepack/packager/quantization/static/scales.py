@@ -58,16 +58,12 @@ class IntegerType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def lowest(self) -> int:
         """Least integer."""
-        if self.reduce_range:
-            return int(np.iinfo(self.numpy).min) // 2
-        return int(np.iinfo(self.numpy).min)
+        return int(np.iinfo(self.numpy).min) // (2 if self.reduce_range else 1)
 
     @cached_property
     def highest(self) -> int:
         """Greatest integer."""
-        if self.reduce_range:
-            return int(np.iinfo(self.numpy).max) // 2
-        return int(np.iinfo(self.numpy).max)
+        return int(np.iinfo(self.numpy).max) // (2 if self.reduce_range else 1)
 
     @cached_property
     def middle(self) -> int:

@@ -13,6 +13,7 @@ Graph inputs and outputs keep their names and stay float.
 """
 
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,11 @@ def absorbs_rectifier(index: GraphIndex, node: NodePlan, scales: Assignment) -> 
     return scale.lowest_real >= low - slack and scale.highest_real <= high + slack
 
 
+@dataclass
 class QdqWriter:
     """Makes the quantized model.
 
-    Args:
+    Attributes:
         model: The float model; not changed.
         index: Its graph, indexed.
         plan: What is quantized.
@@ -56,50 +58,38 @@ class QdqWriter:
         settings: The profile's quantize pass.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        index: GraphIndex,
-        plan: Plan,
-        scales: Assignment,
-        settings: Quantize,
-    ) -> None:
-        self._model = model
-        self._index = index
-        self._plan = plan
-        self._scales = scales
-        self._domain = _domain(
-            settings, opset_of(model), has_high_precision=bool(scales.high_precision)
-        )
+    model: onnx.ModelProto
+    index: GraphIndex
+    plan: Plan
+    scales: Assignment
+    settings: Quantize
+
+    def __post_init__(self) -> None:
+        has_high_precision = bool(self.scales.high_precision)
+        self._domain = _domain(self.settings, opset_of(self.model), has_high_precision)
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
         self._written: dict[tuple[object, ...], str] = {}
-        self._makers = {name: node for node in plan.nodes for name in node.outputs}
+        self._makers = {name: node for node in self.plan.nodes for name in node.outputs}
 
     def write(self) -> onnx.ModelProto:
         """A new model."""
-        graph = self._index.graph
-        plans = {node.position: node for node in self._plan.nodes}
+        graph = self.index.graph
+        plans = {node.position: node for node in self.plan.nodes}
+        clipped = {node.rectifier: node for node in self.plan.nodes if node.rectifier is not None}
         left_out = {
-            node.rectifier: node
-            for node in self._plan.nodes
-            if absorbs_rectifier(self._index, node, self._scales)
-        }
-        rectifier_of = {
-            node.rectifier: node
-            for node in self._plan.nodes
-            if node.rectifier is not None and node.rectifier not in left_out
+            position
+            for position, node in clipped.items()
+            if absorbs_rectifier(self.index, node, self.scales)
         }
         for position, original in enumerate(graph.node):
             if position in left_out:
-                self._follow_outputs(left_out[position])
+                self._follow_outputs(clipped[position])
                 continue
             node = deepcopy(original)
             plan = plans.get(position)
-            made_by: NodePlan | None = None
-            if position in rectifier_of:
-                made_by = rectifier_of[position]
-            elif plan is not None:
+            made_by = clipped.get(position)
+            if made_by is None and plan is not None:
                 self._quantize_inputs(node, plan)
                 if plan.rectifier is None:
                     made_by = plan
@@ -115,7 +105,7 @@ class QdqWriter:
 
     def _follow_outputs(self, plan: NodePlan) -> None:
         for name in plan.outputs:
-            scale = self._scales.of(plan, name)
+            scale = self.scales.of(plan, name)
             integers = self._quantize_node(f"{name}/float", name, scale)
             self._dequantize_node(integers, name, scale, name)
 
@@ -134,16 +124,16 @@ class QdqWriter:
             return name  # its producer is followed by Q and DQ
         key = ("activation", name, plan.is_high_precision)
         if key not in self._written:
-            scale = self._scales.of(plan, name)
+            scale = self.scales.of(plan, name)
             is_plain = maker is None and not plan.is_high_precision
             label = name if is_plain else f"{name}/{scale.kind.dtype}"
-            constant = self._index.constant(name)
+            constant = self.index.constant(name)
             if constant is not None:
                 integers = self._constant(f"{label}/q", quantize(_as_float(constant), scale))
             elif maker is None:
                 integers = self._quantize_node(name, label, scale)
             else:
-                made = self._scales.of(maker, name)
+                made = self.scales.of(maker, name)
                 source = self._dequantize_node(f"{name}/q", name, made, f"{label}/from")
                 integers = self._quantize_node(source, label, scale)
             self._written[key] = self._dequantize_node(integers, label, scale, f"{label}/dq")
@@ -152,9 +142,9 @@ class QdqWriter:
     def _weight(self, use: WeightUse) -> str:
         key = ("weight", use)
         if key not in self._written:
-            scale = self._scales.weights[use]
+            scale = self.scales.weights[use]
             label = use.name if use.axis is None else f"{use.name}/axis{use.axis}"
-            rounded = self._scales.round_weight(use, self._index.values(use.name))
+            rounded = self.scales.round_weight(use, self.index.values(use.name))
             integers = self._constant(f"{label}/w", rounded)
             self._written[key] = self._dequantize_node(
                 integers, f"{label}/w", scale, f"{label}/wdq"
@@ -162,12 +152,12 @@ class QdqWriter:
         return self._written[key]
 
     def _bias(self, plan: NodePlan, use: WeightUse) -> str:
-        data, weight = self._scales.of(plan, plan.activations[0][1]), self._scales.weights[use]
+        data, weight = self.scales.of(plan, plan.activations[0][1]), self.scales.weights[use]
         name = plan.bias[1] if plan.bias else ""
         factor = (data.scale * weight.scale).astype(np.float32)
         key = ("bias", name, factor.tobytes())
         if key not in self._written:
-            values = self._index.values(name)
+            values = self.index.values(name)
             integers = np.rint(_as_float(values).astype(np.float64) / factor).astype(np.int32)
             label = f"{plan.name}/bias"
             inputs = [
@@ -212,9 +202,9 @@ class QdqWriter:
         return name
 
     def _assemble(self) -> onnx.ModelProto:
-        graph = self._model.graph
-        result = with_contents(self._model, self._nodes, graph.input, graph.output)
-        result.producer_name = self._model.producer_name
+        graph = self.model.graph
+        result = with_contents(self.model, self._nodes, graph.input, graph.output)
+        result.producer_name = self.model.producer_name
         import_domain(result, self._domain)
         foreign = {
             name for n in self._nodes if n.domain not in _WITH_INFERENCE for name in n.output
@@ -226,7 +216,7 @@ class QdqWriter:
         return result
 
 
-def _domain(settings: Quantize, opset: int, *, has_high_precision: bool) -> str:
+def _domain(settings: Quantize, opset: int, has_high_precision: bool) -> str:
     wide = settings.activations in ("uint16", "int16") or has_high_precision
     if settings.qdq_domain == "auto":
         return MICROSOFT if wide and opset < _FIRST_OPSET_WITH_16_BIT else ""

@@ -30,10 +30,14 @@ from edgepack.packager.quantization.weight_only.block_nodes import (
     stored_parts,
     table_node,
 )
-from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWeight
+from edgepack.packager.quantization.weight_only.blocks import (
+    BlockGrid,
+    BlockWeight,
+    make_grid,
+    round_to_nearest,
+)
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
-from edgepack.packager.quantization.weight_only.rtn import make_grid, round_to_nearest
 from edgepack.packager.tensors.arrays import Singles
 
 _LEAST_ELEMENTS = 1024
@@ -46,10 +50,10 @@ _HIGH_PRECISION = "8-bit"
 class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
     """One float model with the weights that were rounded so far."""
 
-    def _look(self) -> None:
-        settings = self._settings
+    def __post_init__(self) -> None:
+        settings = self.settings
         self.methods = tuple(QuantizationMethod(base=name) for name in settings.methods)
-        self._index = index_graph(self._model.graph)
+        self._index = index_graph(self.model.graph)
         tables = [
             table
             for table in (find_tables(self._index) if settings.embeddings else ())
@@ -99,15 +103,13 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
                 key,
                 weight,
                 as_table=isinstance(place, Table),
-                symmetric=self._settings.symmetric,
+                symmetric=self.settings.symmetric,
             )
             stored.update((part.name, part) for part in parts)
             replaced[place.position] = (
                 [table_node(place, output, parts, weight)]
                 if isinstance(place, Table)
-                else list(
-                    product_nodes(place, output, parts, weight, self._settings.accuracy_level)
-                )
+                else list(product_nodes(place, output, parts, weight, self.settings.accuracy_level))
             )
         written = [
             new for position, node in enumerate(nodes) for new in replaced.get(position, [node])
@@ -117,7 +119,7 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
     def _assemble(
         self, nodes: Sequence[onnx.NodeProto], stored: Sequence[onnx.TensorProto]
     ) -> onnx.ModelProto:
-        result = deepcopy(self._model)
+        result = deepcopy(self.model)
         refill(result.graph.node, nodes)
         drop_unread(result.graph)
         result.graph.initializer.extend(stored)
@@ -136,7 +138,7 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
 
     def _round(self, rounding: str, places: Sequence[Product | Table]) -> None:
         missing = [place for place in places if self._key(rounding, place) not in self._rounded]
-        settings, is_high_precision = self._settings, rounding == _HIGH_PRECISION
+        settings, is_high_precision = self.settings, rounding == _HIGH_PRECISION
         for place in missing:
             if isinstance(place, Table) or rounding != "gptq":
                 weight = self._matrix(place)
@@ -153,17 +155,17 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         widths = {product.data: product.inputs for product in products}
         for part in parts_that_fit(widths):
             moments = measure_moments(
-                self._model,
+                self.model,
                 {name: widths[name] for name in part},
-                self._samples,
-                work_dir=self._folder,
-                progress=self._progress,
+                self.samples,
+                work_dir=self.work_dir,
+                progress=self.progress,
             )
             for product in products:
                 if product.data in moments:
                     weight = self._matrix(product)
                     grid = self._grid(
-                        weight, bits=self._settings.bits, refine=not self._settings.symmetric
+                        weight, bits=self.settings.bits, refine=not self.settings.symmetric
                     )
                     codes = round_by_gptq(weight[None], grid, moments[product.data][None])
                     self._rounded[self._key("gptq", product)] = BlockWeight(
@@ -176,7 +178,7 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         return np.asarray(self._index.constant(place.weight), dtype=np.float32)
 
     def _grid(self, weight: Singles, *, bits: int, refine: bool) -> BlockGrid:
-        settings = self._settings
+        settings = self.settings
         grid = make_grid(
             weight,
             bits=bits,

@@ -8,6 +8,7 @@ and a block keeps its first grid where that was better.
 """
 
 import numpy as np
+from msgspec.structs import replace
 
 from edgepack.packager.quantization.weight_only.blocks import BlockGrid, cut
 from edgepack.packager.tensors.arrays import Singles
@@ -37,9 +38,7 @@ def refine_grid(weight: Singles, grid: BlockGrid) -> BlockGrid:
             grid.zero_points[rows, :, None].astype(np.float32),
             np.float32(grid.highest),
         )
-    return BlockGrid(
-        scales=scales, zero_points=zero_points, bits=grid.bits, block_size=grid.block_size
-    )
+    return replace(grid, scales=scales, zero_points=zero_points)
 
 
 def _refine(
