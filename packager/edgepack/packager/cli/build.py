@@ -46,7 +46,6 @@ _path = click.Path(path_type=Path)
 @click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure of accuracy.")
 @click.option(
     "--search",
-    "search",
     multiple=True,
     metavar="KEY=A,B,C",
     help="Values of a profile's setting to try, e.g. quantize.activations=uint8,uint16.",
@@ -67,7 +66,7 @@ _path = click.Path(path_type=Path)
     "-o", "--output", type=_path, help="Bundle: NAME.edgepack (one file), or a folder's name."
 )
 @click.option("--name", help="Model name; by default from the output's or the model's name.")
-@click.option("--version", "version", help="Model version, e.g. 1.2.0; or in the output's name.")
+@click.option("--version", help="Model version, e.g. 1.2.0; or in the output's name.")
 @click.option("--release", type=int, help="Release counter; 1.2.0 gives 1002000 by default.")
 @click.option("--shape", "shapes", multiple=True, metavar="INPUT=1,3,320,320", help="Fix a shape.")
 @click.option(
@@ -99,7 +98,6 @@ _path = click.Path(path_type=Path)
 @click.option("--hooks", type=_path, help="Folder of firmware hooks to ship with the model.")
 @click.option(
     "--encrypt-to",
-    "encrypt_to",
     type=_path,
     multiple=True,
     metavar="CERT",
@@ -107,7 +105,6 @@ _path = click.Path(path_type=Path)
 )
 @click.option(
     "--delta-from",
-    "delta_from",
     type=_path,
     multiple=True,
     metavar="BUNDLE",

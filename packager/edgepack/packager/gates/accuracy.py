@@ -240,8 +240,8 @@ class Reference:
         return self._measure(
             part.words,
             OutputKind.VALUES,
-            [part.of(outputs[part.output]) for outputs in self.expected],
-            [part.of(outputs[part.output]) for outputs in got],
+            [part.of(outputs) for outputs in self.expected],
+            [part.of(outputs) for outputs in got],
             part.read_in(self.expected),
         )
 

@@ -89,13 +89,11 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a variant must not be published.
 
     Attributes:
-        gate: `accuracy`, `placement` or `size`.
         problem: One sentence with the numbers.
         found_in: Which nodes or candidates.
         remedy: What to do.
     """
 
-    gate: str
     problem: str
     found_in: str | None
     remedy: str
@@ -128,7 +126,6 @@ def check_accuracy(
     lowering = profile.lowering if is_lowered else None
     other = _more_bits(lowering) if advice is None else advice.instead
     return Refusal(
-        gate="accuracy",
         problem=f"profile '{profile.name}' keeps {_kept(verdict)}, and the "
         f"budget is {format_metric(verdict.budget)} (float model "
         f"{format_metric(verdict.float_value)}, {counted(sample_count, 'held-out sample')})",
@@ -231,7 +228,6 @@ def check_trial(
             if there <= 2.0 * here + TRIAL_ROOM_OF_FEW:
                 continue
         return Refusal(
-            gate="accuracy",
             problem=f"{provider} computes output '{got.name}' with an error of {there:.1%} of its "
             f"size, the CPU's stand-in with at most {here:.1%}",
             found_in=f"{profile.name}, run on {provider} here",
@@ -278,7 +274,6 @@ def check_placement(
     }
     told = list(reversed(reasons.values()))[:_REASONS_SHOWN]
     return Refusal(
-        gate="placement",
         problem=f"{placement.provider} took {placement.taken} of {placement.total} nodes "
         f"({share:.0%}), and profile '{profile.name}' asks for {profile.gates.placement_min:.0%}",
         found_in="\n    ".join((f"left to the CPU: {words}", *told)),
@@ -293,7 +288,6 @@ def check_size(profile: Profile, size_bytes: int, float_size_bytes: int) -> Refu
     if not limit or size_bytes <= limit * float_size_bytes:
         return None
     return Refusal(
-        gate="size",
         problem=f"the variant takes {size_bytes:,} bytes, {size_bytes / float_size_bytes:.0%} of "
         f"the float model's, and profile '{profile.name}' allows {limit:.0%}",
         found_in="gates.size_ratio_max",
@@ -324,8 +318,3 @@ def is_not_worth_it(
     if size_share > LITTLE_SAVED:
         return not is_slower(float_latency_ms, latency_ms)
     return prefer == "balanced" and is_slower(latency_ms, float_latency_ms)
-
-
-def join_problems(refusals: Sequence[Refusal]) -> str:
-    """All problems in one sentence."""
-    return "; ".join(refusal.problem for refusal in refusals)

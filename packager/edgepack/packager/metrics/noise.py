@@ -1,7 +1,6 @@
 """How far a candidate's outputs are off, as one number to order nodes by, and where that shows."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from operator import itemgetter
 
 import msgspec
@@ -11,7 +10,7 @@ from edgepack.packager.metrics.between_samples import variances_between
 from edgepack.packager.metrics.distance import measure_distance, relative_error
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.output_kinds import kinds_of_outputs
-from edgepack.packager.metrics.parts import Part, find_parts
+from edgepack.packager.metrics.parts import find_parts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.arrays import Bools, Tensor
@@ -97,8 +96,8 @@ def _views(expected: Sequence[Outputs], meanings: Mapping[str, Meaning]) -> list
     divided = {part.output for part in parts}
     views = [
         _View(
-            of=partial(_part_of, part),
-            values=tuple(_part_of(part, outputs) for outputs in expected),
+            of=part.of,
+            values=tuple(map(part.of, expected)),
             read=part.read_in(expected),
         )
         for part in parts
@@ -114,7 +113,3 @@ def _views(expected: Sequence[Outputs], meanings: Mapping[str, Meaning]) -> list
 def _kinds(expected: Sequence[Outputs], meanings: Mapping[str, Meaning]) -> dict[str, OutputKind]:
     kinds = kinds_of_outputs(expected, AccuracyGate(), meanings)
     return {name: kind for name, kind in kinds.items() if kind is not OutputKind.SELECTED}
-
-
-def _part_of(part: Part, outputs: Outputs) -> Tensor:
-    return part.of(outputs[part.output])

@@ -80,8 +80,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         noun = "channel" if len(self.channels) == 1 else "channels"
         return f"{self.output}, {noun} {_describe_runs(self.channels)}"
 
-    def of(self, value: Tensor) -> Tensor:
-        """The part's values of one output; all of it where its shape is not the expected one."""
+    def of(self, outputs: Outputs) -> Tensor:
+        """The part's values; the whole output's where its shape is not the expected one."""
+        value = outputs[self.output]
         if value.ndim <= self.axis or value.shape[self.axis] <= self.channels[-1]:
             return value
         return np.take(value, self.channels, axis=self.axis)
@@ -96,18 +97,18 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
             Of each sample bool, in the shape of the part; None where all are read, as they are
             too where no place of any sample has a score.
         """
-        values = [outputs[self.output] for outputs in expected]
         if self.scored_by:
             best = [outputs[self.scored_by].max(self.classes) for outputs in expected]
         elif self.scores:
+            values = (outputs[self.output] for outputs in expected)
             best = [np.take(value, self.scores, axis=self.axis).max(self.axis) for value in values]
         else:
             return None
         if not any((value >= _READ_FROM).any() for value in best):
             return None
         return tuple(
-            np.broadcast_to(np.expand_dims(score >= _READ_FROM, self.axis), self.of(value).shape)
-            for score, value in zip(best, values, strict=True)
+            np.broadcast_to(np.expand_dims(score >= _READ_FROM, self.axis), self.of(outputs).shape)
+            for score, outputs in zip(best, expected, strict=True)
         )
 
 

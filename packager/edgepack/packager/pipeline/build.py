@@ -30,10 +30,9 @@ from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.pipeline.build_record import compose_record
-from edgepack.packager.pipeline.build_samples import open_build_samples
+from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
 from edgepack.packager.pipeline.check_request import check_request
 from edgepack.packager.pipeline.open_model import open_model
-from edgepack.packager.pipeline.opened_build import OpenedBuild
 from edgepack.packager.pipeline.report_composition import add_times, compose_report
 from edgepack.packager.pipeline.report_files import write_report
 from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request

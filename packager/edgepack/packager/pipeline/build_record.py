@@ -8,7 +8,7 @@ from typing import Any
 
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut
 from edgepack.packager.gates.user_metric import Metric
-from edgepack.packager.pipeline.opened_build import OpenedBuild
+from edgepack.packager.pipeline.build_samples import OpenedBuild
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.provenance.record import BuildRecord, Material, SampleSet
 from edgepack.packager.reports.report import Report

@@ -77,6 +77,20 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
         return replace(held_out, count=len(inputs), read=lambda index: dict(inputs[index]))
 
 
+class OpenedBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A request with its model and samples.
+
+    Attributes:
+        request: What was asked for.
+        source: The model.
+        samples: What variants are made from and judged by.
+    """
+
+    request: BuildRequest
+    source: SourceModel
+    samples: BuildSamples
+
+
 def open_build_samples(
     request: BuildRequest,
     source: SourceModel,

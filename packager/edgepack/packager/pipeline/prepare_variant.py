@@ -45,13 +45,11 @@ from edgepack.packager.pipeline.variant_validation import (
 )
 from edgepack.packager.profiles.reading import describe_passes
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.progress import BuildStep
 from edgepack.packager.reports.report import MeasuredVariant, Timing
-from edgepack.packager.runtime.evaluator import Venue
 from edgepack.packager.runtime.venue_notes import describe_venue
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 from edgepack.packager.search.description import describe_search
-from edgepack.packager.tensors.sequence import Samples
 
 _MOST_SENSITIVE = 20
 
@@ -79,12 +77,10 @@ def prepare_variant(
     candidate = _describe(inputs, validated, advice)
     refusals = _find_refusals(inputs, validated, advice)  # 4.
     if refusals and not plan.allow_degraded:
-        raise _refused(refusals, candidate)
+        raise VariantRefusedError(refusals, candidate)
     profile = validated.searched.profile
     model = work_dir / "variant" / MODEL_FILE
-    compiled = _compile(
-        model, work_dir, profile, inputs.split.held_out, plan.venue, resources.progress
-    )  # 5.
+    compiled = _compile(model, profile, inputs, plan, resources)  # 5.
     if compiled and resources.process:
         resources.process.close()  # it never opened the compiled file: a fresh one shall
     plain = PlainCheck()
@@ -250,33 +246,18 @@ def _tell_search(selection: Selection) -> tuple[tuple[Attempt, ...], tuple[Sensi
     )
 
 
-def _refused(refusals: Sequence[gates.Refusal], variant: MeasuredVariant) -> VariantRefusedError:
-    first = refusals[0]
-    return VariantRefusedError(
-        gates.join_problems(refusals),
-        found_in=first.found_in,
-        remedy=first.remedy,
-        variant=variant,
-    )
-
-
 def _compile(
-    model: Path,
-    work_dir: Path,
-    profile: Profile,
-    samples: Samples,
-    venue: Venue,
-    progress: Progress,
+    model: Path, profile: Profile, inputs: EvaluationInputs, plan: VariantPlan, resources: Resources
 ) -> CompiledContext | None:
     settings = profile.compile
     if not settings.enabled:
         return None
-    progress(BuildStep(what=f"compiling for {settings.soc_model or settings.htp_arch}"))
+    resources.progress(BuildStep(what=f"compiling for {settings.soc_model or settings.htp_arch}"))
     return compile_context(
         model,
-        work_dir / "compiled",
-        samples.read(0),
+        model.parent.with_name("compiled"),
+        inputs.split.held_out.read(0),
         settings,
         profile.provider,
-        toolchain=venue.toolchain,
+        toolchain=plan.venue.toolchain,
     )

@@ -1,6 +1,9 @@
 """A variant that its gates refused, as an error and in the report."""
 
+from collections.abc import Sequence
+
 from edgepack.errors import BuildError, EdgepackError
+from edgepack.packager.gates.checks import Refusal
 from edgepack.packager.reports.report import MeasuredVariant, RefusedProfile
 
 
@@ -8,14 +11,13 @@ class VariantRefusedError(BuildError):
     """A gate refused a variant.
 
     Args:
-        problem, found_in, remedy: See `EdgepackError`.
+        refusals: Why; where to look and what to try is what the first says.
         variant: What is known of it.
     """
 
-    def __init__(
-        self, problem: str, *, found_in: str | None, remedy: str | None, variant: MeasuredVariant
-    ) -> None:
-        super().__init__(problem, found_in=found_in, remedy=remedy)
+    def __init__(self, refusals: Sequence[Refusal], variant: MeasuredVariant) -> None:
+        problems = "; ".join(refusal.problem for refusal in refusals)
+        super().__init__(problems, found_in=refusals[0].found_in, remedy=refusals[0].remedy)
         self.variant = variant
 
 

@@ -6,9 +6,8 @@ from edgepack.bundle.manifest import Variant
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.bundling.rehearse import Rehearsal
-from edgepack.packager.pipeline.build_samples import BuildSamples
+from edgepack.packager.pipeline.build_samples import BuildSamples, OpenedBuild
 from edgepack.packager.pipeline.fleet_feedback import Learnt
-from edgepack.packager.pipeline.opened_build import OpenedBuild
 from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from edgepack.durable import write_file
 from edgepack.errors import BuildError, EdgepackError
-from edgepack.packager.pipeline.opened_build import OpenedBuild
+from edgepack.packager.pipeline.build_samples import OpenedBuild
 from edgepack.packager.pipeline.report_composition import compose_refusal
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.reports.own_names import name_in_report, own_names

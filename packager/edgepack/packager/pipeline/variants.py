@@ -5,9 +5,9 @@ from pathlib import Path
 from edgepack.errors import BuildError, DeviceError, EdgepackError, ProfileError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.pipeline.both_forms import is_there_already
+from edgepack.packager.pipeline.build_samples import OpenedBuild
 from edgepack.packager.pipeline.check_request import CheckedRequest
 from edgepack.packager.pipeline.open_model import check_shapes
-from edgepack.packager.pipeline.opened_build import OpenedBuild
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.pipeline.prequantized import with_exact_sums
 from edgepack.packager.pipeline.refusal import report_refusal

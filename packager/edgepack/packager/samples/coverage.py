@@ -130,25 +130,14 @@ def _describe_tokens(
 def _describe_declared(name: str, known: _Seen, declaration: InputDeclaration | None) -> list[str]:
     if not isinstance(declaration, ImageInput) or known.low > known.high:
         return []
-    ends = [
-        (pixel * declaration.scale - mean) / std
-        for mean, std in zip(*_by_channel(declaration), strict=True)
-        for pixel in (0, 255)
-    ]
-    room = _DECLARED_ROOM * (max(ends) - min(ends))
-    if min(ends) - room <= known.low and known.high <= max(ends) + room:
+    pixels = declaration.scale * np.array([[0.0], [255.0]])
+    ends = (pixels - np.array(declaration.mean)) / np.array(declaration.std)
+    low, high = ends.min(), ends.max()
+    room = _DECLARED_ROOM * (high - low)
+    if low - room <= known.low and known.high <= high + room:
         return []
     return [
         f"Input '{name}' holds {known.low:.4g} … {known.high:.4g}, and the declared scale, mean "
-        f"and std allow {min(ends):.4g} … {max(ends):.4g}: the samples or the declaration are "
+        f"and std allow {low:.4g} … {high:.4g}: the samples or the declaration are "
         "not what the model was trained with."
     ]
-
-
-def _by_channel(declaration: ImageInput) -> tuple[Sequence[float], Sequence[float]]:
-    count = max(len(declaration.mean), len(declaration.std))
-    mean, std = (
-        values * count if len(values) == 1 else values
-        for values in (declaration.mean, declaration.std)
-    )
-    return mean, std

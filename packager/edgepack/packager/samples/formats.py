@@ -126,23 +126,15 @@ def _open(path: Path, wanted: WantedInputs) -> RawSamples:
     if images:
         return _images(images, wanted)
     if arrays[".npy"]:
-        return _npy_folder(arrays[".npy"], inputs)
-    return _npz_folder(arrays[".npz"])
+        name = _only_input(inputs, arrays[".npy"][0])
+        return _one_a_file(arrays[".npy"], lambda file: {name: read_npy(file)})
+    return _one_a_file(arrays[".npz"], read_npz)
 
 
-def _npz_folder(files: list[Path]) -> RawSamples:
+def _one_a_file(files: list[Path], read: Callable[[Path], dict[str, Tensor]]) -> RawSamples:
     return RawSamples(
         count=len(files),
-        read=lambda index: read_npz(files[index]),
-        label=lambda index: str(files[index]),
-    )
-
-
-def _npy_folder(files: list[Path], inputs: tuple[TensorSpec, ...]) -> RawSamples:
-    name = _only_input(inputs, files[0])
-    return RawSamples(
-        count=len(files),
-        read=lambda index: {name: read_npy(files[index])},
+        read=lambda index: read(files[index]),
         label=lambda index: str(files[index]),
     )
 

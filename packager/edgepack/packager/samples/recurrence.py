@@ -180,26 +180,24 @@ def _declared_output(
 
 def _fits(spec: TensorSpec, output: TensorSpec) -> bool:
     """One type, and no fixed size that differs."""
-    return (
-        spec.dtype == output.dtype
-        and len(spec.shape) == len(output.shape)
-        and all(
-            mine == other or isinstance(mine, str) or isinstance(other, str)
-            for mine, other in zip(spec.shape, output.shape, strict=True)
-        )
-    )
+    return _differing_sizes(spec, output) == []
 
 
 def may_grow(spec: TensorSpec, output: TensorSpec) -> bool:
     """One type and rank, and at most one fixed size that is larger in the output."""
+    differ = _differing_sizes(spec, output)
+    return differ is not None and len(differ) < 2 and all(mine < other for mine, other in differ)
+
+
+def _differing_sizes(spec: TensorSpec, output: TensorSpec) -> list[tuple[int, int]] | None:
+    """Both sizes where both are fixed and differ; None of two types or ranks."""
     if spec.dtype != output.dtype or len(spec.shape) != len(output.shape):
-        return False
-    differ = [
+        return None
+    return [
         (mine, other)
         for mine, other in zip(spec.shape, output.shape, strict=True)
         if isinstance(mine, int) and isinstance(other, int) and mine != other
     ]
-    return len(differ) < 2 and all(mine < other for mine, other in differ)
 
 
 def _is_pair(before: str, after: str) -> bool:

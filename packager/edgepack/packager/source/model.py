@@ -45,7 +45,6 @@ from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
 
-_READ_BYTES = 1 << 20
 _KINDS = {
     "sequence_type": "a sequence",
     "map_type": "a map",
@@ -234,6 +233,5 @@ def _digest(files: tuple[Path, ...]) -> str:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
-            while block := stream.read(_READ_BYTES):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()

@@ -43,7 +43,6 @@ class DetectionAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="detecti
         bias: How many more or fewer (negative) the variant finds there, as a share.
         bias_low, bias_high: Its bounds for samples like these, 95 %.
         named: The threshold at which boxes are counted.
-        score_shift: Mean difference of the scores of pairs.
     """
 
     value: float
@@ -53,7 +52,6 @@ class DetectionAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="detecti
     bias_low: float
     bias_high: float
     named: float
-    score_shift: float
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,9 +123,6 @@ def measure_agreement(counts: Sequence[Counts], layout: Layout) -> DetectionAgre
         bias_low=bias - room,
         bias_high=bias + room,
         named=layout.named,
-        score_shift=float(np.concatenate([entry.shifts for entry in counts]).mean())
-        if any(len(entry.shifts) for entry in counts)
-        else 0.0,
     )
 
 

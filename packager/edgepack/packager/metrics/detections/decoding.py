@@ -70,8 +70,6 @@ def find_boxes(head: DetectionHead, outputs: Outputs) -> Boxes:
             if not head.facts.is_suppressed:
                 boxes = suppress(boxes)
             found.append(replace(boxes, classes=boxes.classes + (number << 32)))
-    if len(found) == 1:
-        return found[0]
     return Boxes(
         corners=np.concatenate([NONE.corners, *(boxes.corners for boxes in found)]),
         scores=np.concatenate([NONE.scores, *(boxes.scores for boxes in found)]),
