@@ -20,13 +20,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-import msgspec
 import numpy as np
 
-from edgepack.packager.gates.task_kept import TASK_LOSS, task_kept
+from edgepack.packager.gates.task_kept import task_kept
 from edgepack.packager.gates.tasks import OutputReference, open_reference, task_of
 from edgepack.packager.gates.tokens import TokenReference
-from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.gates.verdict import Judged, Verdict
 from edgepack.packager.metrics.agreement import Agreement
 from edgepack.packager.metrics.between_samples import variances_between
 from edgepack.packager.metrics.distance import OutputDistance, measure_distance
@@ -140,11 +139,12 @@ class Reference:
             ),
         ]
         worst = min(entries, key=lambda entry: (entry.spare, entry.metric))
+        decided_by = {name: getattr(worst, name) for name in Judged.__struct_fields__}
+        decided_by["forgiven"] = any(entry.forgiven for entry in entries)
+        decided_by["output"] = worst.output if len(self.kinds) > 1 else ""
         return Verdict(
-            metric=worst.metric,
-            value=worst.value,
+            **decided_by,
             float_value=worst.best,
-            budget=worst.budget,
             passed=all(entry.passes for entry in entries),
             spare=worst.spare,
             spare_at_most=min(
@@ -153,14 +153,8 @@ class Reference:
             ),
             noise=float(np.mean([min(distance.nrmse, 1e6) for distance in apart])),
             distances=distances,
-            low=worst.low,
-            asked=worst.asked,
             task_kept=min(entry.task_kept for entry in entries),
-            forgiven=any(entry.forgiven for entry in entries),
             costs=max((entry.cost or 0.0 for entry in entries if entry.forgiven), default=0.0),
-            expected_loss=worst.expected_loss,
-            may_lose=worst.may_lose,
-            output=worst.output if len(self.kinds) > 1 else "",
             remarks=self._remarks,
             agreement=agreement,
         )
@@ -246,27 +240,15 @@ class Reference:
         )
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+class _Entry(Judged, frozen=True, kw_only=True):
     """One thing that must hold: a value of at least the budget; `best` is the float model's.
 
-    It is `forgiven` where it holds only because one of few samples may always differ; `asked` is
-    the budget without that. `cost` is known of decisions (`OutputDistance.cost`), `task_kept` is
-    `Verdict.task_kept`, `expected_loss` and `may_lose` are the verdict's. `output` is empty where
-    `metric` names it.
+    `cost` is known of decisions (`OutputDistance.cost`), `task_kept` is `Verdict.task_kept`.
     """
 
-    metric: str
-    value: float
-    budget: float
-    asked: float
     task_kept: float
     best: float = 1.0
-    low: float | None = None
-    forgiven: bool = False
     cost: float | None = None
-    expected_loss: float | None = None
-    may_lose: float = TASK_LOSS
-    output: str = ""
 
     @property
     def passes(self) -> bool:

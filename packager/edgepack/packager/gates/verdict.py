@@ -10,14 +10,41 @@ from edgepack.packager.metrics.tokens.agreement import AtPositions
 from edgepack.packager.number_format import format_metric, format_percent
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the accuracy gate says.
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that is held against a budget.
 
     Attributes:
-        metric: The metric that decided: of the output with the least to spare.
+        metric: The metric.
         value: Its value.
-        float_value: The float model's value.
         budget: Least value that passes.
+        low: Lower bound of `value` for samples like these, one-sided, 95 %; None where the samples
+            do not tell (a user's metric, a cosine).
+        asked: The budget where nothing is forgiven, which samples may prove; None where there is
+            nothing to prove: a user's metric, labels, what nobody lowered.
+        forgiven: Whether it passes only because, of few samples, one may always differ: that says
+            little of how many would.
+        expected_loss: What decisions are expected to cost that come out otherwise on samples like
+            these, as a share of right answers; None where nothing tells.
+        may_lose: What may be: 1 %, or what a lower budget stands for.
+        output: Of which output; empty where there is one, or `metric` says it.
+    """
+
+    metric: str
+    value: float
+    budget: float
+    low: float | None = None
+    asked: float | None = None
+    forgiven: bool = False
+    expected_loss: float | None = None
+    may_lose: float = TASK_LOSS
+    output: str = ""
+
+
+class Verdict(Judged, frozen=True, kw_only=True):
+    """What the accuracy gate says; what it is judged by is what has the least to spare.
+
+    Attributes:
+        float_value: The float model's value.
         passed: Whether every output is within its budget.
         spare: How much of what the budget allows is left: 1 at no loss, 0 at the budget, and where
             all that may be lost is expected to be.
@@ -26,44 +53,25 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         noise: Mean nrmse of the outputs and their parts, to order candidates that the metric finds
             equal.
         distances: By output; empty for a user's metric.
-        low: Lower bound of `value` for samples like these, one-sided, 95 %; None where the samples
-            do not tell (a user's metric, a cosine).
-        asked: The budget where nothing is forgiven, which samples may prove; None where there is
-            nothing to prove: a user's metric, labels, what nobody lowered.
         task_kept: What is expected to be kept of what the float model is used for; None where
             nothing says it.
-        forgiven: Whether it passes only because, of few samples, one may always differ: that says
-            little of how many would.
         costs: What the decisions that are forgiven are expected to cost, as a share of right
             answers; 0 where the float model does not tell.
-        expected_loss: What decisions are expected to cost that come out otherwise on samples like
-            these, as a share of right answers; None where nothing tells.
-        may_lose: What may be: 1 %, or what a lower budget stands for.
         given_up_after: After how many samples it was certain to fail by far, whose numbers these
             are; None where all ran.
-        output: Which output decided; empty where there is one, or `metric` says it.
         remarks: What a person should know of how it was judged.
         agreement: Where it is known what the model is for, how that agrees with the float model.
     """
 
-    metric: str
-    value: float
     float_value: float
-    budget: float
     passed: bool
     spare: float
     noise: float
     distances: tuple[OutputDistance, ...] = ()
     spare_at_most: float | None = None
-    low: float | None = None
-    asked: float | None = None
     task_kept: float | None = None
-    forgiven: bool = False
     costs: float = 0.0
-    expected_loss: float | None = None
-    may_lose: float = TASK_LOSS
     given_up_after: int | None = None
-    output: str = ""
     remarks: tuple[str, ...] = ()
     agreement: Agreement | None = None
 

@@ -121,9 +121,8 @@ def measure_distance(
     known = KINDS[kind]
     variances = variances or variances_between(expected, read)
     if known.least_variance:
-        variances = _at_least(
-            variances, [known.least_variance * value.size / value.shape[-1] for value in expected]
-        )
+        least = [known.least_variance * value.size / value.shape[-1] for value in expected]
+        variances = max(variances, least, key=sum)
     neighbourhood = None
     if known.are_numbers:
         neighbourhood = neighbourhood_kept(expected, got, known.narrowest)
@@ -179,11 +178,6 @@ def relative_error(
         sizes += _dots(a, a)
         errors += _dots(apart, apart)
     return _ratios(0.0, sum(sizes), 0.0, sum(errors))[1]
-
-
-def _at_least(variances: list[float], least: list[float]) -> list[float]:
-    """The same, or another list where its sum is larger."""
-    return variances if sum(variances) >= sum(least) else least
 
 
 def _comparable(

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import onnx
 from msgspec.structs import replace
 
@@ -33,6 +32,7 @@ from edgepack.packager.profiles.chips import ARCH_OPTION_TAKES, Chip, find_chip
 from edgepack.packager.profiles.schema import Compile, Provider
 from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
+from edgepack.packager.tensors.exchange import write_tensors
 
 MODULE = "edgepack.packager.passes.compile_child"
 CHILD = (sys.executable, "-m", MODULE)
@@ -230,13 +230,12 @@ def _compare(
     """Runs context and model on one sample, in a child; whether it ran here, and what was seen."""
     folder = Path(request.context).parent
     inputs = folder.with_name(f"{folder.name}.inputs.npz")
-    np.savez(inputs, *feeds.values())
+    write_tensors(inputs, [dict(feeds)])
     try:
         request = replace(
             request,
             step="compare",
             inputs=str(inputs),
-            input_names=tuple(feeds),
             settings=replace(request.settings, provider_options=options),
         )
         answer = _ask(request, str(folder), command)

@@ -15,6 +15,7 @@ from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import EdgepackError
+from edgepack.packager.tensors.exchange import read_tensors
 
 QNN = "QNNExecutionProvider"
 
@@ -26,9 +27,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
         step: `compile` the model to `context`, or `compare` the two.
         model, context: Paths of the model and of the context's model file.
         settings: What the model is opened with.
-        inputs: For `compare`: path of an `.npz` with one sample, tensors in the order of
-            `input_names`.
-        input_names: See `inputs`.
+        inputs: For `compare`: path of an `.npz` with one sample (`tensors.exchange`).
         timeout_s: The parent's limit.
     """
 
@@ -37,7 +36,6 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     context: str
     settings: ProviderSettings
     inputs: str = ""
-    input_names: tuple[str, ...] = ()
     timeout_s: float
 
 
@@ -76,8 +74,7 @@ def _compile_here(request: CompileRequest) -> CompileAnswer:
 
 def _compare_here(request: CompileRequest) -> CompileAnswer:
     """In the child: runs context and model on the same sample."""
-    with np.load(request.inputs, allow_pickle=False) as archive:
-        feeds = {name: archive[f"arr_{i}"] for i, name in enumerate(request.input_names)}
+    feeds = read_tensors(Path(request.inputs), 1)[0]
     got = _open(request, request.context, {}).run(feeds)
     want = _open(request, request.model, {}).run(feeds)
     return CompileAnswer(nrmse=max(_nrmse(want[name], got[name]) for name in want))

@@ -80,8 +80,7 @@ def fuse_fast_gelu(model: onnx.ModelProto) -> str:
     """
 
     def argument(x: Floats) -> Floats:
-        values: Floats = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
-        return values
+        return np.asarray(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))
 
     found = _find(model.graph, "Tanh", argument, "FastGelu", MICROSOFT)
     index = index_graph(model.graph)

@@ -4,20 +4,16 @@ What is looked at inside a model is looked at before the provider runs it: a sim
 and stays until the rehearsal.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from edgepack.packager.gates.proof import is_doubtful
-from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import load_model, save_model
-from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.inspection import Inspection, inspect
 from edgepack.packager.number_format import format_metric
-from edgepack.packager.pipeline.holdout_verdict import judge_on_holdout
+from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict, judge_on_holdout
 from edgepack.packager.pipeline.provider_validation import (
     ProviderRefusedError,
     ProviderRun,
@@ -36,15 +32,12 @@ _MOST_TIMES_REFUSED = 3
 """How often nodes are left float for a provider that refuses the whole graph."""
 
 
-class ValidatedCombination(msgspec.Struct, frozen=True, kw_only=True):
+class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
     """A model with its verdict, within the budget or not.
 
     Attributes:
         searched: What was searched.
         size_bytes: Size of the model that was written.
-        verdict: The verdict of the held-out samples.
-        count: How many held-out samples gave it.
-        distances: By output, on the held-out samples.
         provider_run: What came of its run on the provider; None where that cannot run here, or
             did not yet.
         inspection: What a look inside showed; None where nothing was lowered.
@@ -53,9 +46,6 @@ class ValidatedCombination(msgspec.Struct, frozen=True, kw_only=True):
 
     searched: SearchedCombination
     size_bytes: int
-    verdict: Verdict
-    count: int
-    distances: Sequence[OutputDistance]
     provider_run: ProviderRun | None = None
     inspection: Inspection | None = None
     notes: tuple[str, ...] = ()
@@ -164,12 +154,7 @@ class VariantValidator:
         outcome += format_metric(verdict.budget)
         self.progress(BuildStep(what="held-out samples", outcome=outcome))
         return ValidatedCombination(
-            searched=searched,
-            size_bytes=size_bytes,
-            verdict=verdict,
-            count=held_out.count,
-            distances=held_out.distances,
-            notes=notes,
+            **asdict(held_out), searched=searched, size_bytes=size_bytes, notes=notes
         )
 
     def _run(self, validated: ValidatedCombination) -> ValidatedCombination:

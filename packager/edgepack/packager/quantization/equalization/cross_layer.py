@@ -103,13 +103,11 @@ class _Layer:
 
     def output_maxima(self) -> Floats:
         """Greatest magnitude of the weights that make each output channel."""
-        reach: Floats = np.abs(self._weights).reshape(len(self._weights), -1).max(axis=1)
-        return reach
+        return np.asarray(np.abs(self._weights).reshape(len(self._weights), -1).max(axis=1))
 
     def input_maxima(self) -> Floats:
         """Greatest magnitude of the weights that read each input channel."""
-        reach: Floats = np.abs(self._by_input()).max(axis=(1, 3)).reshape(-1)
-        return reach
+        return np.asarray(np.abs(self._by_input()).max(axis=(1, 3)).reshape(-1))
 
     def divide_outputs(self, factors: Floats) -> None:
         """Divides each output channel."""

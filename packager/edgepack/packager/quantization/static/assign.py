@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.quantization.static.calibration_methods import ScaleCache
 from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse, tied_tensors
-from edgepack.packager.quantization.static.scale_cache import ScaleCache
 from edgepack.packager.quantization.static.scales import (
     IntegerType,
     Scale,
@@ -95,26 +95,20 @@ def weight_type(settings: Quantize, *, is_per_channel: bool) -> IntegerType:
 
 
 def assign_scales(
-    index: GraphIndex,
-    plan: Plan,
-    settings: Quantize,
-    observed: Mapping[str, Observation],
-    method: str,
-    cache: ScaleCache,
+    plan: Plan, observed: Mapping[str, Observation], method: str, cache: ScaleCache
 ) -> Assignment:
     """Chooses the scale of every activation and weight of a plan.
 
     Args:
-        index: The float graph.
         plan: What is quantized.
-        settings: The profile's quantize pass.
         observed: What calibration saw, for every activation that is no constant.
         method: The calibration method.
-        cache: Remembers the scales of this graph's tensors.
+        cache: Chooses and remembers the scales of the plan's graph.
 
     Returns:
         The scales.
     """
+    index, settings = cache.index, cache.settings
 
     def assign(is_high_precision: bool) -> dict[str, Scale]:
         kind = activation_type(settings, is_high_precision=is_high_precision)
@@ -133,7 +127,7 @@ def assign_scales(
         return scales
 
     unweighted = Assignment(activations=assign(False), high_precision=assign(True), weights={})
-    return replace(unweighted, weights=_assign_weights(index, plan, settings, unweighted, cache))
+    return replace(unweighted, weights=_assign_weights(plan, unweighted, cache))
 
 
 def _fixed_scales(
@@ -169,17 +163,15 @@ def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
     )
 
 
-def _assign_weights(
-    index: GraphIndex, plan: Plan, settings: Quantize, scales: Assignment, cache: ScaleCache
-) -> dict[WeightUse, Scale]:
+def _assign_weights(plan: Plan, scales: Assignment, cache: ScaleCache) -> dict[WeightUse, Scale]:
     weights: dict[WeightUse, Scale] = {}
-    fused = _fused_scales(index, plan, scales) if settings.fixed_scales else {}
+    fused = _fused_scales(cache.index, plan, scales) if cache.settings.fixed_scales else {}
     for node in plan.nodes:
         if node.weight is None:
             continue
         use = node.weight[1]
         if use not in weights:
-            kind = weight_type(settings, is_per_channel=use.axis is not None)
+            kind = weight_type(cache.settings, is_per_channel=use.axis is not None)
             weights[use] = cache.of_weight(use, kind)
         if node.bias is not None:
             data = scales.of(node, node.activations[0][1])

@@ -13,10 +13,10 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.static.assign import Assignment, assign_scales
+from edgepack.packager.quantization.static.calibration_methods import ScaleCache
 from edgepack.packager.quantization.static.gptq_rounding import Rounder, to_nearest
 from edgepack.packager.quantization.static.high_precision_activations import find_followers
 from edgepack.packager.quantization.static.plan import Plan, make_plan
-from edgepack.packager.quantization.static.scale_cache import ScaleCache
 from edgepack.packager.quantization.static.switchable_model import SwitchableModel
 from edgepack.packager.quantization.static.uneven_concat import find_uneven_concats
 from edgepack.packager.quantization.static.writer import QdqWriter, absorbs_rectifier
@@ -83,7 +83,7 @@ class CalibratedModel:
         float_nodes |= uneven | self._beside(self._infinite(observed))
         plan = make_plan(index, settings, float_nodes, high_precision_nodes=high_precision)
         cache = self._scales if index is self.index else ScaleCache(index, settings)
-        scales = assign_scales(index, plan, settings, observed, ranges, cache)
+        scales = assign_scales(plan, observed, ranges, cache)
         if settings.ops == "compute" or settings.activation_symmetric:
             return plan, scales
         apart = [
@@ -96,7 +96,7 @@ class CalibratedModel:
         plan = make_plan(
             index, settings, float_nodes, high_precision_nodes=high_precision, apart=apart
         )
-        return plan, assign_scales(index, plan, settings, observed, ranges, cache)
+        return plan, assign_scales(plan, observed, ranges, cache)
 
     def quantize(
         self,

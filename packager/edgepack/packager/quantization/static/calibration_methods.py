@@ -8,20 +8,24 @@ says what each name means.
 import numpy as np
 import numpy.typing as npt
 
+from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.profiles.calibration_methods import (
     POWER_OF_TWO_METHODS,
     percentile_of,
 )
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.quantization.static.plan import WeightUse
 from edgepack.packager.quantization.static.scales import (
     FloatArray,
     IntegerType,
     Scale,
     fixed_scale,
     scale_of_range,
+    scale_of_weights,
     scales_of_ranges,
 )
 from edgepack.packager.tensors.arrays import Floats
-from edgepack.packager.tensors.observations import Histogram, Observation
+from edgepack.packager.tensors.observations import NOTHING_SEEN, Histogram, Observation
 
 _SHRINKS = np.linspace(1.0, 0.1, 46)
 _EXPONENTS_TRIED = 6
@@ -104,8 +108,7 @@ def _squared_errors(
     factors, zero_points = factors[:, np.newaxis], zero_points[:, np.newaxis]
     integers = np.clip(np.rint(centers / factors) + zero_points, kind.lowest, kind.highest)
     restored = (integers - zero_points) * factors
-    errors: FloatArray = np.sum(counts * (restored - centers) ** 2, axis=1)
-    return errors
+    return np.asarray(np.sum(counts * (restored - centers) ** 2, axis=1))
 
 
 def _entropy_bound(observed: Observation) -> float:
@@ -142,3 +145,62 @@ def _divergence(p: Floats, q: Floats) -> float:
     p, q = p / p.sum(), q / q.sum()
     there = p > 0
     return float(np.sum(p[there] * np.log(p[there] / np.maximum(q[there], 1e-9))))
+
+
+class ScaleCache:
+    """Chooses scales, and remembers them.
+
+    A search makes dozens of plans of the same tensors, and `mse` looks at a histogram 138 times.
+
+    Args:
+        index: The float graph, whose constants must not change.
+        settings: The profile's quantize pass.
+    """
+
+    def __init__(self, index: GraphIndex, settings: Quantize) -> None:
+        self.index = index
+        self.settings = settings
+        self._activations: dict[tuple[str, str, IntegerType], Scale] = {}
+        self._weights: dict[tuple[WeightUse, IntegerType], Scale] = {}
+
+    def of_activation(
+        self, name: str, method: str, observed: Observation | None, kind: IntegerType
+    ) -> Scale:
+        """The scale of an activation, or of a constant that is used as one.
+
+        Args:
+            name: The tensor.
+            method: The calibration method.
+            observed: What calibration saw of it with that method; None for a constant.
+            kind: The integer type.
+        """
+        key = (name, method, kind)
+        if key not in self._activations:
+            seen = observed or self._observe_constant(name)
+            self._activations[key] = choose_scale(method, seen, kind)
+        return self._activations[key]
+
+    def of_weight(self, use: WeightUse, kind: IntegerType) -> Scale:
+        """The scale of a weight, from its values."""
+        key = (use, kind)
+        if key not in self._weights:
+            self._weights[key] = scale_of_weights(
+                self.floats(use.name), use.axis, kind, self.settings.weight_ranges
+            )
+        return self._weights[key]
+
+    def floats(self, name: str) -> npt.NDArray[np.floating]:
+        """A constant, float32.
+
+        Raises:
+            KeyError: It is none.
+        """
+        return self.index.values(name).astype(np.float32)
+
+    def _observe_constant(self, name: str) -> Observation:
+        values = self.index.constant(name)
+        if values is None:
+            raise KeyError(f"tensor {name} was not calibrated")
+        if not values.size:
+            return NOTHING_SEEN
+        return Observation(low=float(np.min(values)), high=float(np.max(values)))

@@ -209,20 +209,16 @@ def _errors(
 ) -> npt.NDArray[np.floating]:
     """Mean squared error of each row, float32 (channels,)."""
     scales = Scale(scale=scale, zero_point=zero_point, axis=0, kind=kind)
-    errors: npt.NDArray[np.floating] = np.mean(
-        (restore(quantize(rows, scales), scales) - rows) ** 2, axis=1
-    )
-    return errors
+    apart = restore(quantize(rows, scales), scales) - rows
+    return np.asarray(np.mean(apart**2, axis=1))
 
 
 def quantize(values: FloatArray, scale: Scale) -> npt.NDArray[np.integer]:
     """Integers of reals, rounded half to even and saturated, as QuantizeLinear does it."""
     factor, zero_point = _aligned(scale, values.ndim)
     integers = np.rint(values.astype(np.float32) / factor) + zero_point.astype(np.float32)
-    limited: npt.NDArray[np.integer] = np.clip(
-        integers, scale.kind.lowest, scale.kind.highest
-    ).astype(scale.kind.numpy)
-    return limited
+    limited = np.clip(integers, scale.kind.lowest, scale.kind.highest)
+    return np.asarray(limited, dtype=scale.kind.numpy)
 
 
 def restore(integers: npt.NDArray[np.integer], scale: Scale) -> FloatArray:

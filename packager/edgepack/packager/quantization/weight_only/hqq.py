@@ -49,8 +49,7 @@ def _refine(
 
     def error(zero: Singles, stretch: Singles) -> Singles:
         codes = np.clip(np.rint(target / stretch + zero), 0.0, highest)
-        left: Singles = target - (codes - zero) * stretch
-        return left
+        return np.asarray(target - (codes - zero) * stretch)
 
     same = np.ones_like(scale)
     zero = first_zero
@@ -72,13 +71,11 @@ def _refine(
 
 
 def _norm(error: Singles) -> Singles:
-    total: Singles = np.sum(np.abs(error) ** np.float32(_NORM), axis=-1, keepdims=True)
-    return total
+    return np.asarray(np.sum(np.abs(error) ** np.float32(_NORM), axis=-1, keepdims=True))
 
 
 def _shrink(error: Singles, penalty: float) -> Singles:
     """The proximal operator of the l_p norm, as in the paper."""
     size = np.abs(error)
     threshold = np.power(np.maximum(size, _LEAST), np.float32(_NORM - 1.0)) / np.float32(penalty)
-    shrunk: Singles = np.sign(error) * np.maximum(size - threshold, 0.0)
-    return shrunk
+    return np.asarray(np.sign(error) * np.maximum(size - threshold, 0.0))
