@@ -9,7 +9,7 @@ from edgepack.bundle.accuracy_words import DETECTION_F1, describe_accuracy
 from edgepack.bundle.manifest import Accuracy
 from edgepack.json_text import json_text
 from edgepack.packager.cli.option_values import json_option
-from edgepack.packager.cli.text_table import print_table
+from edgepack.packager.cli.text_table import plain, print_table
 from edgepack.packager.comparison.differences import compare as compare_bundles
 from edgepack.packager.comparison.inside import CLEARLY_DB, InsideComparison
 from edgepack.packager.comparison.result import (
@@ -101,14 +101,11 @@ def _print_variants(variants: tuple[VariantComparison, ...]) -> None:
         columns.append(("latency", _latency))
     headings = ("variant", *(heading for heading, _ in columns), "to fetch")
     rows = [
-        [
-            (cell, "")
-            for cell in (
-                variant.name + _PRESENCE[variant.presence],
-                *(_pair(variant, tell) for _, tell in columns),
-                _to_fetch(variant.transfer),
-            )
-        ]
+        plain(
+            variant.name + _PRESENCE[variant.presence],
+            *(_pair(variant, tell) for _, tell in columns),
+            _to_fetch(variant.transfer),
+        )
         for variant in variants
     ]
     print_table(headings, rows, right=())

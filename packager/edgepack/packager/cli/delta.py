@@ -9,7 +9,7 @@ import msgspec
 from edgepack.errors import BundleError
 from edgepack.json_text import json_text
 from edgepack.packager.cli.option_values import json_option
-from edgepack.packager.cli.text_table import print_table
+from edgepack.packager.cli.text_table import plain, print_table
 from edgepack.packager.comparison.differences import compare
 from edgepack.packager.comparison.result import Transfer, VariantComparison
 from edgepack.packager.comparison.tensors import TensorChange, TensorComparison
@@ -113,7 +113,7 @@ def _fetched(transfer: Transfer) -> int:
 def _print(found: Delta) -> None:
     click.echo(f"{found.old} → {click.style(found.new, bold=True)}\n")
     headings = ("variant", "chunks unchanged", "tensors changed", "over the wire", "of all")
-    rows = [[(cell, "") for cell in _cells(one, found.head_bytes)] for one in found.variants]
+    rows = [plain(*_cells(one, found.head_bytes)) for one in found.variants]
     print_table(headings, rows, right=headings[3:])
     click.echo(
         f"\nmanifest and signature, {format_bytes(found.head_bytes)}, are counted in. Devices that "

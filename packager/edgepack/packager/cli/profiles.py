@@ -5,7 +5,7 @@ import msgspec
 
 from edgepack.json_text import json_text
 from edgepack.packager.cli.option_values import json_option
-from edgepack.packager.cli.text_table import print_table
+from edgepack.packager.cli.text_table import plain, print_table
 from edgepack.packager.profiles.reading import list_profiles, load_profile
 from edgepack.packager.wording import short_provider
 
@@ -45,15 +45,12 @@ def list_command(as_json: bool) -> None:
         click.echo(json_text(told))
         return
     rows = [
-        [
-            (cell, "")
-            for cell in (
-                profile.name,
-                short_provider(profile.device.provider, profile.device.type),
-                profile.about.precision,
-                profile.about.summary,
-            )
-        ]
+        plain(
+            profile.name,
+            short_provider(profile.device.provider, profile.device.type),
+            profile.about.precision,
+            profile.about.summary,
+        )
         for profile in found
     ]
     print_table(("profile", "provider", "precision", "what it is for"), rows, right=())

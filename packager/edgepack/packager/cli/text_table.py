@@ -12,6 +12,11 @@ Cells = Sequence[tuple[str, str]]
 """A row: first and second line of each cell, "" for none."""
 
 
+def plain(*cells: str) -> Cells:
+    """A row of one line."""
+    return [(cell, "") for cell in cells]
+
+
 def print_table(headings: Sequence[str], rows: Sequence[Cells], *, right: Sequence[str]) -> None:
     """Prints a table; where it is wider than the terminal, a list with a line for each cell.
 

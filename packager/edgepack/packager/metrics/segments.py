@@ -59,22 +59,25 @@ def measure_segments(expected: Sequence[Tensor], got: Sequence[Tensor]) -> OwnMe
 
 def is_single(value: Tensor) -> bool:
     """Whether a map holds one number for each place, and not one for each class."""
-    return value.ndim < 3 or value.shape[_axis(value)] == 1
+    return value.ndim < 3 or value.shape[channel_axis(value) or 0] == 1
 
 
 def classes_of(value: Tensor) -> Classes:
     """The class of each place, int64, without the axis of classes; -1 where a score is NaN."""
     if value.dtype.kind != "f":
         return value.astype(np.int64)
-    axis = _axis(value)
+    axis = channel_axis(value) or 0
     best = value.argmax(axis).astype(np.int64)
     return np.where(np.isnan(value).any(axis), -1, best)
 
 
-def _axis(value: Tensor) -> int:
-    """The axis of classes: behind the samples' or the last one, whichever is shorter."""
+def channel_axis(value: Tensor) -> int | None:
+    """The axis of channels or classes: behind the samples' or the last one, whichever is shorter.
+
+    None of what has none: it has less than four axes.
+    """
     if value.ndim < 4:
-        return 0
+        return None
     return 1 if value.shape[1] <= value.shape[-1] else value.ndim - 1
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from edgepack.packager.metrics.segments import classes_of, is_single
+from edgepack.packager.metrics.segments import channel_axis, classes_of, is_single
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.arrays import Floats, Tensor
 from edgepack.packager.tensors.meanings import Meaning
@@ -121,23 +121,16 @@ def _pictures(feeds: Sequence[Feeds], values: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-def _channel_axis(value: Tensor) -> int | None:
-    """The axis of channels; None of what has none."""
-    if value.ndim < 4:
-        return None
-    return 1 if value.shape[1] <= value.shape[-1] else value.ndim - 1
-
-
 def _channels(value: Tensor) -> int:
     """Channels of a picture or map; 0 of what is neither."""
-    axis = _channel_axis(value)
+    axis = channel_axis(value)
     if axis is None:
         return 1 if value.ndim == 3 and min(value.shape[1:]) > 4 else 0
     return int(value.shape[axis])
 
 
 def _places(value: Tensor) -> tuple[int, int]:
-    height, width = value.shape[2:] if _channel_axis(value) == 1 else value.shape[1:3]
+    height, width = value.shape[2:] if channel_axis(value) == 1 else value.shape[1:3]
     return height, width
 
 
@@ -176,7 +169,7 @@ def _correlation(first: Tensor, second: Tensor) -> float:
 
 
 def _by_places(value: Tensor) -> Floats:
-    axis = _channel_axis(value)
+    axis = channel_axis(value)
     wide = value.astype(np.float64)
     return (wide if axis is None else np.moveaxis(wide, axis, -1)).reshape(-1)
 
@@ -193,7 +186,7 @@ def _are_masks(values: Sequence[Tensor]) -> bool:
 
 def _are_clear(values: Sequence[Tensor]) -> bool:
     """Whether one class stands out at most places: of a softmax, or of scores of both signs."""
-    axis = _channel_axis(values[0])
+    axis = channel_axis(values[0])
     if axis is None:
         return False
     shares = []

@@ -205,10 +205,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     release: int
-    created_at: str
+    created_at: str = ""
     model: ModelReport
     samples: SamplesReport
-    variants: tuple[VariantReport, ...]
+    variants: tuple[VariantReport, ...] = ()
     refused: tuple[RefusedProfile, ...]
     notes: tuple[str, ...]
     tools: dict[str, str]
