@@ -192,7 +192,8 @@ def _changed(
 
 
 def _record(path: Path, chunk: _Chunk, old_path: Path, old: _Chunk) -> DeltaRecord:
-    new_bytes, old_bytes = chunk.read(path), old.read(old_path)
+    new_bytes = chunk.read(path)
+    old_bytes = old.read(old_path)
     if hashlib.sha256(old_bytes).digest() != old.digest:
         raise BuildError("the older bundle is damaged", found_in=str(old_path))
     width, packed = pack_difference(new_bytes, old_bytes)

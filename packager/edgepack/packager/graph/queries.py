@@ -57,24 +57,16 @@ def reached(starts: Iterable[_T], onward: Callable[[_T], Iterable[_T]]) -> set[_
     return found
 
 
-def used_names(graph: onnx.GraphProto, *, main_graph: bool = True) -> set[str]:
-    """Names of the tensors that are read.
+def used_names(graph: onnx.GraphProto) -> set[str]:
+    """Names of the tensors that are read: by nodes, in bodies of control flow, and as outputs."""
+    names = {value.name for value in graph.output}
+    return names.union(*(node.input for node in graph.node), names_in_bodies(graph)) - {""}
 
-    Args:
-        graph: The graph.
-        main_graph: Whether reads by the graph's own nodes and outputs count; without it only
-            those by the bodies of control flow inside it.
-    """
-    names: set[str] = set()
-    if main_graph:
-        names.update(value.name for value in graph.output)
-    for node in graph.node:
-        if main_graph:
-            names.update(node.input)
-        for body in subgraphs(node):
-            names |= used_names(body)
-    names.discard("")
-    return names
+
+def names_in_bodies(graph: onnx.GraphProto) -> set[str]:
+    """Names of the tensors that the bodies of control flow in a graph read."""
+    bodies = (body for node in graph.node for body in subgraphs(node))
+    return set[str]().union(*map(used_names, bodies))
 
 
 def own_names(graph: onnx.GraphProto) -> set[str]:
@@ -164,7 +156,7 @@ def index_graph(graph: onnx.GraphProto) -> GraphIndex:
         initializers={tensor.name: tensor for tensor in graph.initializer},
         inputs=tuple(value.name for value in graph.input),
         outputs=tuple(value.name for value in graph.output),
-        body_reads=frozenset(used_names(graph, main_graph=False)),
+        body_reads=frozenset(names_in_bodies(graph)),
     )
     for position, node in enumerate(graph.node):
         for name in node.output:

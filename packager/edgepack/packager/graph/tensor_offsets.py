@@ -73,7 +73,8 @@ def _places(folder: Path) -> Iterator[_Place]:
         for tensor in onnx.load(path, load_external_data=False).graph.initializer:
             outside = stored_tensors.place(tensor, path.parent)
             if outside is not None:  # what pads it to its neighbour is in no chunk of it
-                start, name = outside.offset, outside.file.relative_to(folder).as_posix()
+                start = outside.offset
+                name = outside.file.relative_to(folder).as_posix()
                 yield _Place(name, tensor.name, start, start + outside.length)
 
 

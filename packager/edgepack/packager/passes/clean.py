@@ -31,7 +31,7 @@ from edgepack.packager.graph.model_files import (
     is_large,
     opset_of,
 )
-from edgepack.packager.graph.queries import is_standard, used_names
+from edgepack.packager.graph.queries import is_standard, names_in_bodies
 from edgepack.packager.graph.stored_tensors import is_held
 from edgepack.packager.passes.both_branches import compute_both_branches
 from edgepack.packager.passes.change_opset import change_opset
@@ -148,7 +148,7 @@ def _drop_initializers_from_inputs(model: onnx.ModelProto) -> None:
 
 def _drop_identities(graph: onnx.GraphProto) -> None:
     outputs = {value.name for value in graph.output}
-    subgraph_reads = used_names(graph, main_graph=False)
+    subgraph_reads = names_in_bodies(graph)
     replaced: dict[str, str] = {}
     kept = []
     for node in graph.node:

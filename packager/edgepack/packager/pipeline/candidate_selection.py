@@ -87,7 +87,9 @@ class CandidateSelector:
     progress: Progress
 
     def __post_init__(self) -> None:
-        prepared, profile, inputs = self.prepared, self.profile, self.inputs
+        prepared = self.prepared
+        profile = self.profile
+        inputs = self.inputs
         self._evaluator = Evaluator(profile, self.venue)
         self._race = Race(prepared.published, profile, self._evaluator, inputs.split.search)
         self._own = read_source_quantization(prepared.model.graph)
@@ -131,7 +133,9 @@ class CandidateSelector:
             BuildError: See `search`.
             OutOfTimeError: The time was used up before the first candidate.
         """
-        prepared, profile, settings = self.prepared, self.profile, self.profile.lowering
+        prepared = self.prepared
+        profile = self.profile
+        settings = self.profile.lowering
         if self._own is not None:
             notes = describe_own(self._own, profile)
             return Selection(path=prepared.published, precision=self._own.precision, notes=notes)
@@ -197,7 +201,8 @@ class CandidateSelector:
 
     def _decide(self, found: SearchResult) -> Selection:
         """Between the best candidate and the float model."""
-        prepared, profile = self.prepared, self.profile
+        prepared = self.prepared
+        profile = self.profile
         best = found.best
         self.progress(BuildStep(what="timing it beside the float model"))
         times = self._race.run(best.path)

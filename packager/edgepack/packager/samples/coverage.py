@@ -132,7 +132,8 @@ def _describe_declared(name: str, known: _Seen, declaration: InputDeclaration | 
         return []
     pixels = declaration.scale * np.array([[0.0], [255.0]])
     ends = (pixels - np.array(declaration.mean)) / np.array(declaration.std)
-    low, high = ends.min(), ends.max()
+    low = ends.min()
+    high = ends.max()
     room = _DECLARED_ROOM * (high - low)
     if low - room <= known.low and known.high <= high + room:
         return []

@@ -215,21 +215,16 @@ def _rows(array: Tensor) -> Tensor:
     return array.T if array.shape[0] < array.shape[1] else array
 
 
-def _yolo(head: DetectionHead, given: Given) -> _Places:
+def _yolo(head: DetectionHead, given: Given, first: int = _COORDINATES) -> _Places:
+    """Rows of a box and, from column `first` on, a score of each class."""
     rows = _rows(given["boxes"])
-    end = _COORDINATES + (head.classes or rows.shape[1] - _COORDINATES)
-    return _Places(boxes=rows[:, :_COORDINATES], scores=rows[:, _COORDINATES:end])
+    end = first + (head.classes or rows.shape[1] - first)
+    return _Places(boxes=rows[:, :_COORDINATES], scores=rows[:, first:end])
 
 
 def _yolo_objectness(head: DetectionHead, given: Given) -> _Places:
-    rows = _rows(given["boxes"])
-    first = _COORDINATES + 1
-    end = first + (head.classes or rows.shape[1] - first)
-    return _Places(
-        boxes=rows[:, :_COORDINATES],
-        scores=rows[:, first:end],
-        objectness=rows[:, _COORDINATES],
-    )
+    objectness = _rows(given["boxes"])[:, _COORDINATES]
+    return replace(_yolo(head, given, first=_COORDINATES + 1), objectness=objectness)
 
 
 def _yolox(head: DetectionHead, given: Given) -> _Places:

@@ -55,11 +55,9 @@ def _scopes(graph: onnx.GraphProto, label: str, outer: Constants) -> Iterator[Sc
 
 def drop_unread_constants(model: onnx.ModelProto) -> None:
     """Removes initializers and Constant nodes that nothing reads, in place, in bodies too."""
-    used = used_names(model.graph)
+    read = used_names(model.graph)
     for scope in scopes(model.graph):
         graph = scope.graph
-        outputs = {value.name for value in graph.output}
-        read = used | outputs
         refill(graph.initializer, (tensor for tensor in graph.initializer if tensor.name in read))
         if any(node.op_type == "Constant" and node.output[0] not in read for node in graph.node):
             kept = (n for n in graph.node if n.op_type != "Constant" or n.output[0] in read)

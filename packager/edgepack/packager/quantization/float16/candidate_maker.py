@@ -30,7 +30,8 @@ class Float16CandidateMaker(OneAtATimeMaker[Float16]):
     methods = (QuantizationMethod(base="float16"),)
 
     def __post_init__(self) -> None:
-        model, settings = self.model, self.settings
+        model = self.model
+        settings = self.settings
         self._index = index_graph(model.graph)
         self._planner = Float16Planner(
             self._index, opsets_of(model), settings.exclude_ops, settings.activation_max

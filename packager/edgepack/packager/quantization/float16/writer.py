@@ -105,17 +105,14 @@ class Float16Writer:
 
     def _infos(self) -> Iterator[onnx.ValueInfoProto]:
         """Types and shapes of the tensors in between, those that were added included."""
-        known = {value.name: value for value in self._index.graph.value_info}
-        known.update((value.name, value) for value in self._index.graph.output)
-        known.update((value.name, value) for value in self._index.graph.input)
-        for value in self._index.graph.value_info:
+        graph = self._index.graph
+        known = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
+        for value in graph.value_info:
             yield _typed(value, value.name, self._float16.get(value.name) == value.name)
-        for name, half in self._float16.items():
-            if name in known and half != name:
-                yield _typed(known[name], half, True)
-        for name, wide in self._wide.items():
-            if name in known and wide != name:
-                yield _typed(known[name], wide, False)
+        for added, is_float16 in ((self._float16, True), (self._wide, False)):
+            for name, other in added.items():
+                if name in known and other != name:
+                    yield _typed(known[name], other, is_float16)
 
 
 def _typed(value: onnx.ValueInfoProto, name: str, is_float16: bool) -> onnx.ValueInfoProto:

@@ -108,7 +108,8 @@ def assign_scales(
     Returns:
         The scales.
     """
-    index, settings = cache.index, cache.settings
+    index = cache.index
+    settings = cache.settings
 
     def assign(is_high_precision: bool) -> dict[str, Scale]:
         kind = activation_type(settings, is_high_precision=is_high_precision)

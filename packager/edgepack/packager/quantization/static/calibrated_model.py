@@ -70,7 +70,8 @@ class CalibratedModel:
             spec: The calibration method, float nodes, and nodes of high precision.
             index: The graph to plan for: the model's own, or one with other constants.
         """
-        settings, ranges = self.settings, spec.method.base
+        settings = self.settings
+        ranges = spec.method.base
         observed = self.observe(ranges)
         everything = make_plan(index, settings, ())
         uneven = find_uneven_concats(index, everything, settings.activations, observed)

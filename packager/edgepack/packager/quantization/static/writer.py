@@ -152,7 +152,8 @@ class QdqWriter:
         return self._written[key]
 
     def _bias(self, plan: NodePlan, use: WeightUse) -> str:
-        data, weight = self.scales.of(plan, plan.activations[0][1]), self.scales.weights[use]
+        data = self.scales.of(plan, plan.activations[0][1])
+        weight = self.scales.weights[use]
         name = plan.bias[1] if plan.bias else ""
         factor = (data.scale * weight.scale).astype(np.float32)
         key = ("bias", name, factor.tobytes())

@@ -138,7 +138,8 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
 
     def _round(self, rounding: str, places: Sequence[Product | Table]) -> None:
         missing = [place for place in places if self._key(rounding, place) not in self._rounded]
-        settings, is_high_precision = self.settings, rounding == _HIGH_PRECISION
+        settings = self.settings
+        is_high_precision = rounding == _HIGH_PRECISION
         for place in missing:
             if isinstance(place, Table) or rounding != "gptq":
                 weight = self._matrix(place)
