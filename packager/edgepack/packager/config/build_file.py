@@ -115,31 +115,29 @@ def read_config(path: Path) -> BuildConfig:
             remedy="edgepack init MODEL -o example.toml shows every key",
         ) from error
     about, datasets = check_about(config.about, config.datasets, str(path))
+    folder = path.parent
+    build = config.build
+    evaluation = EvaluationSection(
+        path=_anchor(config.evaluation.path, folder),
+        labels=_anchor(config.evaluation.labels, folder),
+    )
+    build = replace(
+        build,
+        profiles=tuple(
+            str(folder / name) if name.endswith(".toml") else name for name in build.profiles
+        ),
+        hooks=_anchor(build.hooks, folder),
+        feedback=_anchor(build.feedback, folder),
+        toolchain={name: _program(python, folder) for name, python in build.toolchain.items()},
+        plain_runtimes=tuple(_program(python, folder) for python in build.plain_runtimes),
+    )
     return replace(
         config,
         about=about,
         datasets=datasets,
-        calibration=SamplesSection(path=_anchor(config.calibration.path, path.parent)),
-        evaluation=EvaluationSection(
-            path=_anchor(config.evaluation.path, path.parent),
-            labels=_anchor(config.evaluation.labels, path.parent),
-        ),
-        build=replace(
-            config.build,
-            profiles=tuple(
-                str(path.parent / name) if name.endswith(".toml") else name
-                for name in config.build.profiles
-            ),
-            hooks=_anchor(config.build.hooks, path.parent),
-            feedback=_anchor(config.build.feedback, path.parent),
-            toolchain={
-                profile: _program(python, path.parent)
-                for profile, python in config.build.toolchain.items()
-            },
-            plain_runtimes=tuple(
-                _program(python, path.parent) for python in config.build.plain_runtimes
-            ),
-        ),
+        calibration=SamplesSection(path=_anchor(config.calibration.path, folder)),
+        evaluation=evaluation,
+        build=build,
     )
 
 

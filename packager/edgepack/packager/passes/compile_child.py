@@ -60,16 +60,12 @@ def _open(request: CompileRequest, path: str, extra: dict[str, str]) -> Session:
 
 def _compile_here(request: CompileRequest) -> CompileAnswer:
     """In the child: opening a session with these settings writes the context."""
-    session = _open(
-        request,
-        request.model,
-        {
-            "ep.context_enable": "1",
-            "ep.context_file_path": request.context,
-            "ep.context_embed_mode": "0",
-        },
-    )
-    return CompileAnswer(placement=session.placement)
+    entries = {
+        "ep.context_enable": "1",
+        "ep.context_file_path": request.context,
+        "ep.context_embed_mode": "0",
+    }
+    return CompileAnswer(placement=_open(request, request.model, entries).placement)
 
 
 def _compare_here(request: CompileRequest) -> CompileAnswer:

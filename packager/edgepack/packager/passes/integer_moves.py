@@ -13,6 +13,7 @@ a MobileNetV2 took .49 ms on the CPU, and takes .23.
 
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -79,26 +80,17 @@ def pair_integer_moves(graph: onnx.GraphProto) -> str:
 
 def _paired(node: onnx.NodeProto, scale: _Scale) -> Iterator[onnx.NodeProto]:
     moved = deepcopy(node)
+    make = partial(helper.make_node, domain=scale.domain)
     for place, name in enumerate(_read(node)):
         moved.input[place] = f"{node.name}/floats_{place}"
-        yield helper.make_node(
-            "DequantizeLinear",
-            [name, *scale.inputs],
-            [moved.input[place]],
-            name=f"{node.name}/before_{place}",
-            domain=scale.domain,
-        )
+        label = f"{node.name}/before_{place}"
+        yield make("DequantizeLinear", [name, *scale.inputs], [moved.input[place]], name=label)
     for place in range(len(node.output)):
         moved.output[place] = f"{node.name}/moved_{place}"
     yield moved
     for place, name in enumerate(node.output):
-        yield helper.make_node(
-            "QuantizeLinear",
-            [moved.output[place], *scale.inputs],
-            [name],
-            name=f"{node.name}/behind_{place}",
-            domain=scale.domain,
-        )
+        label = f"{node.name}/behind_{place}"
+        yield make("QuantizeLinear", [moved.output[place], *scale.inputs], [name], name=label)
 
 
 def _scales(graph: onnx.GraphProto, index: GraphIndex) -> dict[str, _Scale]:

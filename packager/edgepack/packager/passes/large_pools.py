@@ -104,18 +104,13 @@ def _map_size(index: GraphIndex, node: onnx.NodeProto) -> tuple[int, int] | None
 def _poolings(node: onnx.NodeProto, steps: list[tuple[int, int]]) -> list[onnx.NodeProto]:
     made: list[onnx.NodeProto] = []
     current = node.input[0]
-    for number, (rows, columns) in enumerate(steps, start=1):
+    for number, kernel in enumerate(steps, start=1):
         pooled = f"{node.output[0]}/part_{number}"
-        made.append(
-            helper.make_node(
-                "AveragePool",
-                [current],
-                [pooled],
-                name=f"{node.name}/AveragePool_{number}",
-                kernel_shape=[rows, columns],
-                strides=[rows, columns],
-            )
+        name = f"{node.name}/AveragePool_{number}"
+        part = helper.make_node(
+            "AveragePool", [current], [pooled], name=name, kernel_shape=kernel, strides=kernel
         )
+        made.append(part)
         current = pooled
     made.append(helper.make_node("GlobalAveragePool", [current], list(node.output), name=node.name))
     return made

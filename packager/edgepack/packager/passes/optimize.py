@@ -97,13 +97,10 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
     drop_unused(optimized)
     _restore_opset(optimized, opset_of(model))
     add_shapes(optimized, shapes if made else ())
-    if not made:
-        return PassResult(model=optimized, notes=notes)
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(Counter(made).items()))
-    return PassResult(
-        model=optimized,
-        notes=(*notes, f"Optimization {settings.level} made ONNX Runtime's own {counts}."),
-    )
+    if made:
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(Counter(made).items()))
+        notes = (*notes, f"Optimization {settings.level} made ONNX Runtime's own {counts}.")
+    return PassResult(model=optimized, notes=notes)
 
 
 def _look_up(model: onnx.ModelProto, folder: Path) -> tuple[str, ...]:

@@ -33,15 +33,10 @@ def write_out(
         return None
     whole = deepcopy(node)
     _give_defaults(whole, defs.get_schema(node.op_type, opset, ""))
-    alone = helper.make_model(
-        helper.make_graph(
-            [whole],
-            "alone",
-            [helper.make_value_info(name, types[name]) for name in names],
-            [onnx.ValueInfoProto(name=name) for name in node.output if name],
-        ),
-        opset_imports=[helper.make_opsetid("", opset)],
-    )
+    inputs = [helper.make_value_info(name, types[name]) for name in names]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    graph = helper.make_graph([whole], "alone", inputs, outputs)
+    alone = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     try:
         written = inliner.inline_selected_functions(
             alone, [("", node.op_type)], inline_schema_functions=True

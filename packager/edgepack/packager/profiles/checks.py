@@ -125,15 +125,12 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
             )
     if quantize.backend == "quark":
         yield from _check_quark(quantize)
+    is_too_old = opset < _FIRST_OPSET_WITH_16_BIT and quantize.qdq_domain == "onnx"
     for key, dtype in (
         ("activations", quantize.activations),
         ("high_precision_activations", quantize.high_precision_activations),
     ):
-        if (
-            dtype in WIDE_TYPES
-            and opset < _FIRST_OPSET_WITH_16_BIT
-            and quantize.qdq_domain == "onnx"
-        ):
+        if is_too_old and dtype in WIDE_TYPES:
             yield Contradiction(
                 f"{place}.{key}",
                 f"{dtype} needs opset 21 or the com.microsoft domain, and the opset is {opset}",

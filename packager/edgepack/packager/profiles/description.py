@@ -168,13 +168,8 @@ def describe_gates(gates: Gates) -> Facts:
     if gates.alternatives:
         yield "otherwise", f"Looked at in its place: {', '.join(gates.alternatives)}."
     if gates.known_wrong_ops:
-        yield (
-            "beware",
-            (
-                "The provider was seen to compute these wrongly in some graphs: "
-                f"{', '.join(gates.known_wrong_ops)}."
-            ),
-        )
+        wrong = ", ".join(gates.known_wrong_ops)
+        yield "beware", f"The provider was seen to compute these wrongly in some graphs: {wrong}."
 
 
 def _describe_accuracy(gate: AccuracyGate) -> Iterator[str]:

@@ -34,10 +34,9 @@ def render_report(report: Report) -> str:
 def _template() -> jinja2.Template:
     """The page's template, compiled once: a build renders it twice."""
     folder = resources.files(_FOLDER)
+    parts = {name: (folder / name).read_text(encoding="utf-8") for name in _PARTS}
     environment = jinja2.Environment(
-        loader=jinja2.DictLoader(
-            {name: (folder / name).read_text(encoding="utf-8") for name in _PARTS}
-        ),
+        loader=jinja2.DictLoader(parts),
         bytecode_cache=CompiledTemplates(__file__),
         autoescape=True,
         undefined=jinja2.StrictUndefined,

@@ -82,15 +82,8 @@ def plot(
         parts.append(_text(_LEFT - 6, y + 4, _short(value, high - low), "end"))
     for value in _ticks(0.0, right, 4):
         x = _LEFT + value / right * (_RIGHT - _LEFT)
-        is_last = x > _RIGHT - _TICK_ROOM
-        parts.append(
-            _text(
-                _WIDTH if is_last else x,
-                _BOTTOM + 17,
-                x_text(value),
-                "end" if is_last else "middle",
-            )
-        )
+        label_x, anchor = (_WIDTH, "end") if x > _RIGHT - _TICK_ROOM else (x, "middle")
+        parts.append(_text(label_x, _BOTTOM + 17, x_text(value), anchor))
     parts.append(_line(_LEFT, _BOTTOM, _RIGHT, _BOTTOM, "axis"))
     parts.append(_text((_LEFT + _RIGHT) / 2, _HEIGHT - 8, x_words, "middle"))
     y = _BOTTOM - (budget - low) / (high - low) * (_BOTTOM - _TOP)

@@ -77,14 +77,12 @@ def find_venue(profile: Profile, toolchain: PinnedToolchain | None = None) -> Ve
 
 
 def _look(profile: Profile, facts: DeviceFacts) -> Venue:
+    device = profile.device
     for provider in facts.providers:
-        if provider.name == profile.device.provider:
-            there = provider.available and profile.device.type in (
-                provider.devices or (profile.device.type,)
-            )
-            fits = (not profile.device.arch or facts.arch in profile.device.arch) and set(
-                profile.device.cpu_features
-            ) <= set(facts.cpu_features)
+        if provider.name == device.provider:
+            there = provider.available and device.type in (provider.devices or (device.type,))
+            has_features = set(device.cpu_features) <= set(facts.cpu_features)
+            fits = has_features and (not device.arch or facts.arch in device.arch)
             return Venue(
                 is_native=there and fits and not provider.is_simulator,
                 is_simulated=there and provider.is_simulator,
@@ -93,7 +91,7 @@ def _look(profile: Profile, facts: DeviceFacts) -> Venue:
     return Venue(
         is_native=False,
         is_simulated=False,
-        because=f"{profile.device.provider} is not known on this host",
+        because=f"{device.provider} is not known on this host",
     )
 
 

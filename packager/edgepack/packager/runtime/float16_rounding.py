@@ -42,7 +42,8 @@ def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     result = deepcopy(model)
     graph = result.graph
-    types = index_graph(model.graph).types
+    types = index_graph(model.graph).types.items()
+    halves = {name for name, kind in types if kind == TensorProto.FLOAT16}
     nodes: list[onnx.NodeProto] = []
     for original in model.graph.node:
         node = deepcopy(original)
@@ -53,17 +54,13 @@ def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
                 node.output[0] = f"{node.output[0]}/rounded"
         elif not facts(node.op_type).one_scale:
             for i, name in enumerate(original.output):
-                if types.get(name) == TensorProto.FLOAT16:
+                if name in halves:
                     node.output[i] = f"{name}/exact"
                     nodes.append(_cast(f"{name}/exact", f"{name}/rounded", TensorProto.FLOAT16))
                     nodes.append(_cast(f"{name}/rounded", name))
     made = {name for node in nodes for name in node.output}
-    inputs = [it.name for it in graph.input if types.get(it.name) == TensorProto.FLOAT16]
-    outputs = [
-        it.name
-        for it in graph.output
-        if it.name in made and types.get(it.name) == TensorProto.FLOAT16
-    ]
+    inputs = [it.name for it in graph.input if it.name in halves]
+    outputs = [it.name for it in graph.output if it.name in made & halves]
     wide = {name: f"{name}/wide" for name in (*inputs, *outputs)}
     for node in nodes:
         node.input[:] = [wide.get(name, name) for name in node.input]

@@ -147,12 +147,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
             feeds: A tensor for every input that it has.
         """
         (first, *_) = feeds.values()
-        graph = helper.make_graph(
-            [node],
-            "alone",
-            [_describe(name, value.dtype) for name, value in feeds.items()],
-            [_describe(node.output[0], first.dtype)],
-        )
+        inputs = [_describe(name, value.dtype) for name, value in feeds.items()]
+        output = _describe(node.output[0], first.dtype)
+        graph = helper.make_graph([node], "alone", inputs, [output])
         imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
         model = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
         self.folder.mkdir(parents=True, exist_ok=True)

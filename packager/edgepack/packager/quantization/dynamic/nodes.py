@@ -72,12 +72,8 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
         if product.data not in self._rounded:
             label = f"{self.prefix}{product.data}/dynamic"
             self._rounded[product.data] = label
-            yield helper.make_node(
-                "DynamicQuantizeLinear",
-                [product.data],
-                [label, f"{label}/scale", f"{label}/zero_point"],
-                name=label,
-            )
+            made = [label, f"{label}/scale", f"{label}/zero_point"]
+            yield helper.make_node("DynamicQuantizeLinear", [product.data], made, name=label)
         data = self._rounded[product.data]
         total, wide, scales = f"{name}/sums", f"{name}/wide", f"{name}/scales"
         yield helper.make_node(

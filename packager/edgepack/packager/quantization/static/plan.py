@@ -184,15 +184,12 @@ def _plan_node(
     known = operators.facts(node.op_type)
     weight = _weight_of(index, node, settings)
     bias = _bias_of(index, node, weight) if settings.bias == "int32" else None
-    special = {entry[0] for entry in (weight, bias) if entry is not None}
+    others: set[int | None] = {*known.parameters, known.bias}
+    others.update(entry[0] for entry in (weight, bias) if entry is not None)
     activations = tuple(
         (i, name)
         for i, name in enumerate(node.input)
-        if name
-        and i not in special
-        and index.is_float(name)
-        and i not in known.parameters
-        and i != known.bias
+        if name and i not in others and index.is_float(name)
     )
     last = index.graph.node[rectifier] if rectifier is not None else node
     outputs = tuple(

@@ -9,6 +9,7 @@ an inference, without building or loading anything, and costs no more than what 
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -132,17 +133,10 @@ class SwitchWriter:
             self.initializers[parameter] = numpy_helper.from_array(value, parameter)
             parameters.append(parameter)
         integers = f"{output}/integers"
+        make = partial(helper.make_node, domain=MICROSOFT)
         return [
-            helper.make_node(
-                "QuantizeLinear", [name, *parameters], [integers], f"{output}/q", domain=MICROSOFT
-            ),
-            helper.make_node(
-                "DequantizeLinear",
-                [integers, *parameters],
-                [output],
-                f"{output}/dq",
-                domain=MICROSOFT,
-            ),
+            make("QuantizeLinear", [name, *parameters], [integers], f"{output}/q"),
+            make("DequantizeLinear", [integers, *parameters], [output], f"{output}/dq"),
         ]
 
     def _assemble(self, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
