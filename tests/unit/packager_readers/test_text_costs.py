@@ -10,7 +10,7 @@ import pytest
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.proof import is_doubtful, samples_to_prove
 from edgepack.packager.metrics.texts.agreement import TextAgreement
-from edgepack.packager.metrics.texts.costs import expected_edits, surely_one_way
+from edgepack.packager.metrics.texts.costs import Cost, expected_cost, probability, surely_one_way
 from edgepack.packager.metrics.texts.decoding import read_text
 from edgepack.packager.metrics.texts.edits import edit_distance
 from edgepack.packager.profiles.schema import AccuracyGate
@@ -24,6 +24,12 @@ Outputs = dict[str, npt.NDArray[np.generic]]
 def _shares(seed: int, steps: int, classes: int) -> npt.NDArray[np.float64]:
     grown = np.exp(3.0 * np.random.default_rng(seed).normal(size=(steps, classes)))
     return np.asarray(grown / grown.sum(axis=-1, keepdims=True))
+
+
+def _say(text: Sequence[int]) -> npt.NDArray[np.float64]:
+    """A step for each class, a blank between any two."""
+    steps = [0, *(step for kind in text for step in (kind, 0))]
+    return np.eye(4)[steps][None]
 
 
 def _by_all_ways(shares: npt.NDArray[np.float64]) -> dict[tuple[int, ...], float]:
@@ -47,9 +53,24 @@ def test_an_edit_costs_what_it_adds_to_those_of_all_that_may_stand_there(seed: i
             share * (edit_distance(other, text) - edit_distance(own, text))
             for text, share in probable.items()
         )
-        edits = expected_edits(_HEAD, outputs, own, other)
-        assert edits == pytest.approx(max(more, 0.0), abs=0.2)
-    assert expected_edits(_HEAD, outputs, own, own) == 0.0
+        less = probable.get(own, 0.0) - probable.get(other, 0.0)
+        cost = expected_cost(_HEAD, outputs, own, other)
+        assert cost.edits == pytest.approx(max(more, 0.0), abs=0.2)
+        assert cost.whole == pytest.approx(max(less, 0.0))
+    assert expected_cost(_HEAD, outputs, own, own) == Cost(edits=0.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_text_is_as_probable_as_all_ways_to_say_it(seed: int) -> None:
+    shares = _shares(seed, steps=6, classes=4)
+    head = TextHead(output="said", blank=0, spaces=(3,))
+    texts: dict[tuple[int, ...], float] = {}
+    for text, share in _by_all_ways(shares).items():
+        read = read_text(head, {"said": _say(text)})
+        texts[read] = texts.get(read, 0.0) + share
+    assert () in texts
+    for text, share in texts.items():
+        assert probability(head, shares, text) == pytest.approx(share)
 
 
 def test_an_edit_costs_little_where_the_float_model_hesitated_alone() -> None:
@@ -58,30 +79,31 @@ def test_an_edit_costs_little_where_the_float_model_hesitated_alone() -> None:
     shares[0, 4, 1:3] = 0.51, 0.49
     own = read_text(_HEAD, {"said": shares})
     assert own == (1,) * 6
-    assert expected_edits(_HEAD, {"said": shares}, own, (1, 1, 2, 1, 1, 1)) < 0.2
-    assert expected_edits(_HEAD, {"said": shares}, own, (1, 1, 1, 2, 1, 1)) > 0.9
-    both = expected_edits(_HEAD, {"said": shares}, own, (1, 1, 2, 2, 1, 1))
+    assert expected_cost(_HEAD, {"said": shares}, own, (1, 1, 2, 1, 1, 1)).edits < 0.2
+    assert expected_cost(_HEAD, {"said": shares}, own, (1, 1, 1, 2, 1, 1)).edits > 0.9
+    both = expected_cost(_HEAD, {"said": shares}, own, (1, 1, 2, 2, 1, 1)).edits
     assert 0.9 < both < 1.2, "what is sure costs its own, not the other's too"
 
 
 def test_scores_without_a_softmax_tell_the_same() -> None:
     shares = _shares(0, steps=8, classes=5)
     own = read_text(_HEAD, {"said": shares[None]})
-    by_shares = expected_edits(_HEAD, {"said": shares[None]}, own, own[1:])
+    by_shares = expected_cost(_HEAD, {"said": shares[None]}, own, own[1:])
     scores = np.log(shares) + np.arange(8.0)[:, None]
-    assert expected_edits(_HEAD, {"said": scores[None]}, own, own[1:]) == pytest.approx(by_shares)
+    by_scores = expected_cost(_HEAD, {"said": scores[None]}, own, own[1:])
+    assert (by_scores.edits, by_scores.whole) == pytest.approx((by_shares.edits, by_shares.whole))
     padded = np.concatenate([shares, np.full((3, 5), np.nan)])
-    assert expected_edits(_HEAD, {"said": padded[None]}, own, own[1:]) == pytest.approx(by_shares)
+    assert expected_cost(_HEAD, {"said": padded[None]}, own, own[1:]) == by_shares
 
 
 def test_what_does_not_say_how_sure_it_is_forgives_nothing() -> None:
     unclear = np.full((1, 8, 5), 0.19)
     unclear[..., ::2, 1] = unclear[..., 1::2, 0] = 0.24
-    assert expected_edits(_HEAD, {"said": unclear}, (1, 1, 1, 1), (1, 1, 1)) == 1.0
+    assert expected_cost(_HEAD, {"said": unclear}, (1, 1, 1, 1), (1, 1, 1)) == Cost(edits=1.0)
     chosen = np.array([[1, 0, 2, 0]])
-    assert expected_edits(_HEAD, {"said": chosen}, (1, 2), (1,)) == 1.0
+    assert expected_cost(_HEAD, {"said": chosen}, (1, 2), (1,)) == Cost(edits=1.0)
     tokens = TextHead(output="said", is_of_tokens=True)
-    assert expected_edits(tokens, {"said": np.array([1, 2])}, (1, 2), (1, 2, 2)) == 1.0
+    assert expected_cost(tokens, {"said": np.array([1, 2])}, (1, 2), (1, 2, 2)) == Cost(edits=1.0)
 
 
 def _counted(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> float:
@@ -123,7 +145,7 @@ def test_what_is_forgiven_is_not_called_sure() -> None:
     swapped: list[Outputs] = [{"said": other}] * 2 + expected[2:-2] + [{"said": shares}] * 2
     verdict = Reference(expected, AccuracyGate(), head=_HEAD).judge(swapped)
     assert verdict.value > 0.999
-    assert verdict.nears == pytest.approx(1 - 4 / 360)
+    assert verdict.bounds[0][0] == pytest.approx(1 - 4 / 360)
     assert verdict.passed
     assert is_doubtful(verdict)
     assert samples_to_prove(verdict, 30) is None, "no number would, if each of them is one"

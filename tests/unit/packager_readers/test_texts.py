@@ -14,6 +14,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.checks import check_accuracy
+from edgepack.packager.gates.proof import is_doubtful, samples_to_prove
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.metrics.texts.agreement import TextAgreement
@@ -64,14 +65,43 @@ def test_a_reader_that_edits_characters_is_refused_with_the_numbers() -> None:
     texts = _texts(100)
     verdict = _judge(texts, _with_mistakes(texts, 20))
     assert (verdict.metric, verdict.budget) == ("string_agreement", 0.99)
-    assert verdict.value == pytest.approx(0.98)
+    assert isinstance(verdict.agreement, TextAgreement)
+    assert verdict.agreement.of_characters == pytest.approx(0.98)
+    assert verdict.value == pytest.approx(0.92, abs=1e-4)
     assert not verdict.passed
     refusal = check_accuracy(load_profile("cpu"), verdict, 100, None)
     assert refusal is not None
-    assert "keeps 0.9800 of the float model's characters (0.8000 of 100 texts are the same" in (
+    assert "keeps 0.9200 of what the float model reads (0.8000 of 100 texts are the same" in (
         refusal.problem
     )
-    assert _judge(texts, _with_mistakes(texts, 9)).passed
+    assert _judge(texts, _with_mistakes(texts, 2)).passed
+
+
+def test_one_character_in_three_hundred_is_too_much_where_that_is_one_line_in_thirty() -> None:
+    texts = _texts(120)
+    verdict = _judge(texts, _with_mistakes(texts, 4))
+    assert isinstance(verdict.agreement, TextAgreement)
+    assert verdict.agreement.of_characters == pytest.approx(1 - 4 / 1200)
+    assert verdict.value == verdict.agreement.of_lines == pytest.approx(1 - 0.4 * 4 / 120, abs=1e-4)
+    assert not verdict.passed
+
+
+def test_few_lines_prove_little_and_give_no_reason_to_doubt() -> None:
+    texts = _texts(30)
+    verdict = _judge(texts, texts)
+    assert verdict.value == 1.0
+    assert verdict.low == pytest.approx(1 - 0.4 * (1 - 30 / (30 + 1.645**2)), abs=1e-3)
+    assert not is_doubtful(verdict)
+    assert (samples_to_prove(verdict, 30) or 0) > 90
+
+
+def test_a_page_counts_as_many_lines() -> None:
+    pages = [text * 40 for text in _texts(10)]
+    verdict = _judge(pages, _with_mistakes(pages, 4))
+    assert isinstance(verdict.agreement, TextAgreement)
+    assert verdict.agreement.same == pytest.approx(0.6)
+    assert verdict.agreement.of_lines == pytest.approx(1 - 0.4 * 4 / 200, abs=1e-4)
+    assert verdict.passed
 
 
 def test_the_report_says_how_many_texts_are_the_same_and_how_sure_that_is() -> None:
@@ -81,26 +111,38 @@ def test_the_report_says_how_many_texts_are_the_same_and_how_sure_that_is() -> N
     assert verdict.agreement.same_low < 0.975 < verdict.agreement.same_high
     samples = Samples(count=40, read=lambda index: {}, source="")
     first, second = describe_verdict(verdict, 40, samples, verdict.distances)
-    assert "Of the 400 characters that the float model reads it keeps 0.9975 (budget 0.9900)" in (
-        first
+    assert "Of the 400 characters that the float model reads it keeps 0.9975: 0.9975 need" in first
+    assert (
+        "Of lines it keeps 0.9900: 0.9750 of 40 texts are the same as a whole (95 %: 0.8" in first
     )
-    assert "0.9750 of 40 texts are the same as a whole (95 %: 0.8" in first
-    assert "with 95 % confidence at least 0.98" in second
+    assert "(budget 0.9900)" in first
+    assert "with 95 % confidence at least 0.95" in second
 
 
-def test_of_few_characters_one_may_differ_and_that_is_not_called_sure() -> None:
+def test_of_few_characters_one_may_differ_where_nothing_says_how_sure_the_float_model_was() -> None:
     texts = _texts(4)
-    verdict = _judge(texts, _with_mistakes(texts, 1))
-    assert (verdict.passed, verdict.forgiven) == (True, True)
-    assert not _judge(texts, _with_mistakes(texts, 2)).passed
+    chosen: list[Outputs] = [{"said": _say(text)["said"].argmax(-1)} for text in texts]
+
+    def judge(mistakes: int) -> Verdict:
+        others = [_say(text)["said"].argmax(-1) for text in _with_mistakes(texts, mistakes)]
+        reference = Reference(chosen, AccuracyGate(), head=_HEAD)
+        return reference.judge([{"said": other} for other in others])
+
+    assert (judge(1).passed, judge(1).forgiven) == (True, True)
+    assert not judge(2).passed
+    assert not _judge(texts, _with_mistakes(texts, 1)).passed, "it was sure, and a line is lost"
 
 
 def test_samples_without_text_say_nothing() -> None:
     texts = _texts(20)
     verdict = _judge([*texts, *[[]] * 80], [*_with_mistakes(texts, 2), *[[]] * 80])
-    assert verdict.value == pytest.approx(0.99)
+    assert isinstance(verdict.agreement, TextAgreement)
+    assert verdict.agreement.of_characters == pytest.approx(0.99)
+    assert verdict.agreement.of_lines == pytest.approx(1 - 0.4 * 2 / 20, abs=1e-4)
     assert _judge([[]] * 10, [[]] * 10).metric != "string_agreement"
-    assert _judge([*texts, []], [*texts, [3]]).value == pytest.approx(200 / 201)
+    read = _judge([*texts, []], [*texts, [3]]).agreement
+    assert isinstance(read, TextAgreement)
+    assert read.of_characters == pytest.approx(200 / 201)
 
 
 def test_spaces_at_the_ends_are_no_text() -> None:

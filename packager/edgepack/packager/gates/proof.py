@@ -41,9 +41,10 @@ def is_doubtful(verdict: Verdict) -> bool:
     Half of the way to the lower bound lie 0.82 standard errors: one value in five is further off.
     What loses nothing on few samples gives no reason to doubt it.
     """
-    if verdict.low is None or verdict.asked is None or verdict.value >= verdict.float_value:
+    low = verdict.low_as_seen
+    if low is None or verdict.asked is None or verdict.value >= verdict.float_value:
         return False
-    return (verdict.value + verdict.low) / 2.0 < verdict.asked
+    return (verdict.value + low) / 2.0 < verdict.asked
 
 
 def is_proven(verdict: Verdict) -> bool:
@@ -60,7 +61,11 @@ def samples_to_prove(verdict: Verdict, count: int) -> int | None:
         verdict: What was found.
         count: On how many samples.
     """
-    if verdict.low is None or verdict.asked is None:
+    asked = verdict.asked
+    if asked is None:
         return None
-    needed = count_to_prove(verdict.nears, verdict.low, verdict.asked, count)
-    return needed if needed is not None and needed <= _MOST else None
+    needed = [
+        count_to_prove(nears, low, asked, count) for nears, low in verdict.bounds if low < asked
+    ]
+    enough = [number for number in needed if number is not None and number <= _MOST]
+    return max(enough) if enough and len(enough) == len(needed) else None

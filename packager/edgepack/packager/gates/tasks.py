@@ -88,7 +88,7 @@ _TASKS: Mapping[type, Task] = {
     ),
     TextAgreement: Task(
         metric="string_agreement",
-        what="VALUE of the float model's characters",
+        what="VALUE of what the float model reads",
         describe=describe_same,
         notes=describe_texts,
         details=_details_of_texts,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from edgepack.packager.metrics.output_kinds import with_one_miss
 from edgepack.packager.metrics.texts.agreement import TextAgreement, measure_texts
-from edgepack.packager.metrics.texts.costs import expected_edits
+from edgepack.packager.metrics.texts.costs import expected_cost
 from edgepack.packager.metrics.texts.decoding import Text, read_text
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.runtime.model_run import Outputs
@@ -43,19 +43,20 @@ class TextReference:
         """How well a candidate's texts agree; None where the float model reads nothing at all."""
         texts = [read_text(self._head, outputs) for outputs in got]
         costs = [
-            expected_edits(self._head, outputs, want, have)
+            expected_cost(self._head, outputs, want, have)
             for outputs, want, have in zip(self._expected, self._texts, texts, strict=True)
         ]
         return measure_texts(self._texts, texts, costs)
 
 
 def describe_texts(agreement: TextAgreement, budget: float) -> tuple[str, ...]:
-    """How near its texts are, in a sentence."""
+    """How near its texts are, in a few sentences."""
     return (
         f"Of the {counted(agreement.characters, 'character')} that the float model reads it keeps "
-        f"{format_metric(agreement.value)} (budget {format_metric(budget)}): "
-        f"{format_metric(agreement.unedited)} need no edit, and one costs the less the more the "
-        f"float model hesitated there. {describe_same(agreement)}.",
+        f"{format_metric(agreement.of_characters)}: {format_metric(agreement.unedited)} need no "
+        "edit, and one costs the less the more the float model hesitated there. Of lines it keeps "
+        f"{format_metric(agreement.of_lines)}: {describe_same(agreement)}. What it keeps less of "
+        f"counts (budget {format_metric(budget)}).",
     )
 
 

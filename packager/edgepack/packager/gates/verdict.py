@@ -105,11 +105,21 @@ class Verdict(Judged, frozen=True, kw_only=True):
         return f"{lost} of right answers expected to be lost, {allowed} allowed"
 
     @property
-    def nears(self) -> float:
-        """What `low` comes near to with more samples: a reader's counts each edit as one."""
-        if isinstance(self.agreement, TextAgreement) and self.metric == "string_agreement":
-            return self.agreement.unedited
-        return self.value
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """Lower bounds, each after what it comes near to with more samples."""
+        if self._texts:
+            return self._texts.bounds
+        return () if self.low is None else ((self.value, self.low),)
+
+    @property
+    def low_as_seen(self) -> float | None:
+        """`low`, without what few samples that are all right leave open."""
+        return self._texts.low_as_seen if self._texts else self.low
+
+    @property
+    def _texts(self) -> TextAgreement | None:
+        is_by_texts = self.metric == "string_agreement"
+        return self.agreement if is_by_texts and isinstance(self.agreement, TextAgreement) else None
 
     @property
     def positions(self) -> tuple[AtPositions, ...] | msgspec.UnsetType:

@@ -186,8 +186,8 @@ def _describe_accuracy(gate: AccuracyGate) -> Iterator[str]:
         boxes = f"F1 {gate.detection_f1_min:g} of the float model's own boxes"
         yield f"What a detector finds keeps {boxes}."
         yield f"A decoder keeps {_percent(gate.token_agreement_min)} of the float model's tokens."
-        texts = f"{_percent(gate.string_agreement_min)} of the float model's characters"
-        yield f"A reader keeps {texts}."
+        texts = f"{_percent(gate.string_agreement_min)} of what the float model reads"
+        yield f"A reader keeps {texts}, by characters and by lines."
         yield (
             f"A segmenter's classes keep a mean IoU of {gate.mean_iou_min:g}, pictures "
             f"{gate.psnr_db_min:g} dB (PSNR), sound {gate.si_sdr_db_min:g} dB (SI-SDR), depth "

@@ -113,8 +113,8 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
             whatever score an application takes them.
         token_agreement_min: Of a decoder: least share of tokens that are the float model's, fed the
             cache that it made itself.
-        string_agreement_min: Of a reader: least share of characters that are expected to be as
-            right as the float model's.
+        string_agreement_min: Of a reader: least share of characters, and of lines, that is expected
+            to be as right as the float model's.
         neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
         mean_iou_min: Of a segmenter: least intersection over union with the float model's classes,
             mean over classes.

@@ -5,7 +5,7 @@ the other, so a variant that reads the other one is as good. Where it was sure, 
 wrong. How sure it is of any text, CTC says: each step takes a class by its probability, whatever
 the others take (Graves et al., Connectionist Temporal Classification, 2006, 3.1). So texts are
 drawn that may stand there, and what counts is how many more edits the variant's text needs to be
-those than the float model's does.
+those than the float model's does, and how much less often it is one of them as a whole.
 
 That is so as long as the float model hesitates with reason. It may as well be always right where it
 says so with 55 %, and a variant that always reads the other one is worse then. Noise takes one
@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from edgepack.packager.metrics.texts.decoding import Text, merge, shares_of
@@ -35,30 +36,65 @@ _Z = 1.96
 """Standard normal quantile of 97.5 %."""
 
 
-def expected_edits(head: TextHead, outputs: Outputs, expected: Text, got: Text) -> float:
-    """How many characters of a text another one is expected to have wrong, beyond its own.
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What another text is expected to cost, beyond what the float model's own does.
+
+    Attributes:
+        edits: Characters that are wrong: from 0 to the edits between both, which it is where
+            nothing says how sure the model was.
+        whole: Of a text that is right as a whole, 0…1; 0 where nothing says how sure the model was.
+    """
+
+    edits: float
+    whole: float = 0.0
+
+
+def expected_cost(head: TextHead, outputs: Outputs, expected: Text, got: Text) -> Cost:
+    """What it is expected to cost that a candidate reads another text.
 
     Args:
         head: Where text is told, settled.
         outputs: The float model's.
         expected: What they say.
         got: What a candidate reads.
-
-    Returns:
-        From 0 to the edits between both, which it is where nothing says how sure the model was.
     """
     edits = float(edit_distance(expected, got))
     value = outputs[head.output]
     if not edits or head.is_of_tokens or value.dtype.kind != "f":
-        return edits
+        return Cost(edits=edits)
     shares = shares_of(value)
     if not np.isfinite(shares).all() or np.median(shares.max(axis=-1)) < _CLEAR:
-        return edits
+        return Cost(edits=edits)
     more = sum(
         count * (edit_distance(got, text) - edit_distance(expected, text))
         for text, count in _draw(head, shares).items()
     )
-    return max(more / _DRAWN, 0.0)
+    less = probability(head, shares, expected) - probability(head, shares, got)
+    return Cost(edits=max(more / _DRAWN, 0.0), whole=max(less, 0.0))
+
+
+def probability(head: TextHead, shares: Floats, text: Text) -> float:
+    """How probable a text is: the sum over all ways to say it (Graves et al., 4.1, forwards).
+
+    Args:
+        head: Where text is told, settled.
+        shares: (steps, classes), the float model's.
+        text: Without spaces at its ends, which may be said or not.
+    """
+    blank = head.blank or 0  # of tokens alone it is None
+    states = [blank]
+    for kind in text:
+        states += [kind, blank]
+    said = shares[:, states]
+    said[:, [0, -1]] = shares[:, [blank, *head.spaces]].sum(axis=-1)[:, None]
+    skips = np.array([index > 1 and kind != states[index - 2] for index, kind in enumerate(states)])
+    skips[::2] = False  # no blank is passed over between two of the same kind
+    ways = np.zeros(len(states))
+    ways[:2] = said[0, :2]
+    for step in said[1:]:
+        before = np.concatenate([[0.0, 0.0], ways])
+        ways = step * (ways + before[1:-1] + skips * before[:-2])
+    return float(ways[-2:].sum())
 
 
 def _draw(head: TextHead, shares: Floats) -> Counter[Text]:
