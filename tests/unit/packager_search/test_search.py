@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.packager.progress import BuildStep
+from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.search import candidate_measurer
 from edgepack.packager.search.journal import Journal
@@ -290,6 +291,29 @@ def test_near_the_budget_costly_methods_come_before_float_nodes(tmp_path: Path) 
     assert maker.built == [("plain", ()), ("prepared", ())]
     assert maker.ranked == []
     assert found.best.words == "prepared, 2 nodes quantized"
+
+
+class _Uneven(ToyMaker):
+    """Of its two methods one is near the budget with all nodes, the other one with some float."""
+
+    def _errors_of(self, spec: CandidateSpec) -> dict[str, float]:
+        if spec.method.id == "uneven":
+            return {"a": 0.5, "b": 0.01, "c": 0.01, "d": 0.01}
+        return super()._errors_of(spec)
+
+
+def test_where_the_near_method_fails_with_float_nodes_the_others_are_compared_there(
+    tmp_path: Path,
+) -> None:
+    errors = {"a": 0.303, "b": 0.302, "c": 0.301, "d": 0.3}
+    alone = ToyMaker(errors, {"near": 1.0})
+    assert not search_toy(alone, tmp_path / "alone", max_float_share=0.5).best.verdict.passed
+    maker = _Uneven(errors, {"near": 1.0, "uneven": 1.0})
+    found = search_toy(maker, tmp_path / "both", max_float_share=0.5)
+    assert found.attempts[0].accuracy > found.attempts[1].accuracy, "which is why it comes first"
+    assert found.best.verdict.passed
+    assert found.best.method.id == "uneven"
+    assert found.best.float_nodes == ("a",)
 
 
 def test_what_is_worse_than_a_near_candidate_is_not_run_to_the_end(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@
    What is worst, and what saves the most, says `savings`. Where the maker can, nodes are promoted
    to high precision. If that is not enough for all of them, the nodes are ranked once more, and the
    worst stay float: of activations with 16 bits the weights are to blame then. Elsewhere the worst
-   stay float at once.
+   stay float at once. Where that does not hold the budget with the method that was near, the plain
+   methods are compared with nodes float.
 4. If the plain methods do not get there, try the costly ones with as many nodes promoted.
 5. Lower those again, from the most saving on, that are not needed after all: what nodes cost
    together is not the sum of what they cost alone.
@@ -140,6 +141,8 @@ def _promote_worst(trials: CandidateTrials, max_float_share: float, is_near: boo
         names = promotion_order(trials.rank(spec))
         floats = Promotion(trials, names[:most_float], others=promoted)
     floats.promote((spec.method,) if is_near else maker.methods)
+    if is_near and not trials.best.verdict.passed:
+        floats.promote(maker.methods)
     return floats
 
 
