@@ -8,7 +8,6 @@ afterwards, so a change of meaning that is missing here is caught there.
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING
 
 import onnx
 from msgspec.structs import replace
@@ -16,19 +15,13 @@ from onnx import defs, helper
 
 from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.model_files import opset_of
-from edgepack.packager.graph.queries import is_standard, own_names, subgraphs
-from edgepack.packager.graph.shape_inference import add_shapes, infer
+from edgepack.packager.graph.queries import is_standard, subgraphs
+from edgepack.packager.graph.shape_inference import add_shapes
+from edgepack.packager.passes.known_values import fold_known_values
 from edgepack.packager.passes.operator_sets import UnchangeableError, exists, label
 from edgepack.packager.passes.opset_rewrites import REWRITES, Reach, Step
 from edgepack.packager.passes.plain_constants import make_constants_plain
 from edgepack.packager.passes.standard_functions import write_out
-
-if TYPE_CHECKING:
-    import onnx_ir
-
-
-_MOST_VALUES = 64
-"""Axes, sizes and single numbers; anything larger is left to the pass that folds constants."""
 
 
 def change_opset(model: onnx.ModelProto, target: int) -> None:
@@ -99,7 +92,7 @@ def _write_out(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.Node
         raise UnchangeableError(f"opset {step.target} has no {node.op_type} ({label(node)})")
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     written = onnx.GraphProto(name="written", node=nodes, output=outputs)
-    known = _fold_known_values(written, graph.types, step.start)
+    known = fold_known_values(written, graph.types, step.start)
     make_constants_plain(written)
     graph.added.extend(written.initializer)
     inner = replace(
@@ -145,51 +138,3 @@ def _shapes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, tuple[int | None
         for value in values
         if value.type.tensor_type.HasField("shape")
     }
-
-
-def _fold_known_values(
-    graph: onnx.GraphProto, types: Mapping[str, onnx.TypeProto], opset: int
-) -> tuple[onnx.ValueInfoProto, ...]:
-    """Replaces nodes by constants where what they give is known and small.
-
-    Definitions in the standard count axes and sizes at run time, from shapes. Older operator sets
-    want them as attributes: where the shapes are known, so are they.
-
-    Args:
-        graph: Nodes, initializers and outputs; changed in place. What it reads is in `types`.
-        types: Types and shapes of tensors from outside.
-        opset: The nodes' version of the standard operator set.
-
-    Returns:
-        Types and shapes of the inner tensors, as far as they follow.
-    """
-    # They import sympy, longer than a small model takes to build, and few models need them.
-    import onnx_ir
-    from onnx_ir.passes.common import RemoveUnusedNodesPass
-    from onnxscript.optimizer import fold_constants
-
-    outside = {name for node in graph.node for name in node.input if name} - own_names(graph)
-    graph.input.extend(helper.make_value_info(name, types[name]) for name in sorted(outside))
-    alone = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    # onnxscript goes from node to node and does not see what onnx's inference tells of sizes.
-    alone.graph.value_info.extend(infer(alone).value_info)
-    written = onnx_ir.from_proto(alone)
-    fold_constants(
-        written,
-        onnx_shape_inference=True,
-        output_size_limit=_MOST_VALUES,
-        should_fold=lambda node: None if len(node.outputs) == 1 else False,
-    )
-    _pass_by_splits_of_nothing(written.graph)
-    RemoveUnusedNodesPass()(written)
-    graph.CopyFrom(onnx_ir.to_proto(written.graph))
-    return tuple(graph.value_info)
-
-
-def _pass_by_splits_of_nothing(graph: "onnx_ir.Graph") -> None:
-    """Whoever reads all of a tensor reads the tensor: hardware reads no part that holds nothing."""
-    for node in graph:
-        parts = [value for value in node.outputs if 0 not in (value.shape or ())]
-        whole = node.inputs[0] if node.inputs else None
-        if node.op_type == "Split" and len(parts) == 1 and whole is not None:
-            parts[0].replace_all_uses_with(whole)

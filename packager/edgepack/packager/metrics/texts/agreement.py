@@ -9,12 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from edgepack.packager.metrics.confidence import (
-    independent,
-    kept_low,
-    share_bounds,
-    share_low,
-)
+from edgepack.packager.metrics.confidence import independent, kept_low, share_bounds, share_low
 from edgepack.packager.metrics.texts.costs import Cost, surely_one_way
 from edgepack.packager.metrics.texts.decoding import Text
 from edgepack.packager.metrics.texts.edits import edit_distance
@@ -37,14 +32,12 @@ class TextAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
     """A reader's texts against the float model's, over all samples in which either reads anything.
 
     Attributes:
-        value: Share of what is read that is expected to be as right as the float model's: of
-            characters, or of lines, whichever is less.
-        low: Its lower bound for samples like these, one-sided, 95 %: of characters each edit
-            counts as one, as if the float model always hesitated without reason.
-        bounds: The bounds of both, each after what it comes near to with more samples.
-        low_as_seen: The lower bound, of lines by how much those that were read differ alone: few of
-            which all are kept give no reason to doubt.
-        of_characters, of_lines: Both.
+        of_characters, of_lines: Shares that are expected to be as right as the float model's.
+        bounds: Their lower bounds for samples like these, one-sided, 95 %, each after what it comes
+            near to with more samples. Of characters each edit counts as one, as if the float model
+            always hesitated without reason.
+        low_as_seen: The lesser bound, of lines by how much those that were read differ alone: few
+            of which all are kept give no reason to doubt.
         unedited: Share of characters that need no edit (another one, one too many, one missing).
         characters: What the float model reads.
         count: How many texts.
@@ -52,18 +45,26 @@ class TextAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
         same_low, same_high: Its bounds, 95 %.
     """
 
-    value: float
-    low: float
-    bounds: tuple[tuple[float, float], ...]
-    low_as_seen: float
     of_characters: float
     of_lines: float
+    bounds: tuple[tuple[float, float], ...]
+    low_as_seen: float
     unedited: float
     characters: int
     count: int
     same: float
     same_low: float
     same_high: float
+
+    @property
+    def value(self) -> float:
+        """Of what is read the share that is kept: of characters, or of lines if that is less."""
+        return min(self.of_characters, self.of_lines)
+
+    @property
+    def low(self) -> float:
+        """Its lower bound."""
+        return min(low for _, low in self.bounds)
 
 
 def measure_texts(
@@ -99,12 +100,10 @@ def measure_texts(
     by_characters = (unedited, share_low(unedited, independent(edits, sizes, _LEAST_EFFECT)))
     by_lines = (of_lines, _in_truth(share_low(kept_lines, sum(lines))))
     return TextAgreement(
-        value=min(of_characters, of_lines),
-        low=min(by_characters[1], by_lines[1]),
-        bounds=(by_characters, by_lines),
-        low_as_seen=min(by_characters[1], _in_truth(kept_low(lost_lines, lines))),
         of_characters=of_characters,
         of_lines=of_lines,
+        bounds=(by_characters, by_lines),
+        low_as_seen=min(by_characters[1], _in_truth(kept_low(lost_lines, lines))),
         unedited=unedited,
         characters=sum(len(want) for want, _, _ in triples),
         count=len(triples),

@@ -5,7 +5,7 @@ the other, so a variant that reads the other one is as good. Where it was sure, 
 wrong. How sure it is of any text, CTC says: each step takes a class by its probability, whatever
 the others take (Graves et al., Connectionist Temporal Classification, 2006, 3.1). So texts are
 drawn that may stand there, and what counts is how many more edits the variant's text needs to be
-those than the float model's does, and how much less often it is one of them as a whole.
+those than the float model's does. Of a text as a whole it is how much less probable it is.
 
 That is so as long as the float model hesitates with reason. It may as well be always right where it
 says so with 55 %, and a variant that always reads the other one is worse then. Noise takes one
