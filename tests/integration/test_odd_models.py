@@ -339,3 +339,59 @@ def test_an_output_of_another_type_than_its_node_gives_is_refused(
     assert "does not match expected type" in caught.value.problem
     assert str(tmp_path / "model-1.0.0") not in caught.value.problem, "a folder that is gone"
     assert (caught.value.remedy or "").startswith("export it again, or give other sizes")
+
+
+_ROOT_MEAN_SQUARE = (
+    "h = MatMul(x, w1) s = Pow(h, two) m = ReduceMean<axes=[-1]>(s) e = Add(m, epsilon) "
+    "q = Sqrt(e) d = Div(h, q) n = Mul(d, scale) y = MatMul(n, w2)"
+)
+
+
+def _fused_by_onnx_runtime(folder: Path, opset: int) -> onnx.ModelProto:
+    """Return a model as ONNX Runtime writes it after its own transformer fusions."""
+    constants = {"two": 2.0, "epsilon": 1e-6, "scale": np.linspace(0.5, 1.5, 16)}
+    formula = _model(
+        f"(float[1,8] x) => (float[1,4] y) {{ {_ROOT_MEAN_SQUARE} }}",
+        [
+            *_weights(),
+            *(
+                numpy_helper.from_array(np.asarray(value, np.float32), name)
+                for name, value in constants.items()
+            ),
+        ],
+        opset=opset,
+    )
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(folder / "fused.onnx")
+    onnxruntime.InferenceSession(
+        formula.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return onnx.load(folder / "fused.onnx")
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize("profile", ["cpu", "qnn-htp", "vitisai-a8w8", "fp32"])
+def test_simplified_layer_normalization_in_the_standard_domain_is_built(
+    builder: Builder, profile: str, opset: int
+) -> None:
+    source = _fused_by_onnx_runtime(builder.folder, opset)
+    normalization = [it for it in source.graph.node if it.op_type == "SimplifiedLayerNormalization"]
+    assert [node.domain for node in normalization] == [""]
+    built, _ = builder(source, profile)
+    assert {entry.domain: entry.version for entry in built.opset_import}[""] == 17
+    assert "SimplifiedLayerNormalization" in {node.op_type for node in built.graph.node}
+    assert _is_near(source, built, x=_row())
+
+
+def test_simplified_layer_normalization_of_a_newer_opset_is_lowered(builder: Builder) -> None:
+    source = _model(
+        "(float[1,8] x) => (float[1,4] y) { h = MatMul(x, w1) "
+        "n = SimplifiedLayerNormalization<axis=-1,epsilon=0.00001>(h, scale) y = MatMul(n, w2) }",
+        [*_weights(), _weight("scale", 16)],
+        opset=23,
+    )
+    source.ir_version = 10
+    built, _ = builder(source, "vitisai-a8w8")
+    assert {entry.domain: entry.version for entry in built.opset_import}[""] == 17
+    assert _is_near(source, built, x=_row())

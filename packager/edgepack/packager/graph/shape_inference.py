@@ -16,8 +16,16 @@ from edgepack.packager.graph.edits import refill, with_contents
 _KEPT_ELEMENTS = 1024
 """Initializers up to this size may hold shapes and axes; larger ones are weights."""
 
-_KEEP_SHAPE = {("ai.onnx.ml", "Scaler"), ("ai.onnx.ml", "Normalizer")}
-"""Operators before a network from scikit-learn, which give floats in the shape of their input."""
+_KEEP_SHAPE = {
+    ("ai.onnx.ml", "Scaler"),
+    ("ai.onnx.ml", "Normalizer"),
+    ("", "SimplifiedLayerNormalization"),
+}
+"""Operators that ONNX infers no shape for and that keep the shape of their input.
+
+The first two precede a network from scikit-learn and return float32. ONNX Runtime alone defines the
+third, which keeps the element type too.
+"""
 
 
 def add_shapes(model: onnx.ModelProto, known: Iterable[onnx.ValueInfoProto] = ()) -> None:
@@ -69,7 +77,7 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
 
 
 def _like_their_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """What is still unknown behind operators that have no inference in ONNX but keep the shape."""
+    """Return the unknown outputs of `_KEEP_SHAPE`, with the shapes of their inputs."""
     known = {value.name: value.type for value in (*graph.value_info, *graph.input)}
     told = known.keys() | {value.name for value in graph.output}
     added = []
@@ -78,7 +86,8 @@ def _like_their_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
             continue
         if node.input[0] in known and known[node.input[0]].tensor_type.elem_type:
             value = onnx.ValueInfoProto(name=node.output[0], type=known[node.input[0]])
-            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+            if node.domain:
+                value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
             added.append(value)
     return added
 

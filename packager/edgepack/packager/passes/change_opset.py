@@ -18,7 +18,12 @@ from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.queries import is_standard, subgraphs
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.known_values import fold_known_values
-from edgepack.packager.passes.operator_sets import UnchangeableError, exists, label
+from edgepack.packager.passes.operator_sets import (
+    UnchangeableError,
+    exists,
+    is_runtime_operator,
+    label,
+)
 from edgepack.packager.passes.opset_rewrites import REWRITES, Reach, Step
 from edgepack.packager.passes.plain_constants import make_constants_plain
 from edgepack.packager.passes.standard_functions import write_out
@@ -72,7 +77,7 @@ def _change_graph(
 
 
 def _change_node(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProto]:
-    if not is_standard(node):
+    if not is_standard(node) or is_runtime_operator(node, step.target):
         return [node]
     if not exists(node, step.target):
         return _write_out(node, step, graph)
@@ -87,6 +92,7 @@ def _change_node(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.No
 
 def _write_out(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProto]:
     """What the standard defines the node as, in the other operator set."""
+    _schema(node, step.start)
     nodes = write_out(node, step.start, graph.types)
     if nodes is None:
         raise UnchangeableError(f"opset {step.target} has no {node.op_type} ({label(node)})")
