@@ -3,19 +3,19 @@
 import difflib
 from collections.abc import Callable, Collection, Sequence
 
-import msgspec
+import tomlkit
 
 from edgepack.errors import BuildError
+from edgepack.text import printable
 
 
 def toml_key(name: str) -> str:
-    """A name as a TOML key; quoted where a bare one is not allowed.
+    """Return a name as a TOML key, quoted where a bare key is not allowed.
 
     Args:
         name: Any name, such as an input's.
     """
-    bare = name.isascii() and all(c.isalnum() or c in "_-" for c in name)
-    return name if bare and name else msgspec.json.encode(name).decode()
+    return printable(tomlkit.key([name]).as_string())
 
 
 def short_provider(provider: str, device: str) -> str:

@@ -148,7 +148,9 @@ def test_a_declared_input_the_model_lacks_suggests_the_nearest() -> None:
 
 def test_the_template_names_scalars_that_may_become_constants() -> None:
     rate = TensorSpec(name="sr", dtype="int64", shape=())
-    assert template("vad.onnx", (IMAGE, rate), _SIZES).endswith("becomes a constant\n# sr = 1\n")
+    assert template("vad.onnx", (IMAGE, rate), _SIZES).endswith(
+        "becomes a constant\n# sr = 1  # sr: int64[]\n"
+    )
     assert "[build.value]" not in template("cnn.onnx", (IMAGE,), _SIZES)
 
 

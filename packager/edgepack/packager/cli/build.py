@@ -4,6 +4,7 @@ import shlex
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, cast, get_args
@@ -19,7 +20,12 @@ from edgepack.packager.cli.progress_bar import show_progress
 from edgepack.packager.cli.summary import print_summary
 from edgepack.packager.config.build_file import CONFIG_FILE
 from edgepack.packager.config.template import template
-from edgepack.packager.pipeline.build import build_bundle
+from edgepack.packager.config.trusted_code import (
+    NamedCode,
+    TrustedCodeFile,
+    UntrustedCodeError,
+)
+from edgepack.packager.pipeline.build import BuildResult, build_bundle
 from edgepack.packager.pipeline.request import BUILDER_VARIABLE, BuildOptions, derive_request
 from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.search.combinations import parse_searched
@@ -27,6 +33,7 @@ from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.source.fixed_inputs import parse_value
 from edgepack.packager.source.huggingface.folder import open_source
 from edgepack.packager.source.shape_advice import example_shapes
+from edgepack.text import printable
 
 _path = click.Path(path_type=Path)
 
@@ -136,6 +143,11 @@ _path = click.Path(path_type=Path)
 @click.option("--allow-degraded", is_flag=True, help="Publish what misses its budget, marked so.")
 @click.option("--keep-going", is_flag=True, help="Build the other profiles when one refuses.")
 @click.option("--force", "replace", is_flag=True, help="Replace a bundle that is there already.")
+@click.option(
+    "--trust-config",
+    is_flag=True,
+    help="Run the programs, libraries and modules that edgepack.toml and profiles name.",
+)
 @json_option
 def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None:
     """Make a signed bundle from an ONNX model.
@@ -162,21 +174,20 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
         "toolchains": dict(map(parse_toolchain, given["toolchains"])),
         "search": tuple(map(parse_searched, given["search"])),
     }
-    request = derive_request(model, cast(BuildOptions, given))
-    if is_open_to_others(Path(request.key)):
-        click.echo(
-            f"warning: other users of this machine may read {request.key}: chmod 600 {request.key}",
-            err=True,
-        )
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
-    try:
-        with show_progress() as progress:
-            result = build_bundle(request, progress)
-    except SystemExit:
-        _tell_what_is_kept(request.output)
-        raise
+    confirmed = TrustedCodeFile()
+    given["trust_config"] = given["trust_config"] or confirmed.read()
+    while True:
+        try:
+            result = _build(model, cast(BuildOptions, given))
+            break
+        except UntrustedCodeError as error:
+            if not _confirm(error.code):
+                raise
+            confirmed.add(error.code)
+            given["trust_config"] = (*given["trust_config"], *error.code)
     if as_json:
         document = {
             "output": result.output,
@@ -188,6 +199,36 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
         click.echo(json_text(document))
         return
     print_summary(result)
+
+
+def _build(model: Path, options: BuildOptions) -> BuildResult:
+    """Build a bundle and show progress.
+
+    Raises:
+        EdgepackError: See `build_bundle`.
+    """
+    request = derive_request(model, options)
+    if is_open_to_others(Path(request.key)):
+        click.echo(
+            f"warning: other users of this machine may read {request.key}: chmod 600 {request.key}",
+            err=True,
+        )
+    try:
+        with show_progress() as progress:
+            return build_bundle(request, progress)
+    except SystemExit:
+        _tell_what_is_kept(request.output)
+        raise
+
+
+def _confirm(code: Sequence[NamedCode]) -> bool:
+    """Ask at the terminal whether code that files name may run; False without a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    click.echo("These files name code that the build would run:", err=True)
+    for entry in code:
+        click.echo(f"  {printable(str(entry))}", err=True)
+    return click.confirm("Run that code, now and in later builds?", err=True)
 
 
 @click.command()

@@ -1,42 +1,168 @@
-"""A commented `edgepack.toml` for a model, as `edgepack init` writes it."""
+"""Write a commented `edgepack.toml` for a model, as `edgepack init` does.
 
-from importlib import resources
+Names come from a model that nobody has vetted: every key and value is written by a TOML library,
+and text in comments is made printable, so that no name adds a line or a key of its own.
+"""
+
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jinja2
+import tomlkit
+from tomlkit.items import Table
 
 from edgepack.packager.source.shape_advice import Shapes
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.packager.wording import toml_key
+from edgepack.text import printable
 
-_FOLDER = "edgepack.packager.config"
-_FILE = "edgepack.toml.jinja"
+_ABOUT = """\
+[about]                 # facts for the bundle's bill of materials; every key may be left out
+license = "Apache-2.0"  # SPDX expression; LicenseRef-NAME for a license that SPDX does not list
+producer = "Example Vision"
+intended_use = "reading meters"
+
+[datasets.NAME]         # one section for each data set used to train or evaluate the model
+used_for = "training"   # or "calibration", "evaluation"
+license = "CC-BY-4.0"
+"""
+
+_CALIBRATION = """\
+A folder of .npz or .npy files (one sample each), one .npz with a leading sample axis,
+ONNX test data (test_data_set_0/input_0.pb …), or a folder of images. 100 to 300 are usual.
+"""
+
+_EVALUATION = """\
+[evaluation]            # held-out samples; without them, a share of the calibration is held out
+path = "evaluation"
+labels = "labels.txt"   # one integer a line: the class of each of these samples
+"""
+
+_BUILD = """\
+hooks = "hooks"         # firmware hooks to ship with the model
+feedback = "feedback.json"  # measurements of earlier releases: edgepack fleet feedback
+metric = "mymetric:score"   # your own measure instead of the profile's: module:function
+toolchain = { openvino-cpu = "intel/bin/python" }  # environment with the devices' toolchain
+plain_runtimes = ["oldest/bin/python"]  # other releases of ONNX Runtime that applications have
+prefer = "speed"        # or "size", "balanced", "device": the goal of quantization
+budget = "10m"          # time for the build (s, m or h)
+"""
+
+_CODE = """\
+hooks, metric, toolchain and plain_runtimes name code: edgepack asks before it runs any.
+"""
+
+_OUTPUTS = """\
+[outputs.NAME]          # meaning of an output, where its values do not show it
+kind = "embedding"      # or "scores", "values", "detections", "segmentation", "ignored"
+
+[search]                # values to try: a profile's keys, each with a list
+quantize.activations = ["uint8", "uint16"]
+"""
 
 
 def template(model_file: str, inputs: tuple[TensorSpec, ...], shapes: Shapes) -> str:
-    """A commented `edgepack.toml` for a model, with a likely declaration for each input.
+    """Return a commented `edgepack.toml` with a likely declaration for each input.
 
     Args:
         model_file: Name of the model's file.
         inputs: The model's inputs.
-        shapes: Sizes with which it runs, by input; of those with open ones at least.
+        shapes: Sizes with which the model runs, by input; at least of inputs with open sizes.
     """
-    page: jinja2.Template = jinja2.Template(
-        (resources.files(_FOLDER) / _FILE).read_text(encoding="utf-8"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+    document = tomlkit.document()
+    _comment(
+        document,
+        f"How to build {printable(model_file)} with edgepack. Options on the command line win "
+        "over this file.",
     )
-    return page.render(
-        file=model_file,
-        name="".join(c if c.isalnum() or c in "._-" else "-" for c in Path(model_file).stem),
-        inputs=inputs,
-        shapes=shapes,
-        key=toml_key,
-        picture_of=_picture_of,
+    document.add(tomlkit.nl())
+    model = tomlkit.table()
+    stem = Path(model_file).stem
+    model.add("name", "".join(c if c.isalnum() or c in "._-" else "-" for c in stem))
+    model.add("version", "1.0.0")
+    _comment(model, "release = 1000000     # counter that only goes up; default: 1.2.0 -> 1002000")
+    model.add(tomlkit.nl())
+    _comment(model, _ABOUT)
+    model.add(tomlkit.nl())
+    document.add("model", model)
+    declared = tomlkit.table(is_super_table=True)
+    for spec in inputs:
+        declared.add(tomlkit.key([spec.name]), _input_table(spec))
+    document.add("inputs", declared)
+    calibration = tomlkit.table()
+    _comment(calibration, _CALIBRATION)
+    calibration.add("path", "calibration")
+    calibration.add(tomlkit.nl())
+    _comment(calibration, _EVALUATION)
+    calibration.add(tomlkit.nl())
+    document.add("calibration", calibration)
+    document.add("build", _build_table(inputs, shapes))
+    return tomlkit.dumps(document)
+
+
+def _comment(container: Table | tomlkit.TOMLDocument, text: str) -> None:
+    """Add each line of a text as a comment, and an empty line as an empty line."""
+    for line in text.splitlines():
+        container.add(tomlkit.comment(line) if line else tomlkit.nl())
+
+
+def _add(table: Table, name: str, value: Any, comment: str) -> None:
+    """Add a key with a comment behind it."""
+    item = tomlkit.item(value)
+    item.comment(comment)
+    table.add(name, item)
+
+
+def _input_table(spec: TensorSpec) -> Table:
+    """Return the declaration of one input."""
+    table = tomlkit.table()
+    table.comment(printable(str(spec)))
+    picture = _picture_of(spec)
+    if picture:
+        channels = 1 if picture.channels == 1 else 3
+        _add(table, "kind", "image", '"raw" if your files are arrays, already preprocessed')
+        table.add("layout", picture.layout)
+        table.add("color", "GRAY" if channels == 1 else "RGB")
+        _add(table, "size", picture.size or [320, 320], "height, width")
+        _add(table, "resize", "stretch", '"letterbox" pads, "crop" cuts the middle out')
+        _add(table, "scale", 1 / 255, "a pixel p becomes (p * scale - mean) / std")
+        table.add("mean", [0.0] * channels)
+        table.add("std", [1.0] * channels)
+    elif spec.dtype in ("int32", "int64"):
+        _add(table, "kind", "raw", 'or "tokens" with the size of the vocabulary:')
+        _comment(table, "vocabulary = 30522")
+    else:
+        table.add("kind", "raw")
+    table.add(tomlkit.nl())
+    return table
+
+
+def _build_table(inputs: tuple[TensorSpec, ...], shapes: Shapes) -> Table:
+    """Return `[build]`, with examples of every other key as comments."""
+    table = tomlkit.table()
+    _add(table, "profiles", ["cpu"], "edgepack profiles list")
+    _comment(table, _BUILD)
+    _comment(table, _CODE)
+    table.add(tomlkit.nl())
+    _comment(table, _OUTPUTS)
+    examples = (
+        (
+            "[build.shape]           # sizes, for hardware that wants them fixed; examples",
+            {spec.name: list(shapes[spec.name]) for spec in inputs if not spec.is_static},
+        ),
+        (
+            "[build.value]           # an input that a device never changes becomes a constant",
+            {spec.name: 1 for spec in inputs if not spec.shape},
+        ),
     )
+    by_name = {spec.name: spec for spec in inputs}
+    for heading, values in examples:
+        if values:
+            table.add(tomlkit.nl())
+            _comment(table, heading)
+        for name, value in values.items():
+            # The encoder leaves some line separators as they are; a comment must not hold them.
+            line = printable(tomlkit.dumps({name: value}).strip())
+            _comment(table, f"{line}  # {printable(str(by_name[name]))}")
+    return table
 
 
 class _Picture(NamedTuple):
@@ -46,7 +172,7 @@ class _Picture(NamedTuple):
 
 
 def _picture_of(spec: TensorSpec) -> _Picture | None:
-    """How an input takes a picture, if it looks like one; its size is empty where it is open."""
+    """Return how an input takes a picture, if its shape is that of one; an open size is empty."""
     if len(spec.shape) != 4 or spec.dtype not in ("float32", "float16", "uint8"):
         return None
     for layout, axes in (("NCHW", (1, 2, 3)), ("NHWC", (3, 1, 2))):

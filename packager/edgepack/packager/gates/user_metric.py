@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.util
 import math
 import sys
 import traceback
@@ -30,7 +31,10 @@ _REPAIR = "repair it: python -m py_compile and an import show the same"
 
 
 def load_metric(name: str) -> Metric:
-    """Imports a metric; its module may lie in the current folder.
+    """Import a metric; its module may lie in the current folder.
+
+    Only the metric's own module is taken from the current folder first. What that module imports is
+    searched there last, so that no file stands in for a module of edgepack or of a library.
 
     The function takes `run`, which takes the inputs of one inference by name and returns the
     outputs by name, and returns a number, greater is better.
@@ -44,10 +48,11 @@ def load_metric(name: str) -> Metric:
     module_name, _, function_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
         raise BuildError(f"'{name}' is no metric", found_in="--metric", remedy=_EXAMPLE)
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    folder = Path.cwd()
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
     try:
+        _import_from(folder, module_name.partition(".")[0])
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise BuildError(
@@ -77,6 +82,21 @@ def load_metric(name: str) -> Metric:
         )
     metric: Metric = function
     return metric
+
+
+def _import_from(folder: Path, name: str) -> None:
+    """Import a module or package of a folder, unless that name is imported already."""
+    paths = (folder / f"{name}.py", folder / name / "__init__.py")
+    path = next((path for path in paths if path.is_file()), None)
+    spec = path and importlib.util.spec_from_file_location(name, path)
+    if name in sys.modules or not spec or not spec.loader:
+        return
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(sys.modules[name])
+    except BaseException:
+        del sys.modules[name]
+        raise
 
 
 def metric_name(metric: Metric) -> str:

@@ -12,6 +12,7 @@ from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.bundling.deltas import check_older
 from edgepack.packager.bundling.output import check_output
 from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
+from edgepack.packager.config.trusted_code import find_in_profiles, require_trust
 from edgepack.packager.pipeline.both_forms import profile_of_form, with_float_forms
 from edgepack.packager.pipeline.fleet_feedback import Learnt, learn
 from edgepack.packager.pipeline.request import BuildRequest
@@ -63,6 +64,8 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     recipients = tuple(key for path in request.encrypt_to for key in load_recipients(path))
     check_older(request.delta_from, request.name, is_encrypted=bool(recipients))
     asked = _load_combinations(request)
+    every = (entry.profile for entries in asked for entry in entries)
+    require_trust(find_in_profiles(every), request.trust_config)
     learnt = learn(request.feedback, request.name, [entries[0].profile for entries in asked])
     combinations = with_float_forms(_chosen(asked, learnt))
     profiles = [entries[0].profile for entries in combinations]

@@ -23,6 +23,7 @@ from edgepack.packager.config.about import AboutSection, DatasetSection
 from edgepack.packager.config.build_file import BuildConfig, read_config
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.config.trusted_code import TrustedCode, find_in_config, require_trust
 from edgepack.packager.gates.user_metric import Metric, load_metric
 from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.search.combinations import SearchedKey, read_searched
@@ -86,6 +87,8 @@ class BuildOptions(TypedDict, total=False):
         allow_degraded: Publish a variant that misses its budget, marked as degraded.
         keep_going: Build the other profiles when one refuses.
         replace: Replace a bundle that is there already.
+        trust_config: Allow the programs, libraries and modules that `config` and profiles name:
+            True for all, or the `NamedCode` entries that a person confirmed; by default none.
     """
 
     output: str | Path | None
@@ -116,6 +119,7 @@ class BuildOptions(TypedDict, total=False):
     allow_degraded: bool
     keep_going: bool
     replace: bool
+    trust_config: TrustedCode
 
 
 class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +130,8 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
             evaluation, shapes, values, metric, labels, hooks, feedback, captured, encrypt_to,
             delta_from,
-            toolchains, plain_runtimes, allow_degraded, keep_going, replace: See `BuildOptions`;
-            "" and None stand for what is left out.
+            toolchains, plain_runtimes, allow_degraded, keep_going, replace, trust_config: See
+            `BuildOptions`; "" and None stand for what is left out.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file they came from.
         about, datasets: What it says of the model and of its data.
@@ -168,6 +172,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     allow_degraded: bool = False
     keep_going: bool = False
     replace: bool = False
+    trust_config: TrustedCode = False
 
 
 def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
@@ -182,6 +187,9 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
     """
     model, config_path = Path(model), options.get("config")
     config = read_config(Path(config_path)) if config_path else BuildConfig()
+    trusted = options.get("trust_config", False)
+    if config_path:
+        require_trust(find_in_config(config, config_path, _replaced(options)), trusted)
     declared_in = str(config_path or "")
     output = _path(options.get("output"))
     named, numbered = read_output_name(output) if output else ("", "")
@@ -236,7 +244,14 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         allow_degraded=options.get("allow_degraded", False),
         keep_going=options.get("keep_going", False),
         replace=options.get("replace", False),
+        trust_config=trusted,
     )
+
+
+def _replaced(options: BuildOptions) -> frozenset[str]:
+    """Return the keys of `[build]` that name code and that an option replaces."""
+    given = {key for key in ("metric", "hooks", "plain_runtimes") if options.get(key)}
+    return frozenset(given | {f"toolchain.{name}" for name in options.get("toolchains", {})})
 
 
 def _agreed(what: str, configured: str, in_output: str, path: str | Path | None) -> str:

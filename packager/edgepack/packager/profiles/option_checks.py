@@ -23,9 +23,9 @@ _FOLDER = "options"
 _SESSION = "session"
 _MOST_NAMED = 60
 
-Kind = tuple[str, ...] | Literal["text", "number", "flag", "boolean"]
-"""What an option takes: one of these words, any text, a whole number from 0 on, 0 or 1, or also
-`true` and `false`."""
+Kind = tuple[str, ...] | Literal["text", "code", "number", "flag", "boolean"]
+"""Values of an option: one of these words, any text, a file with code that the provider loads, a
+whole number from 0 on, 0 or 1, or also `true` and `false`."""
 
 _WORDS = {"flag": ("0", "1"), "boolean": ("0", "1", "true", "false", "True", "False")}
 
@@ -57,6 +57,15 @@ def check_options(profile: Profile) -> Iterator[Contradiction]:
                 f"'{name}' is to stay unchecked, and no option has that name",
                 f"remove '{name}'",
             )
+
+
+def names_code(provider: str, option: str) -> bool:
+    """Return whether a provider loads code from the file that an option names.
+
+    An option that is missing from the provider's list may do so: nobody knows it here.
+    """
+    known = _known(provider)
+    return known is None or _kind_of(option, known) in (None, "code")
 
 
 def _check(
@@ -98,7 +107,7 @@ def _kind_of(name: str, known: Mapping[str, Kind]) -> Kind | None:
 
 def _refusal(value: str, kind: Kind) -> str:
     """What is allowed in place of a value; "" where it is allowed itself."""
-    if kind == "text":
+    if kind in ("text", "code"):
         return ""
     if kind == "number":
         return "" if value.isascii() and value.isdigit() else "allowed is a whole number from 0 on"
