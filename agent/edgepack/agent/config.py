@@ -12,7 +12,7 @@ from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
 
-SETTINGS = Version(1, 5)
+SETTINGS = Version(1, 6)
 """Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
 
     1.1  `trust.root`
@@ -20,6 +20,7 @@ SETTINGS = Version(1, 5)
     1.3  `trust.metadata`
     1.4  `capture`
     1.5  `shadow`
+    1.6  `shadow.disagree_max`, `shadow.spacing_s`
 """
 
 
@@ -195,11 +196,18 @@ class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         busy_share: Of the time, in which one may run, at most.
         memory_bytes: What the process that computes them may take; 0 means a quarter of the
             device's memory.
+        disagree_max: Share of real inferences in which a new release may give another answer than
+            the previous one. The device rolls a release back that gives more, beyond any doubt;
+            1 leaves this to the fleet.
+        spacing_s: Seconds between two inferences that count as independent for `disagree_max`:
+            three times as long as a scene before a camera lasts, for example.
     """
 
     share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     busy_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.02
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    disagree_max: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.02
+    spacing_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -147,18 +147,46 @@ def compare_outputs(
     )
 
 
-def between_releases(tolerances: Mapping[str, GoldenTolerance]) -> dict[str, GoldenTolerance]:
-    """What two releases of a model are held to, of which neither is the float model of the other.
+LEAST_SAME_ROWS = 0.5
+"""Least share of an inference's rows with the same decision, whatever the tolerance. A single row
+must therefore have the same decision, even if the tolerance is 0."""
 
-    Of an output that decides, the decisions count: how sure a model is of them changes whenever it
-    is trained anew.
+
+def is_same_answer(
+    before: Tensors, now: Tensors, tolerances: Mapping[str, GoldenTolerance]
+) -> bool:
+    """Decide whether two releases of a model gave the same answer to one inference.
+
+    Neither release is the float model of the other. So of an output that decides, such as classes,
+    only the decisions count: the confidence changes with every training.
+
+    Args:
+        before: Outputs of the previous release.
+        now: Outputs of the release that serves.
+        tolerances: By output name, of the release that serves; outputs without one do not count.
     """
-    return {
-        name: limits
-        if limits.top1_agreement_min is None
-        else msgspec.structs.replace(limits, cosine_min=-math.inf, nrmse_max=math.inf)
+    decides = {
+        name: limits.top1_agreement_min
         for name, limits in tolerances.items()
+        if limits.top1_agreement_min is not None and not isinstance(limits.overlap_min, float)
     }
+    for name, least in decides.items():
+        want, have = before.get(name), now.get(name)
+        if want is None or have is None or _why_incomparable(want, have):
+            return False
+        if _same_rows(want, have) < max(least, LEAST_SAME_ROWS):
+            return False
+    others = {name: limits for name, limits in tolerances.items() if name not in decides}
+    if not others:
+        return bool(decides)
+    return compare_outputs([before], [now], others).right
+
+
+def _same_rows(want: Tensor, have: Tensor) -> float:
+    """Return the share of rows that have their greatest value in the same place."""
+    if not want.ndim or not want.size:
+        return 1.0
+    return float(np.mean(want.argmax(axis=-1) == have.argmax(axis=-1)))
 
 
 def _judge(

@@ -32,7 +32,12 @@ def test_while_it_soaks_the_pointer_names_the_release_before_and_no_longer(
     world: World, releases: Releases
 ) -> None:
     expected = Shadow(
-        bundle=releases.one.ref, variant="cpu", share=0.1, busy_share=0.05, memory_bytes=2**30
+        bundle=releases.one.ref,
+        variant="cpu",
+        share=0.1,
+        busy_share=0.05,
+        memory_bytes=2**30,
+        spacing_s=15.0,
     )
     assert update(world, releases) == [expected]
     assert world.journal.state == "COMMITTED"
@@ -136,3 +141,43 @@ def test_the_first_release_has_none_before(fresh: World, releases: Releases) -> 
     fresh.updater.orders.offer(releases.one.order(1, soak_s=1))
     assert fresh.settle() == "COMMITTED"
     assert fresh.journal.because.endswith("; no shadow evidence: no other release served before")
+
+
+def disagreeing(release: str, disagreed: int, spaced: int) -> Collected:
+    agreed = spaced - disagreed
+    counted = Shadowed(count=spaced, agreed=agreed, spaced=spaced, spaced_agreed=agreed)
+    return Collected(shadowed={release: counted})
+
+
+def test_a_release_that_disagrees_beyond_doubt_is_rolled_back_while_it_soaks(
+    world: World, releases: Releases
+) -> None:
+    world.collected = [disagreeing(releases.two.ref.digest, 2, 2)] * 2
+    update(world, releases)
+    assert world.journal.state == "ROLLED_BACK"
+    assert "disagrees with 1.1.0 in 4 of 4 spaced shadow inferences" in world.journal.because
+    assert world.pointer is not None
+    assert world.pointer.bundle == releases.one.ref
+
+
+def test_a_disagreement_of_which_too_little_is_known_keeps_it_soaking_to_its_deadline(
+    world: World, releases: Releases
+) -> None:
+    world.shadow = ASKED
+    world.boot().start()
+    digest = releases.two.ref.digest
+    world.collected = [disagreeing(digest, 1, 1)]
+    world.updater.orders.offer(releases.two.order(2, soak_s=3, deadline_s=60))
+    began = world.now
+    assert world.settle() == "COMMITTED"
+    assert world.now - began >= 59
+    assert "0 of 1 shadow inference agreed with 1.1.0" in world.journal.because
+
+
+def test_a_device_whose_settings_allow_any_disagreement_leaves_it_to_the_fleet(
+    world: World, releases: Releases
+) -> None:
+    world.collected = [disagreeing(releases.two.ref.digest, 500, 500)]
+    update(world, releases, msgspec.structs.replace(ASKED, disagree_max=1.0))
+    assert world.journal.state == "COMMITTED"
+    assert "0 of 500 shadow inferences agreed with 1.1.0" in world.journal.because

@@ -24,7 +24,7 @@ from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.agent.telemetry.shadowed import MAX_REASON, Shadowed
 from edgepack.agent.telemetry.spool import Spooled, write_spooled
-from edgepack.bundle.golden import between_releases, compare_outputs
+from edgepack.bundle.golden import is_same_answer
 from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
 from edgepack.bundle.metadata import GoldenTolerance
 from edgepack.errors import DeviceError
@@ -380,12 +380,55 @@ def test_decisions_count_not_how_sure_a_release_is_of_them() -> None:
     other = {"y": np.array([[2.0, 1.0, 0.0]])}
 
     def agrees(limits: GoldenTolerance, now: dict[str, Tensor]) -> bool:
-        return compare_outputs([before], [now], between_releases({"y": limits})).right
+        return is_same_answer(before, now, {"y": limits})
 
     assert agrees(decides, surer)
     assert not agrees(decides, other)
     assert not agrees(tells, surer)
     assert agrees(tells, before)
+
+
+@pytest.mark.parametrize("least", [0.0, 0.6, 1.0])
+def test_a_single_decision_agrees_only_if_it_is_the_same_whatever_the_tolerance(
+    least: float,
+) -> None:
+    limits = {"y": GoldenTolerance(cosine_min=-1.0, nrmse_max=1e30, top1_agreement_min=least)}
+    before: dict[str, Tensor] = {"y": np.array([[0.1, 0.9]])}
+    assert is_same_answer(before, {"y": np.array([[0.4, 0.6]])}, limits)
+    assert not is_same_answer(before, {"y": np.array([[0.6, 0.4]])}, limits)
+    assert not is_same_answer(before, {"y": np.array([[np.nan, 0.9]])}, limits)
+    assert not is_same_answer(before, {}, limits)
+
+
+def test_rows_of_a_sequence_may_differ_in_as_many_as_the_tolerance_allows() -> None:
+    limits = {"y": GoldenTolerance(cosine_min=1.0, nrmse_max=0.0, top1_agreement_min=0.75)}
+    before: dict[str, Tensor] = {"y": np.eye(4)[None]}
+    one, two = np.eye(4)[None].copy(), np.eye(4)[None].copy()
+    one[0, :1] = np.eye(4)[3]
+    two[0, :2] = np.eye(4)[3]
+    assert is_same_answer(before, {"y": one}, limits)
+    assert not is_same_answer(before, {"y": two}, limits)
+
+
+def test_a_decision_and_a_value_must_both_be_the_same() -> None:
+    limits = {
+        "decides": GoldenTolerance(cosine_min=0.9, nrmse_max=0.1, top1_agreement_min=1.0),
+        "value": GoldenTolerance(cosine_min=0.9, nrmse_max=0.1),
+    }
+    before: dict[str, Tensor] = {"decides": np.array([[0.0, 1.0]]), "value": np.array([1.0])}
+    assert is_same_answer(before, before, limits)
+    assert not is_same_answer(before, before | {"value": np.array([2.0])}, limits)
+    assert not is_same_answer(before, before | {"decides": np.array([[1.0, 0.0]])}, limits)
+    assert not is_same_answer(before, before, {})
+
+
+def test_inferences_that_count_as_independent_are_spaced_in_time(tmp_path: Path) -> None:
+    with serving(tmp_path, spacing_s=3600.0) as model:
+        run_until(model, lambda: told(model).count >= 5)
+        assert (told(model).spaced, told(model).spaced_agreed) == (1, 1)
+    with serving(tmp_path, scale=3.0, spacing_s=0.0) as model:
+        run_until(model, lambda: told(model).count >= 5)
+        assert (told(model).spaced, told(model).spaced_agreed) == (told(model).count, 0)
 
 
 def spool(state_dir: Path, shadowed: Shadowed, *, inferences: int = 1, token: str = "a") -> None:
@@ -427,6 +470,8 @@ def test_counts_add_up_over_processes_and_windows_and_each_is_told_once(tmp_path
         Shadowed(count=1, agreed=2),
         Shadowed(count=-1, agreed=-1),
         Shadowed(dropped=2**60),
+        Shadowed(count=1, spaced=2),
+        Shadowed(count=3, agreed=1, spaced=3, spaced_agreed=2),
         Shadowed(because="x" * (MAX_REASON + 1)),
     ],
 )

@@ -22,7 +22,7 @@ import numpy as np
 from edgepack.agent.runtime.child import be_first_to_go, end_with_parent, redirect_stdout
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.runtime.slot_opening import open_slot
-from edgepack.bundle.golden import compare_outputs
+from edgepack.bundle.golden import is_same_answer
 from edgepack.bundle.metadata import GoldenTolerance
 from edgepack.errors import DeviceError, EdgepackError
 
@@ -38,7 +38,7 @@ class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True):
         state_dir: The agent's state folder.
         digest, variant: The release before.
         inputs, outputs: Tensors of the release that serves now.
-        tolerances: By output, how near both must come.
+        tolerances: By output, those of the release that serves now.
     """
 
     state_dir: str
@@ -171,8 +171,8 @@ def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> No
     while header := read_header(inferences):
         feeds = read_tensors(inferences, header.feeds)
         outputs = read_tensors(inferences, header.outputs)
-        comparison = compare_outputs([session.run(feeds)], [outputs], request.tolerances)
-        _answer(answers, ShadowAnswer(agreed=comparison.right))
+        is_same = is_same_answer(session.run(feeds), outputs, request.tolerances)
+        _answer(answers, ShadowAnswer(agreed=is_same))
 
 
 def _answer(stream: BinaryIO, answer: ShadowAnswer) -> None:

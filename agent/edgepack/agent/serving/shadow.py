@@ -11,6 +11,7 @@ One process of a device does so for a model: the one that locked the slot of the
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import queue
 import random
@@ -30,7 +31,6 @@ from edgepack.agent.serving.shadow_process import ShadowProcess
 from edgepack.agent.state.pointer import Shadow
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.shadowed import ShadowRecorder
-from edgepack.bundle.golden import between_releases
 from edgepack.errors import DeviceError
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class ShadowRunner:
         self._folder = slot_folder(state_dir, shadow.bundle.digest)
         self._shadow = shadow
         self._recorder = recorder
+        self._spaced_at = -math.inf
         self._process = ShadowProcess(shadow.memory_bytes)
         self._request = ShadowRequest(
             state_dir=str(state_dir),
@@ -69,7 +70,7 @@ class ShadowRunner:
             variant=shadow.variant,
             inputs=opened.session.inputs,
             outputs=opened.session.outputs,
-            tolerances=between_releases(opened.variant.facts.tolerances),
+            tolerances=opened.variant.facts.tolerances,
         )
         self._is_free = threading.Semaphore()
         self._queue: queue.SimpleQueue[tuple[dict[str, Tensor], dict[str, Tensor]] | None]
@@ -139,7 +140,11 @@ class ShadowRunner:
                     self._process.open(self._request, errors)
                     is_open = True
                 began = time.monotonic()
-                self._recorder.add(agreed=self._process.ask(*taken))
+                agreed = self._process.ask(*taken)
+                is_spaced = began - self._spaced_at >= self._shadow.spacing_s
+                if is_spaced:
+                    self._spaced_at = began
+                self._recorder.add(agreed=agreed, is_spaced=is_spaced)
                 busy_s = time.monotonic() - began
                 self._stop.wait(busy_s / self._shadow.busy_share - busy_s)
             del taken

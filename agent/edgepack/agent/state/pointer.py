@@ -28,6 +28,7 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
         share: Of the inferences, those that are tried, 0..1.
         busy_share: Of the time, in which one may run, 0..1.
         memory_bytes: What the process that computes them may take.
+        spacing_s: Seconds between two of them that count as independent. Since 2.2.
     """
 
     bundle: BundleRef
@@ -35,6 +36,7 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     busy_share: float
     memory_bytes: int
+    spacing_s: float = 0.0
 
 
 class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
 POINTER = Format(
     "pointer to the active model",
     ActivePointer,
-    Version(2, 1),
+    Version(2, 2),
     migrations={1: lambda document: document},
 )
 

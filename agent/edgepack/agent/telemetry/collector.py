@@ -77,7 +77,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 KNOWN = Format(
     "list of what was collected",
     _Known,
-    Version(2, 2),
+    Version(2, 3),
     migrations={
         1: lambda document: {
             "files": {name: file for name, file in document.items() if name not in ("v", "minor")}

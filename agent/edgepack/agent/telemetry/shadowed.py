@@ -18,12 +18,16 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
         count: Those that were compared.
         agreed: Those of them in which both releases came to the same.
         dropped: Those that were due while another one ran, or too soon after it.
+        spaced: Compared inferences that were far enough apart to count as independent.
+        spaced_agreed: Those of them in which both releases gave the same answer.
         because: Why there are none, or no more; "" while nothing speaks against it.
     """
 
     count: int = 0
     agreed: int = 0
     dropped: int = 0
+    spaced: int = 0
+    spaced_agreed: int = 0
     because: str = ""
 
     def plus(self, other: "Shadowed", sign: int = 1) -> "Shadowed":
@@ -32,6 +36,8 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
             count=self.count + sign * other.count,
             agreed=self.agreed + sign * other.agreed,
             dropped=self.dropped + sign * other.dropped,
+            spaced=self.spaced + sign * other.spaced,
+            spaced_agreed=self.spaced_agreed + sign * other.spaced_agreed,
             because=self.because or other.because,
         )
 
@@ -43,9 +49,21 @@ class ShadowRecorder:
         self._told = Shadowed()
         self._lock = threading.Lock()
 
-    def add(self, *, agreed: bool) -> None:
-        """Counts one that was compared."""
-        self._plus(Shadowed(count=1, agreed=int(agreed)))
+    def add(self, *, agreed: bool, is_spaced: bool) -> None:
+        """Count a compared inference.
+
+        Args:
+            agreed: Whether both releases gave the same answer.
+            is_spaced: Whether it was far enough from the last one that counted as independent.
+        """
+        self._plus(
+            Shadowed(
+                count=1,
+                agreed=int(agreed),
+                spaced=int(is_spaced),
+                spaced_agreed=int(is_spaced and agreed),
+            )
+        )
 
     def drop(self) -> None:
         """Counts one that was left out."""
@@ -79,8 +97,10 @@ def check_shadowed(told: Shadowed, *, found_in: str) -> None:
     Raises:
         TransferError: Its numbers contradict each other, or its reason is too long.
     """
-    counts = (told.count, told.agreed, told.dropped)
-    fits = all(0 <= count <= _MAX_COUNT for count in counts) and told.agreed <= told.count
+    counts = (told.count, told.agreed, told.dropped, told.spaced, told.spaced_agreed)
+    fits = all(0 <= count <= _MAX_COUNT for count in counts)
+    fits = fits and max(told.agreed, told.spaced) <= told.count
+    fits = fits and told.spaced_agreed <= min(told.agreed, told.spaced)
     if not fits or len(told.because) > MAX_REASON:
         raise TransferError("malformed spool file: shadow inferences are off", found_in=found_in)
 
@@ -92,6 +112,8 @@ def shadowed_since(earlier: Shadowed, now: Shadowed) -> Shadowed:
         TransferError: Counts went down.
     """
     fresh = now.plus(earlier, -1)
-    if min(fresh.count, fresh.agreed, fresh.dropped, fresh.count - fresh.agreed) < 0:
+    counts = (fresh.count, fresh.agreed, fresh.dropped, fresh.spaced, fresh.spaced_agreed)
+    differences = (fresh.count - fresh.agreed, fresh.spaced - fresh.spaced_agreed)
+    if min(*counts, *differences) < 0:
         raise TransferError("its counts of shadow inferences went down")
     return fresh

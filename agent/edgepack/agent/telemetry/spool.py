@@ -44,7 +44,8 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         troubles: Why it could not follow the pointer to a newer model, one sentence each.
         memory_bytes: Memory that the process held when it wrote this; 0 when not known. Since 1.2.
         seen: Values of inputs and outputs by bin, of the inferences that were looked at. Since 1.3.
-        shadowed: Inferences that the release before computed, too. Since 1.4.
+        shadowed: Inferences that the release before computed, too. Since 1.4; the spaced ones
+            since 1.5.
     """
 
     token: str
@@ -64,7 +65,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     shadowed: Shadowed = Shadowed()
 
 
-SPOOLED = Format("latency file", Spooled, Version(1, 4))
+SPOOLED = Format("latency file", Spooled, Version(1, 5))
 
 
 def spool_folder(state_dir: Path) -> Path:

@@ -9,7 +9,7 @@ from edgepack.agent.state.captured import forget_samples
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
-from edgepack.agent.update.shadowing import plan_shadow, tell_shadow
+from edgepack.agent.update.shadowing import is_doubtful, plan_shadow, tell_shadow, why_disagreed
 from edgepack.agent.update.soak import count_inferences, why_unfit
 from edgepack.errors import DeviceError
 from edgepack.text import counted
@@ -54,7 +54,12 @@ def soak(context: UpdateContext) -> Step:
     scratch.windows += collected.telemetry
     scratch.troubles += [trouble.because for trouble in collected.troubles]
     scratch.shadowed = add_up(scratch.shadowed, collected.shadowed)
-    because = _why_gone(context) or why_unfit(scratch.windows, scratch.troubles, context.digest)
+    shadowed = scratch.shadowed.get(context.digest, Shadowed())
+    because = (
+        _why_gone(context)
+        or why_unfit(scratch.windows, scratch.troubles, context.digest)
+        or why_disagreed(context, shadowed)
+    )
     if because:
         return Ended(outcome="failure", because=because)
     soaked_s = context.now() - scratch.soak_from
@@ -67,10 +72,12 @@ def soak(context: UpdateContext) -> Step:
         wanted = counted(offer.min_inferences, "inference")
         because = f"no evidence: {seen} of {wanted} seen in {soaked_s:.0f} s"
         return Ended(outcome="failure", because=because)
+    if is_doubtful(context, shadowed) and context.now() < scratch.soak_until:
+        return Wait(seconds=SOAK_LOOK_S)
     if held_up := context.run_hooks("committed", "before"):
         return held_up
     back, previous = context.journal.back, context.journal.previous
-    told = _told(seen) + tell_shadow(context, scratch.shadowed.get(context.digest, Shadowed()))
+    told = _told(seen) + tell_shadow(context, shadowed)
     return Ended(
         outcome="success",
         because=f"soaked for {offer.soak_s:g} s without trouble, {told}",

@@ -1,0 +1,143 @@
+"""A device rolls a classifier back by itself: real builds, brokers, agents and inferences."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.agent.serving import model as serving
+from edgepack.agent.serving.model import Model
+from tests.integration.fleet.applications import (
+    CAMERA_NAMES,
+    Applications,
+    applications_of,
+    start_cameras,
+)
+from tests.integration.fleet.conftest import (
+    CAMERAS,
+    Mosquitto,
+    StartAgent,
+    wait_until,
+)
+
+CLASSES, WIDTH = 5, 16
+BRIGHT = 10.0
+"""Real inputs are brighter than any sample of the build."""
+
+
+def classifier(*, is_wrong_when_bright: bool) -> onnx.ModelProto:
+    """A classifier by a matrix; a wrong one adds a class's score where the input is bright."""
+    rng = np.random.default_rng(1)
+    values = {
+        "weights": rng.standard_normal((WIDTH, CLASSES)),
+        "brightness": np.full((WIDTH, 1), 1 / WIDTH),
+        "threshold": np.array([-BRIGHT / 2]),
+        "error": np.eye(CLASSES)[:1] * (1e6 if is_wrong_when_bright else 0.0),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "weights"], ["scores"], "classify"),
+        helper.make_node("MatMul", ["x", "brightness"], ["bright"], "measure"),
+        helper.make_node("Add", ["bright", "threshold"], ["above"], "compare"),
+        helper.make_node("Relu", ["above"], ["only_above"], "cut"),
+        helper.make_node("MatMul", ["only_above", "error"], ["added"], "err"),
+        helper.make_node("Sub", ["scores", "added"], ["logits"], "add"),
+        helper.make_node("Softmax", ["logits"], ["y"], "decide", axis=-1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "shapes",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, CLASSES])],
+        [numpy_helper.from_array(v.astype(np.float32), name) for name, v in values.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+def build(folder: Path, key: Path, number: int, *, is_wrong_when_bright: bool = False) -> Path:
+    folder.mkdir(exist_ok=True)
+    model = folder / f"model-{number}.onnx"
+    onnx.save(classifier(is_wrong_when_bright=is_wrong_when_bright), model)
+    rng = np.random.default_rng(0)
+    samples = folder / "samples.npz"
+    np.savez(samples, x=rng.standard_normal((200, WIDTH)).astype(np.float32))
+    archive = folder / f"shapes-1.{number}.0.edgepack"
+    command = (sys.executable, "-m", "edgepack.cli", "build", str(model))
+    options = ("--profile", "fp32", "--calibration", str(samples), "--key", str(key))
+    done = subprocess.run(
+        [*command, *options, "-o", str(archive)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return archive
+
+
+def bright_input(rng: np.random.Generator) -> np.ndarray:
+    return (rng.standard_normal((1, WIDTH)) + BRIGHT).astype(np.float32)
+
+
+def infer(model: Model, rng: np.random.Generator, stopping: threading.Event) -> None:
+    """Run inferences no faster than the previous release, which has the lowest priority."""
+    opened = model._serving
+    before = opened.record.shadowed.snapshot()
+    model.run({"x": bright_input(rng)})
+    while opened.shadow is not None and opened.record.shadowed.snapshot() == before:
+        if before.because or stopping.wait(0.005):
+            return
+
+
+@pytest.fixture
+def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
+    """Applications that often write what they saw."""
+    monkeypatch.setattr(serving, "SPOOL_S", 0.2)
+    with applications_of("shapes", infer) as running:
+        yield running
+
+
+def test_device_rolls_back_a_classifier_that_is_right_on_golden_samples_and_wrong_on_real_inputs(
+    mosquitto: Mosquitto,
+    serve: Callable[..., Any],
+    start_agent: StartAgent,
+    applications: Applications,
+    key_prefix: Path,
+    tmp_path: Path,
+) -> None:
+    fleet = serve("--broker", mosquitto.url)
+    key = key_prefix.with_suffix(".key")
+    more = "\n[limits]\ntelemetry_interval_s = 0.2\n[shadow]\nshare = 1.0\nbusy_share = 1.0\n"
+    start_cameras(fleet, start_agent, tmp_path, more + "spacing_s = 0.2\n")
+    good, same = build(tmp_path / "built", key, 1), build(tmp_path / "built", key, 2)
+    wrong = build(tmp_path / "built", key, 3, is_wrong_when_bright=True)
+    first = fleet.roll_out(good, to=CAMERAS, waves="100%", deadline_s=60.0)
+    fleet.wait_for(first, "FINISHED", timeout_s=120)
+    for device in CAMERA_NAMES:
+        applications.start(tmp_path / device / "state")
+    wait_until(lambda: len(applications.models) == len(CAMERA_NAMES), "the applications run")
+    rng = np.random.default_rng(0)
+    right = {int(m.run({"x": bright_input(rng)})["y"].argmax()) for m in applications.models}
+    assert len(right) == 1
+
+    settings = {"waves": "100%", "soak_s": 3.0, "deadline_s": 240.0, "min_inferences": 20}
+    unchanged = fleet.roll_out(same, to=CAMERAS, **settings)
+    fleet.wait_for(unchanged, "FINISHED", "PAUSED", timeout_s=240)
+    assert fleet.rollout(unchanged).state == "FINISHED"
+
+    name = fleet.roll_out(wrong, to=CAMERAS, **settings)
+    ended = fleet.wait_for(name, "FINISHED", "PAUSED", "ABORTED", timeout_s=240)
+    assert (ended.state, ended.counts) == ("PAUSED", {"FAILED": 3}), ended
+    reasons = {
+        event.because
+        for event in fleet.client.events(limit=1000)
+        if event.to_state == "ROLLED_BACK"
+    }
+    assert len(reasons) > 0
+    assert all("disagrees with 1.2.0 in" in because for because in reasons), reasons
+    for model in applications.models:
+        wait_until(lambda: model.bundle.version == "1.2.0", "the application went back")  # noqa: B023
+        assert {int(model.run({"x": bright_input(rng)})["y"].argmax())} == right
