@@ -9,6 +9,7 @@ import pytest
 
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
 from edgepack.agent.runtime.providers import read_sdks
+from edgepack.packager.gates.compatibility import check_compatibility
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.passes.compile import compile_context
 from edgepack.packager.passes.context import PassContext
@@ -78,7 +79,12 @@ def test_every_profile_for_one_chip_compiles_for_it(profile: str, tmp_path: Path
     path, samples = _quantized(profile, "residual_cnn", tmp_path)
     settings = load_profile(profile)
     compiled = compile_context(
-        path, tmp_path / "compiled", samples.read(0), settings.compile, settings.provider
+        path,
+        tmp_path / "compiled",
+        samples.read(0),
+        settings.compile,
+        settings.provider,
+        settings.limits,
     )
     chip = find_chip(soc_model=settings.compile.soc_model, htp_arch=settings.compile.htp_arch)
     assert chip.soc in settings.device.soc
@@ -88,6 +94,7 @@ def test_every_profile_for_one_chip_compiles_for_it(profile: str, tmp_path: Path
     assert compiled.required_sdks == {"qnn-sdk": f">={sdk},<{int(sdk.partition('.')[0]) + 1}"}
     model = onnx.load(compiled.folder / compiled.model_file, load_external_data=False)
     assert [n.op_type for n in model.graph.node].count("EPContext") == 1
+    assert check_compatibility(settings, model) is None
 
 
 def test_the_profile_of_ones_own_that_the_documentation_shows_is_built_and_runs(

@@ -1,5 +1,6 @@
 """QNN for real: sessions, probes and contexts on the HTP simulator of the plug-in."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.errors import BuildError
 from edgepack.packager.passes.compile import compile_context
-from edgepack.packager.profiles.schema import Compile, Provider
+from edgepack.packager.profiles.schema import Compile, Limits, Provider
 from tests.simulators.manifests import QNN, make_variant
 from tests.unit.agent_runtime.examples import conv_model, make_inputs
+
+OLDEST = Path(__file__).parents[2] / ".venv-oldest" / "bin" / "python"
+"""`make test` sets it up: the oldest ONNX Runtime that profiles allow."""
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -86,6 +90,7 @@ def test_a_context_is_compiled_loaded_again_and_gives_the_same_outputs(
         feeds,
         Compile(htp_arch="68"),
         Provider(options={"htp_arch": "73", "htp_performance_mode": "burst"}),
+        Limits(),
     )
     names = sorted(path.name for path in compiled.folder.iterdir())
     assert names == ["model.onnx", "model_qnn.bin"]
@@ -111,7 +116,12 @@ def test_a_context_is_compiled_loaded_again_and_gives_the_same_outputs(
 def test_the_same_model_gives_the_same_context_bytes(quantized: Path, tmp_path: Path) -> None:
     contexts = [
         compile_context(
-            quantized, tmp_path / name, make_inputs(1)[0], Compile(soc_model="60"), Provider()
+            quantized,
+            tmp_path / name,
+            make_inputs(1)[0],
+            Compile(soc_model="60"),
+            Provider(),
+            Limits(),
         )
         for name in ("one", "two")
     ]
@@ -124,11 +134,59 @@ def test_a_chip_without_its_own_option_is_compiled_for_by_its_number(
     quantized: Path, tmp_path: Path
 ) -> None:
     compiled = compile_context(
-        quantized, tmp_path / "v79", make_inputs(1)[0], Compile(htp_arch="v79"), Provider()
+        quantized,
+        tmp_path / "v79",
+        make_inputs(1)[0],
+        Compile(htp_arch="v79"),
+        Provider(),
+        Limits(),
     )
     assert compiled.compiled_for == "v79 (SM8750)"
     assert "htp_arch" not in compiled.provider_options
     assert compiled.placement.verified or "was not verified" in compiled.because
+
+
+def test_a_compiled_context_has_an_ir_version_that_the_oldest_runtime_reads(
+    quantized: Path, tmp_path: Path
+) -> None:
+    compiled = compile_context(
+        quantized, tmp_path / "v73", make_inputs(1)[0], Compile(htp_arch="73"), Provider(), Limits()
+    )
+    path = compiled.folder / compiled.model_file
+    written = onnx.load(path, load_external_data=False)
+    assert written.ir_version <= Limits().ir_version_max
+    assert {entry.domain for entry in written.opset_import} <= {"", "com.microsoft"}
+    assert _refusal_of_oldest(path).count("EPContext"), (
+        "it reads the file, and has no QNN to run it"
+    )
+    written.ir_version = 14  # what onnxruntime 1.32 writes
+    newer = path.with_name("newer.onnx")
+    newer.write_bytes(written.SerializeToString())
+    assert "Unsupported model IR version: 14" in _refusal_of_oldest(newer)
+
+
+def _refusal_of_oldest(path: Path) -> str:
+    """Return the error of the oldest allowed ONNX Runtime, which has no QNN, for a model."""
+    if not OLDEST.exists():
+        pytest.skip("the oldest onnxruntime is not installed in .venv-oldest: make test")
+    code = "import onnxruntime, sys; onnxruntime.InferenceSession(sys.argv[1])"
+    command = [str(OLDEST), "-I", "-c", code, str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    return str(run.stderr).strip().splitlines()[-1]
+
+
+def test_a_context_that_needs_an_ir_version_beyond_the_limits_is_a_build_error(
+    quantized: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BuildError, match=r"the context needs IR version 8, .* read up to 7"):
+        compile_context(
+            quantized,
+            tmp_path / "v73",
+            make_inputs(1)[0],
+            Compile(htp_arch="73"),
+            Provider(),
+            Limits(ir_version_max=7),
+        )
 
 
 def test_without_the_plug_in_compiling_says_what_to_install(
@@ -136,7 +194,9 @@ def test_without_the_plug_in_compiling_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("edgepack.packager.passes.compile.is_installed", lambda plugin: False)
     with pytest.raises(BuildError, match="needs QNNExecutionProvider, which is not") as caught:
-        compile_context(quantized, tmp_path / "out", {}, Compile(htp_arch="68"), Provider())
+        compile_context(
+            quantized, tmp_path / "out", {}, Compile(htp_arch="68"), Provider(), Limits()
+        )
     assert caught.value.remedy == "pip install 'edgepack[qnn]'"
 
 
@@ -144,7 +204,12 @@ def test_a_model_that_is_no_model_is_a_build_error(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"not a model")
     with pytest.raises(BuildError, match="cannot open the model") as caught:
         compile_context(
-            tmp_path / "bad.onnx", tmp_path / "out", {}, Compile(htp_arch="68"), Provider()
+            tmp_path / "bad.onnx",
+            tmp_path / "out",
+            {},
+            Compile(htp_arch="68"),
+            Provider(),
+            Limits(),
         )
     assert "bad.onnx for v68 (Snapdragon 888)" in str(caught.value)
 
@@ -167,5 +232,6 @@ def test_a_compiler_that_crashes_hangs_or_babbles_is_a_build_error(
             make_inputs(1)[0],
             Compile(htp_arch="68", timeout_s=1.0),
             Provider(),
+            Limits(),
             command=(sys.executable, "-c", code),
         )

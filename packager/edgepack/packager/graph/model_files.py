@@ -23,6 +23,9 @@ EXTERNAL_ABOVE_BYTES = 1_800_000_000
 
 WEIGHTS_SUFFIX = ".data"
 
+_LOWEST_IR = 8
+"""The IR version of opset 15 … 18, which every ONNX Runtime that profiles allow reads."""
+
 _EXTERNAL_FROM_BYTES = 1024
 _WHOLE_SHARE = 0.98
 _STORED_FROM_BYTES = 64 * 1024
@@ -232,6 +235,12 @@ def drop_unused_opsets(model: onnx.ModelProto) -> None:
     del model.opset_import[:]
     for domain in sorted(domains & kept.keys()):
         model.opset_import.add(domain=domain, version=kept[domain])
+
+
+def lowest_ir_version(model: onnx.ModelProto) -> int:
+    """Return the lowest IR version that a model's operator sets allow, at least `_LOWEST_IR`."""
+    needed = onnx.helper.find_min_ir_version_for(list(model.opset_import), True)
+    return max(_LOWEST_IR, int(needed))
 
 
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:

@@ -29,6 +29,7 @@ from edgepack.packager.graph.float_types import to_float32
 from edgepack.packager.graph.model_files import (
     drop_unused_opsets,
     is_large,
+    lowest_ir_version,
     opset_of,
 )
 from edgepack.packager.graph.queries import is_standard, names_in_bodies
@@ -47,7 +48,6 @@ from edgepack.packager.passes.plain_constants import make_constants_plain
 from edgepack.packager.passes.unique_names import set_names_apart
 from edgepack.packager.profiles.pass_settings import Clean
 
-_LOWEST_IR = 8
 _IR_WITHOUT_SUCH_INPUTS = 4
 """Before it each initializer had to be an input too, and onnx's converter asks for that."""
 
@@ -240,7 +240,7 @@ def _as_initializers(
 
 
 def _set_ir_version(model: onnx.ModelProto, context: PassContext) -> None:
-    needed = max(_LOWEST_IR, helper.find_min_ir_version_for(list(model.opset_import), True))
+    needed = lowest_ir_version(model)
     if needed > context.limits.ir_version_max:
         raise BuildError(
             f"profile '{context.profile_name}' reads IR versions up to "

@@ -27,9 +27,10 @@ from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.runtime.versions import parse_version
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError
+from edgepack.packager.graph.model_files import drop_unused_opsets, lowest_ir_version
 from edgepack.packager.passes.compile_child import QNN, CompileAnswer, CompileRequest
 from edgepack.packager.profiles.chips import ARCH_OPTION_TAKES, Chip, find_chip
-from edgepack.packager.profiles.schema import Compile, Provider
+from edgepack.packager.profiles.schema import Compile, Limits, Provider
 from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.tensors.exchange import write_tensors
@@ -91,6 +92,7 @@ def compile_context(
     feeds: Mapping[str, Tensor],
     settings: Compile,
     provider: Provider,
+    limits: Limits,
     *,
     toolchain: PinnedToolchain | None = None,
     command: Sequence[str] = CHILD,
@@ -100,7 +102,9 @@ def compile_context(
     1. The chip must be known, and QNN be here.
     2. A child compiles; the provider must have taken nodes.
     3. The binary must be for that chip: QNN only warns of an architecture that it does not know.
-    4. A child runs context and model on one sample; where both run, they must agree.
+    4. The file gets the lowest IR version that its operator sets allow: ONNX Runtime writes the
+       newest that it knows itself, and older releases reject such a file.
+    5. A child runs context and model on one sample; where both run, they must agree.
 
     Args:
         model_path: The quantized model, with static shapes.
@@ -108,12 +112,13 @@ def compile_context(
         feeds: One sample, for the comparison.
         settings: The chip, options that count only while compiling, and the limit of each child.
         provider: Options that the variant has on the device.
+        limits: Opsets and IR versions that the devices read.
         toolchain: The environment whose SDK compiles, a device's; None for this one.
         command: The child here.
 
     Raises:
         BuildError: The chip is unknown, the compiler fails, hangs or crashes, or the context
-            gives other outputs than the model.
+            gives other outputs than the model, or needs an IR version beyond the limits.
     """
     chip = find_chip(soc_model=settings.soc_model, htp_arch=settings.htp_arch)  # 1
     known = known_provider(QNN)
@@ -150,7 +155,8 @@ def compile_context(
             remedy="see the placement gate's reasons, or build without [compile]",
         )
     _check_chip(out_dir, chip, where)  # 3
-    ran_here, because = _compare(request, options, feeds, child)  # 4
+    _lower_ir_version(out_dir / MODEL_FILE, limits, where)  # 4
+    ran_here, because = _compare(request, options, feeds, child)  # 5
     return CompiledContext(
         folder=out_dir,
         model_file=MODEL_FILE,
@@ -219,6 +225,25 @@ def _check_chip(folder: Path, chip: Chip, where: str) -> None:
             found_in=where,
             remedy="use the onnxruntime-qnn that edgepack was tested with",
         )
+
+
+def _lower_ir_version(path: Path, limits: Limits, where: str) -> None:
+    """Write a context's model file again for the oldest ONNX Runtime that reads its operators.
+
+    ONNX Runtime 1.31 writes IR version 13 and 1.32 writes 14, whatever the source had, and imports
+    every operator set that it knows.
+    """
+    model = onnx.load(path, load_external_data=False)
+    drop_unused_opsets(model)
+    model.ir_version = lowest_ir_version(model)
+    if model.ir_version > limits.ir_version_max:
+        raise BuildError(
+            f"the context needs IR version {model.ir_version}, and its devices read up to "
+            f"{limits.ir_version_max}",
+            found_in=where,
+            remedy="lower pass[clean].opset in the profile, or build without [compile]",
+        )
+    path.write_bytes(model.SerializeToString(deterministic=True))
 
 
 def _compare(

@@ -8,17 +8,20 @@
    refused is searched on (`holdout_validation`).
 3. Look at other profiles for the device, where this one serves the model badly (`profile_advice`).
 4. The gates: what they refuse is an error, or marked with `--allow-degraded`.
-5. Compile ahead of time, where the profile asks for it; run the others in ONNX Runtime by itself
-   (`plain_runtime_check`).
+5. Compile ahead of time, where the profile asks for it.
+6. Check the file that ships against the profile's limits, whoever wrote the file.
+7. Run what is not compiled in ONNX Runtime by itself (`plain_runtime_check`).
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
 from msgspec.structs import asdict, replace
 
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates import checks as gates
+from edgepack.packager.gates.compatibility import check_compatibility
 from edgepack.packager.gates.tolerances import derive_tolerances
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.passes.compile import CompiledContext, compile_context
@@ -83,8 +86,12 @@ def prepare_variant(
     compiled = _compile(model, profile, inputs, plan, resources)  # 5.
     if compiled and resources.process:
         resources.process.close()  # it never opened the compiled file: a fresh one shall
+    shipped = compiled.folder / compiled.model_file if compiled else model
+    incompatible = check_compatibility(profile, onnx.load(shipped, load_external_data=False))  # 6.
+    if incompatible:
+        raise VariantRefusedError((incompatible,), candidate)
     plain = PlainCheck()
-    if compiled is None and plan.plain_releases:
+    if compiled is None and plan.plain_releases:  # 7.
         plain = check_plain_runtime(
             measured_model(work_dir, inputs.source),
             validated.searched,
@@ -259,5 +266,6 @@ def _compile(
         inputs.split.held_out.read(0),
         settings,
         profile.provider,
+        profile.limits,
         toolchain=plan.venue.toolchain,
     )
