@@ -14,13 +14,15 @@ class AnyAnswer:
 
     Attributes:
         answer: What it says; may be changed at any time.
+        requests: What it was asked, in order.
     """
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, host: str = "127.0.0.1") -> None:
         self.answer = answer
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.requests: list[bytes] = []
+        self._listener = socket.create_server((host, 0), backlog=64)
         self.port = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -36,7 +38,9 @@ class AnyAnswer:
     def _serve(self, opened: socket.socket) -> None:
         with opened, contextlib.suppress(OSError):
             opened.settimeout(10)
-            opened.sendall(self.answer(read_request(opened)))
+            request = read_request(opened)
+            self.requests.append(request)
+            opened.sendall(self.answer(request))
             opened.shutdown(socket.SHUT_WR)
             while opened.recv(65536):
                 pass

@@ -1,6 +1,7 @@
-"""HTTP among strangers: bounded in time, in redirects and in bytes, and believed in nothing."""
+"""HTTP with external parties, who are not trusted: time, redirects, networks, bytes are bounded."""
 
 import http.client
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -13,12 +14,17 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ReadTimeoutError
 from urllib3.exceptions import ProxyError as TunnelError
 
 from edgepack.text import printable
+from edgepack.web.deadline import (
+    DEFAULT_LIMITS,
+    Deadline,
+    FinalError,
+    NetworkError,
+    WaitLimits,
+)
+from edgepack.web.networks import Network, network_of, network_of_name
 from edgepack.web.proxy import find_proxy
-from edgepack.web.urls import shown_url
+from edgepack.web.urls import Origin, origin_of, shown_url
 
-CONNECT_S = 10.0
-READ_S = 30.0
-"""Without one byte."""
 MAX_REDIRECTS = 5
 BUSY = (429, 502, 503, 504)
 """Statuses that may be others a moment later."""
@@ -29,9 +35,6 @@ PIECE_BYTES = 1024 * 1024
 _SAID_LETTERS = 200
 _REDIRECTS = (301, 302, 303, 307, 308)
 _OWN_HEADERS = ("authorization", "cookie")
-
-Answer = urllib3.BaseHTTPResponse
-Ask = Callable[[Mapping[str, str]], AbstractContextManager[Answer]]
 
 
 class WebError(OSError):
@@ -48,43 +51,95 @@ class WebError(OSError):
 
 
 class WebAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """How to get in, and through.
+    """Settings of a client.
 
     Attributes:
         ca_file: PEM of the authorities to trust; "" trusts the system's.
         cert_file, key_file: PEM files of a client certificate; "" for none.
         proxy: See `edgepack.web.proxy.find_proxy`.
+        limits: Of the waits on the other side, over all requests.
+        nearest: An address in a nearer network is never connected to.
     """
 
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
     proxy: str = ""
+    limits: WaitLimits = DEFAULT_LIMITS
+    nearest: Network = Network.THIS_MACHINE
+
+
+class Answer:
+    """The answer to a request, its body still to be read.
+
+    Attributes:
+        status: Of HTTP.
+        headers: Of the answer.
+        url: The URL that gave the answer, after redirects.
+    """
+
+    def __init__(self, inner: urllib3.BaseHTTPResponse, url: str, deadline: Deadline) -> None:
+        self.status, self.headers, self.url = inner.status, inner.headers, url
+        self._inner, self._deadline = inner, deadline
+
+    @property
+    def length_remaining(self) -> int | None:
+        """Bytes that are left of the body; None if the answer does not state its length."""
+        return self._inner.length_remaining
+
+    def read1(self, most_bytes: int) -> bytes:
+        """Return the next bytes of the body, b"" at its end.
+
+        Raises:
+            WebError: The connection broke, or the other side took too long.
+        """
+        try:
+            piece = self._inner.read1(most_bytes) or b""
+        except (HTTPError, OSError, ValueError) as error:
+            raise _web_error(error, self.url) from error
+        self._deadline.earn(len(piece))
+        return piece
+
+    def end(self) -> None:
+        """Keep the connection if the answer was read to its end, else close it."""
+        if self._inner.length_remaining == 0:
+            self._inner.drain_conn()
+            self._inner.release_conn()
+        else:
+            self._inner.close()
+
+
+Ask = Callable[[Mapping[str, str]], AbstractContextManager[Answer]]
 
 
 class Web:
-    """A client that keeps its connections.
+    """A client of one external party, which may lead to others; used by one thread.
+
+    All its waits share one deadline, see `WaitLimits`.
 
     Args:
-        access: How to get in.
-        read_s: How long the other side may say nothing.
+        access: Settings.
 
     Raises:
         OSError: A TLS file cannot be used.
     """
 
-    def __init__(self, access: WebAccess, *, read_s: float = READ_S) -> None:
+    def __init__(self, access: WebAccess) -> None:
         self._access = access
+        self._deadline = Deadline(access.limits)
         context = ssl.create_default_context(cafile=access.ca_file or None)
         if access.cert_file:
             context.load_cert_chain(access.cert_file, access.key_file or None)
         self._settings: dict[str, Any] = {
-            "ssl_context": context,
-            "timeout": urllib3.Timeout(connect=CONNECT_S, read=read_s),
+            "ssl_context": self._deadline.wrap_tls(context),
             "retries": False,
             "maxsize": 1,
         }
         self._pools: dict[str, urllib3.PoolManager] = {}
+        self._pool_classes = _pool_classes(self._open)
+        self._nearest = access.nearest
+        self._opened: Network | None = None
+        self._networks: dict[Origin, Network] = {}
 
     @contextmanager
     def ask(
@@ -95,11 +150,13 @@ class Web:
         headers: Mapping[str, str] = {},
         body: Any = None,
         redirects: int = MAX_REDIRECTS,
+        named_by: str = "",
     ) -> Iterator[Answer]:
-        """The answer to a request, whatever its status, its body still to be read.
+        """Send a request and yield its answer, whatever its status.
 
-        A redirect is followed a few times, never from https to http; who is not the first host gets
-        no credentials.
+        A redirect is followed a few times, never from https to http, and never into a nearer
+        network than the first host's: a public server does not lead into this machine. A host
+        other than the first gets no credentials.
 
         Args:
             url: `http://` or `https://`.
@@ -107,20 +164,24 @@ class Web:
             headers: Sent along.
             body: What is sent: bytes, or a file that is open.
             redirects: How many are followed.
+            named_by: URL of a party that was asked before and named this URL: its network bounds
+                where this may be, as with a redirect.
 
         Raises:
-            WebError: It cannot be reached, or leads nowhere.
+            WebError: No answer, or an unusable one.
         """
         headers = {"Accept-Encoding": "identity", "User-Agent": "edgepack", **headers}
+        nearest = max(self._access.nearest, self._network(named_by))
+        self._deadline.earn(requests=1)
         for _ in range(redirects + 1):
-            answer = self._send(url, method, headers, body)
+            answer = self._send(url, method, headers, body, nearest)
             target = answer.headers.get("Location") if answer.status in _REDIRECTS else None
             if target is None or redirects == 0:
                 break
-            self._end(answer)
-            before, url = urlsplit(url), _follow(url, target)
-            after = urlsplit(url)
-            if (after.scheme, after.netloc) != (before.scheme, before.netloc):
+            answer.end()
+            nearest = max(nearest, self._network(url))
+            before, url = url, _follow(url, target)
+            if origin_of(url) != origin_of(before):
                 headers = {k: v for k, v in headers.items() if k.lower() not in _OWN_HEADERS}
         else:
             raise WebError(
@@ -128,20 +189,26 @@ class Web:
             )
         try:
             yield answer
-        except HTTPError as error:
-            raise WebError(_because(error), title=shown_url(url)) from error
         finally:
-            self._end(answer)
+            answer.end()
 
     def close(self) -> None:
-        """Ends the connections that are kept."""
+        """Close the connections that are kept."""
         for pool in self._pools.values():
             pool.clear()
 
-    def _send(self, url: str, method: str, headers: Mapping[str, str], body: Any) -> Answer:
+    def _send(
+        self, url: str, method: str, headers: Mapping[str, str], body: Any, nearest: Network
+    ) -> Answer:
         scheme, host = _split(url)
         try:
-            return self._pool(scheme, host).request(
+            pool = self._pool(scheme, host)
+            known = self._networks.get(origin_of(url))
+            self._opened = network_of_name(host) if pool.proxy is not None else known
+            if self._opened is not None and self._opened < nearest:
+                raise NetworkError(f"{host} is in {self._opened.title}")
+            self._nearest = nearest
+            answer = pool.request(
                 method,
                 url,
                 headers=dict(headers),
@@ -151,7 +218,21 @@ class Web:
                 decode_content=False,
             )
         except (HTTPError, OSError, ValueError) as error:
-            raise WebError(_because(error), title=shown_url(url)) from error
+            raise _web_error(error, url) from error
+        if self._opened is not None:
+            self._networks[origin_of(url)] = self._opened
+        return Answer(answer, url, self._deadline)
+
+    def _network(self, url: str) -> Network:
+        """Return where a host that was reached is."""
+        return self._networks.get(origin_of(url), Network.THIS_MACHINE)
+
+    def _open(self, host: str, port: int, *, is_proxy: bool) -> socket.socket:
+        if is_proxy:
+            return self._deadline.connect(host, port)
+        opened = self._deadline.connect(host, port, self._nearest)
+        self._opened = network_of(str(opened.getpeername()[0]))
+        return opened
 
     def _pool(self, scheme: str, host: str) -> urllib3.PoolManager:
         proxy = find_proxy(scheme, host, self._access.proxy)
@@ -164,16 +245,30 @@ class Web:
                 self._pools[key] = urllib3.ProxyManager(
                     proxy.url, proxy_headers=let_in if proxy.credentials else {}, **self._settings
                 )
+            self._pools[key].pool_classes_by_scheme = self._pool_classes
         return self._pools[key]
 
-    @staticmethod
-    def _end(answer: Answer) -> None:
-        """A connection is kept where its answer was read to the end."""
-        if answer.length_remaining == 0:
-            answer.drain_conn()
-            answer.release_conn()
-        else:
-            answer.close()
+
+def _pool_classes(open_socket: Callable[..., socket.socket]) -> dict[str, Any]:
+    """Return urllib3's pools by scheme, with connections that `open_socket` makes."""
+
+    class Plain(urllib3.connection.HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            is_proxy = self.proxy is not None
+            return open_socket(self._dns_host, self.port, is_proxy=is_proxy)
+
+    class Tls(urllib3.connection.HTTPSConnection):
+        def _new_conn(self) -> socket.socket:
+            is_proxy = self.proxy is not None
+            return open_socket(self._dns_host, self.port, is_proxy=is_proxy)
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    return {"http": PlainPool, "https": TlsPool}
 
 
 def read_body(answer: Answer, most_bytes: int, title: str) -> bytes:
@@ -258,8 +353,26 @@ def _follow(url: str, target: str) -> str:
     return found
 
 
+def _web_error(error: BaseException, url: str) -> WebError:
+    """Return the error to raise for one of urllib3, of TLS or of the network."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, FinalError):
+            return WebError(printable(str(seen)), title=shown_url(url), is_final=True)
+        seen = _inner(seen)
+    return WebError(_because(error), title=shown_url(url))
+
+
+def _inner(error: BaseException) -> BaseException | None:
+    """Return the error that another one wraps."""
+    inner = error.__cause__ or error.__context__
+    if inner is None and isinstance(error, TunnelError | NewConnectionError):
+        inner = getattr(error, "original_error", None)
+    return inner
+
+
 def _because(error: BaseException) -> str:
-    """What a person can do something with of an error that wraps others."""
+    """Return the part of an error that wraps others which helps a person."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, ssl.SSLCertVerificationError):
@@ -273,9 +386,7 @@ def _because(error: BaseException) -> str:
         if isinstance(seen, http.client.BadStatusLine):
             is_gone = isinstance(seen, http.client.RemoteDisconnected)
             return "it hangs up" if is_gone else "it speaks no HTTP"
-        inner = seen.__cause__ or seen.__context__
-        if inner is None and isinstance(seen, TunnelError | NewConnectionError):
-            inner = getattr(seen, "original_error", None)
+        inner = _inner(seen)
         if inner is None:
             break
         seen = inner

@@ -1,10 +1,38 @@
-"""URLs as they may be shown."""
+"""URLs: the host that one belongs to, and the part that may be shown."""
 
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from edgepack.text import printable
 
 _SHOWN_LETTERS = 200
+_PORTS = {"http": 80, "https": 443}
+
+
+class Origin(NamedTuple):
+    """The party that a URL belongs to, and that credentials are bound to (RFC 6454)."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+NO_ORIGIN = Origin("", "", 0)
+
+
+def origin_of(url: str) -> Origin:
+    """Return the origin of a URL, with the usual port where it names none.
+
+    A text that is not such a URL has the origin `NO_ORIGIN`.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return NO_ORIGIN
+    if parts.scheme not in _PORTS or not parts.hostname:
+        return NO_ORIGIN
+    return Origin(parts.scheme, parts.hostname.rstrip("."), port or _PORTS[parts.scheme])
 
 
 def shown_url(url: str) -> str:

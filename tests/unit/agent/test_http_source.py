@@ -20,6 +20,7 @@ from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.archive import content_starts, pack
 from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, decode_manifest
 from edgepack.halt import Halt, HaltedError
+from edgepack.web.deadline import WaitLimits
 from edgepack.web.http import MAX_REDIRECTS, Web, WebAccess, WebError
 from tests.simulators.bundles import ExampleBundle, make_bundle
 
@@ -86,7 +87,7 @@ class Raw:
 
 
 def source_at(headers: Mapping[str, str] = {}, *, read_s: float = 5.0) -> HttpSource:
-    web = Web(WebAccess(proxy="direct"), read_s=read_s)
+    web = Web(WebAccess(proxy="direct", limits=WaitLimits(idle_s=read_s)))
     return HttpSource("it", lambda url, more: web.ask(url, headers={**headers, **more}), web.close)
 
 
