@@ -22,7 +22,7 @@ from edgepack.bundle.keys import PrivateKey
 from edgepack.cli import cli
 from edgepack.registry.artifact import ARTIFACT_TYPE, make_artifact
 from edgepack.registry.client import MANIFEST_TYPE, Registry
-from edgepack.registry.credentials import PASSWORD, USER
+from edgepack.registry.credentials import HOST, PASSWORD, USER
 from tests.simulators import web_ways
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
@@ -35,7 +35,7 @@ Keys = tuple[PrivateKey, Path]
 def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if missing := web_ways.missing():
         pytest.skip(f"not installed: {', '.join(missing)}")
-    for name in (USER, PASSWORD):
+    for name in (HOST, USER, PASSWORD):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
@@ -148,9 +148,10 @@ def test_a_registry_with_tls_and_passwords(
         words = ("push", bundle.folder, f"oci://{host}/tiny:1", "--ca-file", tmp_path / "ca.pem")
         assert "certificate is not trusted" in refused(*words[:3])
         told = refused(*words)
-        assert "the registry lets you not do this (HTTP status 401)" in told
-        assert f"try: docker login {host}, or set {USER} and {PASSWORD}" in told
+        assert "the registry does not allow this (HTTP status 401)" in told
+        assert f"try: docker login {host}, or set {HOST}={host}, {USER} and {PASSWORD}" in told
 
+        monkeypatch.setenv(HOST, host)
         monkeypatch.setenv(USER, "team")
         monkeypatch.setenv(PASSWORD, "wrong")
         told = refused(*words)
@@ -176,7 +177,7 @@ def test_a_registry_with_tls_and_passwords(
 class Tokens:
     """A server of bearer tokens that a real registry takes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
         issue(folder, "tokens", make_authority(folder, "tokens-ca"), "tokens")
         content = (folder / "tokens.key").read_bytes()
@@ -200,7 +201,7 @@ class Tokens:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = http.server.ThreadingHTTPServer((host, 0), Handler)
         self.port = self.server.server_port
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -243,6 +244,7 @@ def test_a_registry_that_wants_tokens(
     monkeypatch.setenv(USER, "team")
     monkeypatch.setenv(PASSWORD, "secret")
     with registry(tmp_path, auth=auth) as server:
+        monkeypatch.setenv(HOST, f"127.0.0.1:{server.port}")
         target = f"oci://127.0.0.1:{server.port}/tiny:1"
         done("push", bundle.folder, target, "--http-unsafe")
         pulled = done("pull", target, "-o", tmp_path / "out", "--http-unsafe")

@@ -9,7 +9,7 @@ from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import fixed_chunks
 from edgepack.bundle.keys import PrivateKey
 from edgepack.registry.bundles import push
-from edgepack.registry.credentials import PASSWORD, USER
+from edgepack.registry.credentials import HOST, PASSWORD, USER
 from edgepack.registry.way import Way
 from tests.simulators import web_ways
 from tests.simulators.broker import Broker, free_port
@@ -178,6 +178,7 @@ def test_chunks_come_from_the_registry_where_the_bundle_rests(
     monkeypatch.setenv(USER, "team")
     monkeypatch.setenv(PASSWORD, "secret")
     with registry(tmp_path, tls=str(tmp_path / "server"), auth=auth) as server:
+        monkeypatch.setenv(HOST, f"127.0.0.1:{server.port}")
         place = f"oci://127.0.0.1:{server.port}/models/tiny"
         push(bundle.folder, f"{place}:1.1.0", Way(ca_file=str(tmp_path / "ca.pem")))
         device = Device(

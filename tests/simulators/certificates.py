@@ -98,7 +98,9 @@ def _certificate(
         )
         builder = builder.add_extension(usage, critical=True)
     else:
-        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-        builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        name = str(subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+        hosts = {"127.0.0.1", *([name] if name.startswith("127.") else [])}
+        addresses = [x509.IPAddress(ipaddress.ip_address(host)) for host in sorted(hosts)]
+        builder = builder.add_extension(x509.SubjectAlternativeName(addresses), critical=False)
     certificate = builder.sign(authority[1], hashes.SHA256())
     return certificate.public_bytes(serialization.Encoding.PEM)

@@ -39,7 +39,8 @@ def push(bundle: Path, target: str, ca_file: Path | None, http_unsafe: bool, as_
     """Send BUNDLE (a folder or an archive) to an OCI registry.
 
     Files that the registry has already are not sent again. The password is that of `docker login`,
-    or in EDGEPACK_REGISTRY_USER and EDGEPACK_REGISTRY_PASSWORD.
+    or in EDGEPACK_REGISTRY_USER and EDGEPACK_REGISTRY_PASSWORD for the registry that
+    EDGEPACK_REGISTRY_HOST names.
 
     \b
     Example:

@@ -1,4 +1,13 @@
-"""Speaking to a registry (OCI distribution specification 1.1): blobs, manifests, who one is."""
+"""A client of registries (OCI distribution specification 1.1): blobs, manifests, credentials.
+
+Credentials and tokens belong to the registry that the reference names, by scheme, host and port:
+
+1. Only a request to that registry carries them. A redirect to another host carries none, nor does
+   an upload to a location on another host.
+2. Only a challenge of that registry is answered. A host that it redirects to asks in vain.
+3. The password goes to a token server only if that registry itself names the server, by https. A
+   registry without TLS names one on its own host only.
+"""
 
 import base64
 import hashlib
@@ -12,11 +21,11 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 import msgspec
 
 from edgepack.errors import TransferError
-from edgepack.registry.credentials import PASSWORD, USER, find_credentials
+from edgepack.registry.credentials import HOST, PASSWORD, USER, find_credentials
 from edgepack.registry.reference import Reference
 from edgepack.text import printable
 from edgepack.web.http import Answer, Web, WebAccess, WebError, read_body, read_whole
-from edgepack.web.urls import shown_url
+from edgepack.web.urls import origin_of, shown_url
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -58,6 +67,7 @@ class Registry:
         self._reference = reference
         self._scheme = "http" if http_unsafe else "https"
         self._base = f"{self._scheme}://{reference.host}/v2/{reference.repository}"
+        self._origin = origin_of(self._base)
         self._authorization = ""
         try:
             self._web = Web(access or WebAccess())
@@ -65,7 +75,7 @@ class Registry:
             raise TransferError(f"the TLS files cannot be used: {error}") from error
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Close the connections."""
         self._web.close()
 
     def read_manifest(self, name: str) -> bytes:
@@ -181,11 +191,13 @@ class Registry:
         *,
         passes_breaks: bool = False,
     ) -> Iterator[Answer]:
-        """An answer, asked for once more with credentials where the registry wants them."""
+        """Yield an answer; if the registry wants credentials, ask once more with them."""
         try:
             with self._send(method, url, headers, body) as answer:
-                challenge = answer.headers.get("WWW-Authenticate", "")
-                if answer.status != 401 or not self._log_in(challenge[:4000]):
+                challenge = answer.headers.get("WWW-Authenticate", "")[:4000]
+                # 2.
+                is_own = origin_of(answer.url) == self._origin
+                if answer.status != 401 or not is_own or not self._log_in(challenge):
                     yield answer
                     return
             if body is not None and hasattr(body, "seek"):
@@ -200,11 +212,17 @@ class Registry:
             ) from error
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Any:
-        is_own = urlsplit(url).netloc == self._reference.host
+        # 1.
+        is_own = origin_of(url) == self._origin
         sent = {"Authorization": self._authorization} if self._authorization and is_own else {}
         redirects = 0 if method in ("PUT", "POST") else 5
         return self._web.ask(
-            url, method=method, headers={**headers, **sent}, body=body, redirects=redirects
+            url,
+            method=method,
+            headers={**headers, **sent},
+            body=body,
+            redirects=redirects,
+            named_by="" if is_own else self._base,
         )
 
     def _log_in(self, challenge: str) -> bool:
@@ -221,15 +239,22 @@ class Registry:
 
     def _token(self, asked: dict[str, str], credentials: str) -> str:
         realm = asked.get("realm", "")
-        if urlsplit(realm).scheme != self._scheme:
+        # 3.
+        server = origin_of(realm)
+        if self._scheme == "https":
+            because = "" if server.scheme == "https" else "its URL does not begin with https://"
+        else:
+            is_near = server.host == self._origin.host
+            because = "" if is_near else "the registry is without TLS, and it is on another host"
+        if because:
             raise TransferError(
-                "the registry sends to no server of tokens that may be asked",
+                f"the registry names a token server that is not asked: {because}",
                 found_in=shown_url(realm),
             )
         words = {key: value for key, value in asked.items() if key in ("service", "scope")}
         url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(words)}"
         headers = {"Authorization": _basic(credentials)} if credentials else {}
-        with self._web.ask(url, headers=headers) as answer:
+        with self._web.ask(url, headers=headers, named_by=self._base) as answer:
             self._check(answer, realm, 200)
             content = read_body(answer, MAX_ANSWER_BYTES, shown_url(realm))
         try:
@@ -253,10 +278,17 @@ class Registry:
             return
         title = shown_url(url)
         if answer.status in (401, 403):
+            host = self._reference.host
+            if origin_of(answer.url) != self._origin:
+                raise TransferError(
+                    f"a host that is not {host} wants credentials (HTTP status {answer.status}); "
+                    f"those of {host} are not sent there",
+                    found_in=shown_url(answer.url),
+                )
             raise TransferError(
-                f"the registry lets you not do this (HTTP status {answer.status})",
+                f"the registry does not allow this (HTTP status {answer.status})",
                 found_in=title,
-                remedy=f"docker login {self._reference.host}, or set {USER} and {PASSWORD}",
+                remedy=f"docker login {host}, or set {HOST}={host}, {USER} and {PASSWORD}",
             )
         said = f"HTTP status {answer.status}{_reason(answer)}"
         if answer.status == 404:
@@ -270,7 +302,8 @@ def digest_of(content: bytes) -> str:
 
 
 def _basic(credentials: str) -> str:
-    return f"Basic {base64.b64encode(credentials.encode()).decode()}"
+    content = credentials.encode("utf-8", "surrogateescape")
+    return f"Basic {base64.b64encode(content).decode()}"
 
 
 def _reason(answer: Answer) -> str:

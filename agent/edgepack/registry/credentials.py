@@ -1,7 +1,10 @@
-"""Who one is at a registry: from the environment, or from where `docker login` left it."""
+"""Credentials of one registry, from the environment or from the settings of `docker login`.
+
+Credentials belong to one host. A reference may come from anybody (a release's source, a redirect),
+so credentials of the environment count only for the host that the environment names with them.
+"""
 
 import base64
-import binascii
 import os
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import msgspec
 
 from edgepack.errors import TransferError
 
+HOST = "EDGEPACK_REGISTRY_HOST"
 USER, PASSWORD = "EDGEPACK_REGISTRY_USER", "EDGEPACK_REGISTRY_PASSWORD"
 _MAX_BYTES = 1024 * 1024
 
@@ -25,18 +29,26 @@ class _DockerConfig(msgspec.Struct, kw_only=True):
 
 
 def find_credentials(host: str, environment: dict[str, str] | None = None) -> str:
-    """`user:password` for a registry; "" where there is none, and it is asked as anybody.
+    """Return `user:password` of a registry, "" if there is none.
 
     Args:
         host: The registry, with its port where it has one.
         environment: Variables; None takes those of the process.
 
     Raises:
-        TransferError: docker's file cannot be read, or keeps them where only docker looks.
+        TransferError: The variables name no host, or docker's file cannot be read, or docker keeps
+            the password in a helper.
     """
     found = dict(os.environ) if environment is None else environment
     if found.get(USER) or found.get(PASSWORD):
-        return f"{found.get(USER, '')}:{found.get(PASSWORD, '')}"
+        if not found.get(HOST):
+            raise TransferError(
+                f"{USER} is set, and {HOST} does not name the registry that it belongs to",
+                found_in="the environment",
+                remedy=f"set {HOST}={host}, if the password belongs to {host}",
+            )
+        if _plain_host(found[HOST]) == _plain_host(host):
+            return f"{found.get(USER, '')}:{found.get(PASSWORD, '')}"
     folder = Path(
         found.get("DOCKER_CONFIG") or Path(found.get("HOME") or "~").expanduser() / ".docker"
     )
@@ -53,9 +65,14 @@ def find_credentials(host: str, environment: dict[str, str] | None = None) -> st
             raise TransferError(
                 f"docker keeps the password of '{host}' in its helper {helper!a}",
                 found_in=str(path),
-                remedy=f"set {USER} and {PASSWORD}",
+                remedy=f"set {HOST}, {USER} and {PASSWORD}",
             )
     return ""
+
+
+def _plain_host(host: str) -> str:
+    """Return a host as it compares: in lower case, without the usual port."""
+    return host.strip().lower().removesuffix(":443")
 
 
 def _read(path: Path) -> _DockerConfig:
@@ -67,14 +84,16 @@ def _read(path: Path) -> _DockerConfig:
         raise TransferError(
             f"docker's settings cannot be read: {error}",
             found_in=str(path),
-            remedy=f"docker login, or set {USER} and {PASSWORD}",
+            remedy=f"docker login, or set {HOST}, {USER} and {PASSWORD}",
         ) from error
 
 
 def _decode(auth: str, path: Path) -> str:
     try:
         return base64.b64decode(auth, validate=True).decode("utf-8").rstrip("\0")
-    except (binascii.Error, UnicodeDecodeError) as error:
+    except ValueError as error:  # Not ASCII, not base64, or not UTF-8 in it.
         raise TransferError(
-            "docker's settings hold a password that is none", found_in=f"{path}, auths"
+            "an 'auth' of docker's settings is not the base64 of a user and a password",
+            found_in=f"{path}, auths",
+            remedy=f"docker login, or set {HOST}, {USER} and {PASSWORD}",
         ) from error
