@@ -233,5 +233,5 @@ def test_a_compiler_that_crashes_hangs_or_babbles_is_a_build_error(
             Compile(htp_arch="68", timeout_s=1.0),
             Provider(),
             Limits(),
-            command=(sys.executable, "-c", code),
+            command=(sys.executable, "-P", "-c", code),
         )

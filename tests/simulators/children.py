@@ -11,7 +11,7 @@ takes its while to start a process."""
 
 def child(code: str) -> tuple[str, ...]:
     """The command of a child that runs Python code."""
-    return (sys.executable, "-c", code)
+    return (sys.executable, "-P", "-c", code)
 
 
 def hanging_child(note: Path) -> tuple[str, ...]:

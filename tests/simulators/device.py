@@ -86,7 +86,7 @@ class Device:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        marked = {"OMP_NUM_THREADS": "1", "EDGEPACK_TEST_MARK": str(self.state_dir)}
+        marked = {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(self.state_dir)}
         environment = os.environ | marked
         command = ["-m", "edgepack.agent.cli", "run", "--config", str(self.config)]
         with self.log.open("ab") as log:
@@ -120,7 +120,7 @@ class Device:
         return self._process.wait(20)
 
     def processes(self) -> list[int]:
-        """Processes that it started and that live: those whose environment names its folder."""
+        """Return the live processes that it started: their environments name its folder."""
         mark = str(self.state_dir).encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):

@@ -2,7 +2,7 @@
 
 Each module is one hook with a `parser()`, a function that decides, and a `main()`:
 
-    python -m edgepack.firmware_hooks.thermal_guard --limit-c 80
+    python -P -m edgepack.firmware_hooks.thermal_guard --limit-c 80
 
-`python -m edgepack.firmware_hooks install` puts one where the agent runs it.
+`python -P -m edgepack.firmware_hooks install` puts one where the agent runs it.
 """

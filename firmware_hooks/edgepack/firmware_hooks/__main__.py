@@ -1,4 +1,4 @@
-"""`python -m edgepack.firmware_hooks`: lists the reference hooks and installs one."""
+"""`python -P -m edgepack.firmware_hooks`: lists the reference hooks and installs one."""
 
 import argparse
 import sys
@@ -12,9 +12,9 @@ from edgepack.firmware_hooks.install import HOOKS, STAGES, WHENS, hook_parser, i
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     made = argparse.ArgumentParser(
-        prog="python -m edgepack.firmware_hooks",
+        prog="python -P -m edgepack.firmware_hooks",
         description="Reference firmware hooks of edgepack.",
-        epilog="example: python -m edgepack.firmware_hooks install thermal_guard "
+        epilog="example: python -P -m edgepack.firmware_hooks install thermal_guard "
         "--stage staged --when after --folder /etc/edgepack/hooks --setting limit-c=80",
     )
     commands = made.add_subparsers(dest="command", required=True)

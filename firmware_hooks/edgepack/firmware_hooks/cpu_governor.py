@@ -1,7 +1,7 @@
 """Hook: set the CPU's frequency governor for the probe, and put it back afterwards.
 
-    python -m edgepack.firmware_hooks.cpu_governor --set performance
-    python -m edgepack.firmware_hooks.cpu_governor --restore
+    python -P -m edgepack.firmware_hooks.cpu_governor --set performance
+    python -P -m edgepack.firmware_hooks.cpu_governor --restore
 
 A probe under a sleepy governor measures the governor. What was set before is kept in a file below
 /run, which is empty after a reboot, as is the kernel's own memory of it.

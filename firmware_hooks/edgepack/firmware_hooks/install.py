@@ -48,7 +48,7 @@ def install_hook(
     except SettingsError as error:
         raise DeviceError(
             f"settings of hook {name} are wrong: {error}",
-            remedy=f"python -m edgepack.firmware_hooks.{name} --help",
+            remedy=f"python -P -m edgepack.firmware_hooks.{name} --help",
         ) from error
     hook = folder / f"{stage}.{when}.d" / f"{order:02d}-{name}"
     command = f'"${{EDGEPACK_PYTHON:-python3}}" -I -m edgepack.firmware_hooks.{name}'

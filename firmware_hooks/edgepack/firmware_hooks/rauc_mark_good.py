@@ -1,8 +1,8 @@
 """Hook: tell RAUC that the system that runs is good, once a model was committed on it.
 
-    python -m edgepack.firmware_hooks.rauc_mark_good --rauc /usr/bin/rauc
+    python -P -m edgepack.firmware_hooks.rauc_mark_good --rauc /usr/bin/rauc
 
-    python -m edgepack.firmware_hooks.rauc_mark_good
+    python -P -m edgepack.firmware_hooks.rauc_mark_good
 
 For devices whose bootloader falls back to the other slot unless somebody says that this one works:
 a model that was proved and soaked here is such a proof.

@@ -1,6 +1,6 @@
 """Hook: the NPU's driver or firmware is there, in a version within a range.
 
-    python -m edgepack.firmware_hooks.require_driver --module amdxdna --at-least 1.1 --below 2
+    python -P -m edgepack.firmware_hooks.require_driver --module amdxdna --at-least 1.1 --below 2
 
 A model that was compiled for one driver generation may crash with another, and the version is
 known before the first model byte is fetched: stage `offered`, before.

@@ -1,6 +1,6 @@
 """Hook: restart a systemd service after the switch, and see that it stays up.
 
-    python -m edgepack.firmware_hooks.restart_service --unit camera.service
+    python -P -m edgepack.firmware_hooks.restart_service --unit camera.service
 
 For applications that load the model once at their start instead of through `open_model`. When
 the service does not come up with the new model, the hook refuses and the agent rolls back; the

@@ -1,6 +1,6 @@
 """Hook: wait while the device is hot.
 
-    python -m edgepack.firmware_hooks.thermal_guard --limit-c 80
+    python -P -m edgepack.firmware_hooks.thermal_guard --limit-c 80
 
 A hot device is throttled: its probe would choose by the heat, and an update would add to it. Above
 the limit the hook asks to try again later.

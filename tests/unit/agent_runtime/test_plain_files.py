@@ -205,7 +205,7 @@ def test_what_a_probe_left_that_was_killed_is_removed_with_it(tmp_path: Path, me
         "os.utime(folder, (0, 0))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    command = (sys.executable, "-c", code)
+    command = (sys.executable, "-P", "-c", code)
     result = probe_variant(
         tmp_path, make_variant(), config=ProbeConfig(timeout_s=60), command=command
     )

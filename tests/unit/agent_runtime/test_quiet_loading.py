@@ -36,5 +36,6 @@ import os
 from edgepack.agent.runtime.providers import load_runtime
 os.write(1, load_runtime().__name__.encode())
 """
-    closed = ("sh", "-c", 'exec "$@" 2>&-', "sh", *child(script))
+    program, *words = child(script)
+    closed = child(f"import os; os.close(2); os.execv({program!r}, {[program, *words]!r})")
     assert run_child(closed, b"", timeout_s=60.0).answer == b"onnxruntime"

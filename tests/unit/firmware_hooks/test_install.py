@@ -17,7 +17,7 @@ def test_the_stages_are_those_of_the_agent() -> None:
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_each_hook_explains_itself_with_an_example(name: str) -> None:
-    assert f"python -m edgepack.firmware_hooks.{name} --" in hook_parser(name).format_help()
+    assert f"python -P -m edgepack.firmware_hooks.{name} --" in hook_parser(name).format_help()
 
 
 def test_an_installed_hook_runs_as_the_agent_runs_it(

@@ -48,6 +48,7 @@ def _child(tmp_path: Path, *names: str, **answer: str) -> tuple[str, ...]:
     model = save(small_cnn(), tmp_path / "small.onnx")
     return (
         sys.executable,
+        "-P",
         "-c",
         _ANSWERS.format(names=list(names), model=str(model), answer=repr(answer)),
     )
@@ -151,7 +152,7 @@ def test_what_the_exporter_objects_to_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_has_the_extra")
 def test_a_child_that_crashes_is_told(tmp_path: Path) -> None:
-    command = (sys.executable, "-c", "import os; os.abort()")
+    command = (sys.executable, "-P", "-c", "import os; os.abort()")
     with pytest.raises(BuildError, match="the process crashed with SIGABRT"):
         export_folder(_folder(tmp_path / "bert"), tmp_path / "out", silent, command=command)
 

@@ -70,7 +70,7 @@ def test_what_a_child_is_sent_as_it_starts_comes_first_and_leaves_it_fresh(tmp_p
 def test_a_child_that_ends_as_it_starts_says_so_to_who_asks_it() -> None:
     with ProviderProcess() as process:
         for _ in range(5):
-            process.start_anew("npu", b"load", ("/bin/false",))
+            process.start_anew("npu", b"load", child("raise SystemExit(1)"))
             assert process.ask(b"run", timeout_s=30.0).because == "ended with exit code 1"
 
 

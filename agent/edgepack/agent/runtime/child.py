@@ -12,7 +12,6 @@ import ctypes
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ import msgspec
 
 from edgepack.agent.runtime.runtime_words import is_warning, without_colour
 from edgepack.halt import NEVER, Halt
+from edgepack.python_child import PythonChild, start_python
 
 _STDERR_TAIL_BYTES = 4096
 _PR_SET_PDEATHSIG = 1
@@ -64,7 +64,7 @@ def run_child(
     left behind, would make its reader wait.
 
     Args:
-        command: Program and arguments.
+        command: See `start_python`.
         request: Bytes for its stdin.
         timeout_s: Limit in seconds, from its start.
         memory_bytes: Limit of its memory (Linux); 0 sets none. What native code reserves and never
@@ -84,9 +84,7 @@ def run_child(
     ):
         asked.write(request)
         asked.seek(0)
-        child = subprocess.Popen(
-            command, stdin=asked, stdout=answered, stderr=errors, start_new_session=True
-        )
+        child = start_python(command, stdin=asked, stdout=answered, stderr=errors)
         try:
             because, peak_bytes = _wait(child, timeout_s, memory_bytes, halt)
         finally:
@@ -101,9 +99,7 @@ def run_child(
     return Ending(answer=lines[-1], because="", peak_bytes=peak_bytes)
 
 
-def _wait(
-    child: "subprocess.Popen[bytes]", timeout_s: float, memory_bytes: int, halt: Halt
-) -> tuple[str, int]:
+def _wait(child: PythonChild, timeout_s: float, memory_bytes: int, halt: Halt) -> tuple[str, int]:
     """Waits until a child has ended, which stays unreaped.
 
     Returns:
@@ -131,7 +127,7 @@ def taken_bytes(pid: int) -> int:
     return 1024 * sum(int(kib) for kib in _TAKEN.findall(status))
 
 
-def end_group(child: "subprocess.Popen[bytes]") -> None:
+def end_group(child: PythonChild) -> None:
     """Kills a child, with all that runs in its process group, and reaps it."""
     with contextlib.suppress(ProcessLookupError):  # it ended by itself, and was waited for
         os.killpg(child.pid, signal.SIGKILL)

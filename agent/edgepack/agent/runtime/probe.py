@@ -8,7 +8,6 @@ It happens in a child process with a time limit, since a provider may crash or h
 import logging
 import math
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -25,11 +24,12 @@ from edgepack.bundle.golden import Golden, compare_outputs, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
 from edgepack.errors import EdgepackError
 from edgepack.halt import NEVER, Halt
+from edgepack.python_child import python_command
 from edgepack.wire.messages import ProbeResult
 
 logger = logging.getLogger(__name__)
 
-CHILD = (sys.executable, "-m", "edgepack.agent.runtime.probe")
+CHILD = python_command("edgepack.agent.runtime.probe")
 
 LEAST_SAMPLES = 2
 """Golden samples that every probe computes, however slow: one alone may be right by chance."""

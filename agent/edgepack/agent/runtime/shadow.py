@@ -25,8 +25,9 @@ from edgepack.agent.runtime.slot_opening import open_slot
 from edgepack.bundle.golden import is_same_answer
 from edgepack.bundle.metadata import GoldenTolerance
 from edgepack.errors import DeviceError, EdgepackError
+from edgepack.python_child import python_command
 
-CHILD = (sys.executable, "-m", "edgepack.agent.runtime.shadow")
+CHILD = python_command("edgepack.agent.runtime.shadow")
 
 _LOWEST_PRIORITY = 19
 

@@ -8,7 +8,6 @@ import contextlib
 import math
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from edgepack.agent.runtime.child import describe_end, taken_bytes
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.runtime.shadow import CHILD, ShadowAnswer, ShadowRequest, write_inference
 from edgepack.errors import DeviceError
+from edgepack.python_child import PIPE, PythonChild, start_python
 
 OPEN_S = 120.0
 """How long it may take to open a release, seconds; a probe has as long by default."""
@@ -43,7 +43,7 @@ class ShadowProcess:
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._errors: BinaryIO | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: PythonChild | None = None
         self._deadline = math.inf
         self._because = ""
         self._guard = threading.Lock()
@@ -65,13 +65,7 @@ class ShadowProcess:
             with self._guard:
                 if self._because:
                     raise DeviceError(self._because)
-                self._child = subprocess.Popen(
-                    CHILD,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    start_new_session=True,
-                )
+                self._child = start_python(CHILD, stdin=PIPE, stdout=PIPE, stderr=errors)
         except OSError as error:
             raise DeviceError(f"no process can be started: {error.strerror}") from error
         self._exchange(lambda stream: stream.write(msgspec.json.encode(request) + b"\n"), OPEN_S)
@@ -129,7 +123,7 @@ class ShadowProcess:
         return answer.agreed
 
 
-def _exit_code(child: "subprocess.Popen[bytes]") -> int:
+def _exit_code(child: PythonChild) -> int:
     """How a child ended that answers no more; it stays unreaped, so its id is nobody else's."""
     until = time.monotonic() + _END_S
     while (end := os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edgepack.agent.hooks.process import EndedHook, run_process
 from edgepack.halt import Halt, HaltedError
+from edgepack.python_child import child_environment
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class RevocationHook:
             return  # There is none before the fleet has an authority.
         if newest == self._told or time.monotonic() < self._next_at:
             return
-        environment = dict(os.environ) | {VARIABLE: str(self._revocations)}
+        environment = child_environment(os.environ) | {VARIABLE: str(self._revocations)}
         try:
             ended = run_process(
                 self._program,

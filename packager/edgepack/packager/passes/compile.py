@@ -7,7 +7,6 @@ verified.
 """
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,9 +33,10 @@ from edgepack.packager.profiles.schema import Compile, Limits, Provider
 from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.tensors.exchange import write_tensors
+from edgepack.python_child import python_command
 
 MODULE = "edgepack.packager.passes.compile_child"
-CHILD = (sys.executable, "-m", MODULE)
+CHILD = python_command(MODULE)
 MODEL_FILE = "model.onnx"
 
 SAME_NRMSE = 0.05

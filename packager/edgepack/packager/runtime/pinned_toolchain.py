@@ -15,6 +15,7 @@ import msgspec
 from edgepack.errors import BuildError
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.child_answer import ask_child
+from edgepack.python_child import foreign_python_command
 from edgepack.wire.messages import DeviceFacts
 
 _FACTS = "edgepack.agent.runtime.facts"
@@ -37,17 +38,12 @@ class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
 
     def command(self, module: str) -> tuple[str, ...]:
         """Runs a module of edgepack there, by nothing but what is installed there."""
-        return _command(self.python, module)
+        return foreign_python_command(self.python, "-m", module)
 
     @property
     def words(self) -> str:
         """What it has, for people and for the report: no path, which differs between machines."""
         return f"Python {self.facts.python}, onnxruntime {self.facts.runtime}"
-
-
-def _command(python: str, module: str) -> tuple[str, ...]:
-    """Isolated: neither variables of Python's nor the current folder add packages to it."""
-    return (python, "-I", "-m", module)
 
 
 def pin_toolchains(
@@ -86,7 +82,7 @@ def _ask(profile: str, named: str) -> PinnedToolchain:
     ours = version("edgepack")
     install = f"{named} -m pip install 'edgepack[…]=={ours}', with the extra of its provider"
     facts = ask_child(
-        _command(python, _FACTS),
+        foreign_python_command(python, "-m", _FACTS),
         b"",
         DeviceFacts,
         timeout_s=_TIMEOUT_S,

@@ -22,6 +22,7 @@ from edgepack.packager.runtime.model_run import Outputs, Run, open_on_provider
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.tensors.exchange import read_tensors, write_tensors
 from edgepack.packager.tensors.sequence import Feeds
+from edgepack.python_child import foreign_python_command
 
 _TIMEOUT_S = 600.0
 
@@ -106,8 +107,7 @@ def _find(named: str) -> PlainRelease:
 
 
 def _command(python: str) -> tuple[str, ...]:
-    """Isolated: neither variables of Python's nor the current folder add packages to it."""
-    return (python, "-I", plain_child.__file__)
+    return foreign_python_command(python, plain_child.__file__)
 
 
 def _open_there(process: ProviderProcess, model: Path, options: Mapping[str, str]) -> Run:

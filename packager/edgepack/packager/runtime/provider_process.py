@@ -7,8 +7,6 @@ Runtime and a vendor's simulator takes longer than to run a small model.
 import contextlib
 import os
 import select
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,9 +15,10 @@ from typing import BinaryIO, Self
 from edgepack.agent.runtime.child import Ending, describe_end, end_group
 from edgepack.packager.memory import return_freed_memory
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.python_child import PIPE, PythonChild, python_command, start_python
 
 MODULE = "edgepack.packager.runtime.trial"
-CHILD = (sys.executable, "-m", MODULE)
+CHILD = python_command(MODULE)
 _PIECE_BYTES = 65_536
 _TOLD_EVERY_S = 1.0
 _TOLD_FROM_S = 5.0
@@ -59,7 +58,7 @@ class ProviderProcess:
     def __init__(self, command: Sequence[str] = CHILD) -> None:
         self.subject = ""
         self._command = command
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: PythonChild | None = None
         self._errors: BinaryIO | None = None
         self._is_fresh = False
 
@@ -87,13 +86,12 @@ class ProviderProcess:
             return
         self.close()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        self._child = subprocess.Popen(
+        self._child = start_python(
             command or self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=PIPE,
+            stdout=PIPE,
             stderr=self._errors,
-            start_new_session=True,
-            env={**os.environ, **_SETTINGS},
+            settings=_SETTINGS,
         )
         if first and self._child.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it ended at once: who asks it is told so
@@ -139,7 +137,7 @@ class ProviderProcess:
 
 
 def _exchange(
-    child: "subprocess.Popen[bytes]", request: bytes, timeout_s: float, waiting: Waiting
+    child: PythonChild, request: bytes, timeout_s: float, waiting: Waiting
 ) -> bytes | None:
     """Writes a request while it reads the answer.
 

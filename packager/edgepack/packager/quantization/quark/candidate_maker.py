@@ -25,6 +25,7 @@ from edgepack.packager.quantization.quark.environment import find_quark
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.python_child import foreign_python_command
 
 _CHILD = Path(__file__).with_name("child.py")
 
@@ -64,7 +65,7 @@ class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
         }
         self.progress(BuildStep(detail=f"AMD Quark, {self._config}"))
         answer = ask_child(
-            (self._python, str(_CHILD)),
+            foreign_python_command(self._python, str(_CHILD)),
             msgspec.json.encode(request),
             _Answer,
             timeout_s=self.settings.backend_timeout_s,

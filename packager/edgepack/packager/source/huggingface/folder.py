@@ -4,7 +4,6 @@ Only what lies in the folder is used: no network, no code from the folder.
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -17,10 +16,11 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.stated_facts import combine, read_model_card
+from edgepack.python_child import python_command
 
 EXTRA = "huggingface"
 CONFIG = "config.json"
-COMMAND = (sys.executable, "-m", "edgepack.packager.source.huggingface.export")
+COMMAND = python_command("edgepack.packager.source.huggingface.export")
 
 _OPSET = 17
 """Old enough for every profile; LayerNormalization is one operator from here on."""
