@@ -370,3 +370,35 @@ def _connect(config: AgentConfig, heard: list[str]) -> mqtt.Client:
     client.loop_start()
     assert connected.wait(5)
     return client
+
+
+def test_a_device_that_decided_is_free_for_the_next_release_while_a_silent_one_holds_up_the_first(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, tmp_path: Path
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=2)
+    fleet.client.enroll("sim-9", group="simulated", folder=tmp_path / "sim-9")  # never connects
+    plan = ("--soak", "0.2", "--waves", "100%", "--yes")
+    both = ("--device", "sim-1", "--device", "sim-2")
+
+    def start(version: str, release: int, *options: str) -> subprocess.CompletedProcess[str]:
+        bundle = str(make_bundle(version, release))
+        return edgepack(fleet, "rollout", "start", bundle, *options, *plan)
+
+    assert start("1.0.0", 1, "--group", "simulated").returncode == 0
+    fleet.wait_until(
+        lambda: fleet.rollout("r1").counts == {"COMMITTED": 2, "OFFERED": 1}, "two committed"
+    )
+    assert start("2.0.0", 2, *both, "--supersede").returncode == 0
+    assert fleet.wait_for("r2", "FINISHED").counts == {"COMMITTED": 2}
+    assert fleet.rollout("r1").state == "RUNNING"
+    third = start("3.0.0", 3, *both)
+    assert third.returncode == 0, third.stderr
+    assert fleet.wait_for("r3", "FINISHED").counts == {"COMMITTED": 2}
+    waits = start("4.0.0", 4, "--device", "sim-9")
+    assert waits.returncode == 1
+    assert "in rollout r1, which is RUNNING" in waits.stderr
+    # A rollback asks the same question.
+    back = edgepack(fleet, "rollout", "rollback", "r3", "--waves", "100%", "--yes")
+    assert back.returncode == 0, back.stderr
+    assert fleet.wait_for("r4", "FINISHED").counts == {"COMMITTED": 2}

@@ -292,3 +292,27 @@ def test_an_expression_that_means_every_device_is_pointed_out(world: World) -> N
         named = membership.show_preview(session, OLD, Selector(kind="all"), RolloutSettings())
     assert found.note == "these are all 2 devices of the fleet"
     assert named.note == ""
+
+
+def test_an_older_rollout_that_ends_or_is_retried_leaves_devices_of_a_newer_one_alone(
+    world: World,
+) -> None:
+    add_newer(world)
+    for device in "ab":
+        world.enroll(device)
+    old = world.start(soak_s=0.0, deadline_s=0.001, max_failed_share=1.0)
+    world.look()
+    world.look()  # past the deadline: both are silent
+    world.start(NEWER, selector=Selector(kind="devices", devices=("a",)))
+    world.look()
+    commit(world, "a", NEWER)
+    assert world.view(old).counts == {"SILENT": 2}
+    with world.store.transaction() as session:
+        row = execution.find(session, old)
+        retry(session, row, 3.0)
+    assert world.view(old).counts == {"SILENT": 1, "WAITING": 1}, "a runs a newer release"
+    with world.store.transaction() as session:
+        row = execution.find(session, old)
+        execution.abort(session, row, because="test", now=4.0)
+    assert world.orders("a")[-1].bundle == NEWER
+    assert world.view(old).counts == {"WITHDRAWN": 2}

@@ -57,10 +57,18 @@ def offer(
 def send_back(
     session: Session, rollout: RolloutRow, parts: Sequence[Part], now: float
 ) -> tuple[Publication, ...]:
-    """Tells devices to be what they were before the rollout, if the fleet holds that release."""
+    """Order devices to run what they ran before the rollout, if the fleet holds that release.
+
+    A device that has a newer order by now, from another rollout, keeps that order.
+    """
     release = session.get_one(ReleaseRow, rollout.digest)
     notes, publications = [], []
     for part, device in _with_devices(session, parts):
+        desired = devices.wanted(device)
+        newest = desired.models.get(release.name) if desired else None
+        if newest is not None and newest.sequence != part.sequence:
+            notes.append(Note(part, "WITHDRAWN", "has a newer order", now))
+            continue
         before = session.get(ReleaseRow, part.before_digest) if part.before_digest else None
         if before is None or before.digest == rollout.digest:
             because = "the fleet holds no release that the device ran before; it keeps what it has"

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -16,6 +16,7 @@ from edgepack.fleet.database.schema import AssignmentRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.previews import OUTCOMES, Outcome, PreviewPart, RolloutPreview
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.rollouts import Selector
+from edgepack.fleet.rollouts.counting import UNDECIDED
 from edgepack.fleet.rollouts.fit import Misfit, find_misfit
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.rules import OPEN
@@ -23,6 +24,8 @@ from edgepack.fleet.rollouts.waves import WaveStep, divide
 from edgepack.text import counted, natural_order
 from edgepack.wire.messages import BundleRef
 
+IN_ROLLOUT = frozenset({"WAITING", *UNDECIDED})
+"""States of a device's part while the rollout may still change what the device runs."""
 MAX_EXAMPLES = 3
 MAX_DETAIL = 300
 
@@ -147,7 +150,8 @@ def judge(
 ) -> tuple[dict[Verdict, list[str]], dict[str, str]]:
     """What a bundle means to each device.
 
-    1. A device is in one rollout of a model at a time, unless it is taken over from it.
+    1. A device is in one rollout of a model at a time until its result is decided, unless the new
+       rollout takes the device over.
     2. What serves already is nothing to do.
     3. A device never goes to a lower release counter than it committed, save back.
     4. A device that no variant fits will reject it.
@@ -211,11 +215,22 @@ def _judge_one(
 
 
 def open_rollouts(
-    session: Session, name: str, device: str = "", *, but: int = 0
+    session: Session,
+    name: str,
+    device: str = "",
+    *,
+    states: Collection[str] = IN_ROLLOUT,
+    but: int = 0,
 ) -> dict[str, RolloutRow]:
-    """Devices, or the one, that are in a rollout of a model that is not over, with that rollout.
+    """Return devices that are in an unfinished rollout of a model, each with that rollout.
 
-    The rollout `but` does not count.
+    Args:
+        session: The transaction.
+        name: The model.
+        device: Only this device; "" means all.
+        states: States of a device's part that count. By default a decided device is not in a
+            rollout, however long the rollout waits for other devices.
+        but: Number of a rollout to ignore.
     """
     of_model = (
         select(RolloutRow)
@@ -224,7 +239,7 @@ def open_rollouts(
     )
     rollouts = {rollout.number: rollout for rollout in session.scalars(of_model)}
     query = select(AssignmentRow.device, AssignmentRow.rollout).where(
-        AssignmentRow.rollout.in_(rollouts), AssignmentRow.state.not_in(("WITHDRAWN", "RECALLED"))
+        AssignmentRow.rollout.in_(rollouts), AssignmentRow.state.in_(states)
     )
     if device:
         query = query.where(AssignmentRow.device == device)

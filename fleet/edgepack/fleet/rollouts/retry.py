@@ -1,11 +1,12 @@
 """Offering a release once more to devices that failed it or stayed silent."""
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments
 from edgepack.fleet.database.assignments import Note
-from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
+from edgepack.fleet.database.schema import AssignmentRow, ReleaseRow, RolloutRow
 from edgepack.fleet.rollouts import execution
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import open_rollouts
@@ -17,18 +18,20 @@ AGAIN = ("FAILED", "SILENT")
 def retry(session: Session, rollout: RolloutRow, now: float) -> None:
     """Has all devices that failed wait for the release again; it goes on where it was over.
 
-    Devices that are in another rollout of the model by now stay out of it.
+    Devices stay out of it if another rollout of the model has them by now, or if they committed a
+    release of a later rollout.
 
     Raises:
         FleetError: It was aborted, or no device of it can try again.
     """
     name = name_of(rollout.number)
     model = session.get_one(ReleaseRow, rollout.digest).name
-    others = open_rollouts(session, model)
+    others = {*open_rollouts(session, model, but=rollout.number)}
+    others |= _committed_later(session, model, rollout.number)
     parts = [
         part
         for part in assignments.of_rollout(session, rollout.number, AGAIN)
-        if others.get(part.device, rollout).number == rollout.number
+        if part.device not in others
     ]
     if not parts and rollout.state != "ABORTED":  # which is refused with its own words below
         raise FleetError(
@@ -41,3 +44,18 @@ def retry(session: Session, rollout: RolloutRow, now: float) -> None:
     rollout.accepted_failures, rollout.evidence_since = 0, None
     notes = [Note(part, "WAITING", f"again, after: {part.because}", None) for part in parts]
     assignments.note(session, notes)
+
+
+def _committed_later(session: Session, model: str, number: int) -> frozenset[str]:
+    """Return the devices that committed a release of a later rollout of the model."""
+    query = (
+        select(AssignmentRow.device)
+        .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
+        .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
+        .where(
+            AssignmentRow.state == "COMMITTED",
+            AssignmentRow.rollout > number,
+            ReleaseRow.name == model,
+        )
+    )
+    return frozenset(session.scalars(query))

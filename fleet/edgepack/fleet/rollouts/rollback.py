@@ -235,7 +235,13 @@ def _divide(
     is_released: IsReleased,
 ) -> tuple[dict[str, list[Candidate]], dict[str, list[Candidate]]]:
     """Devices by the release that they go back to, and by the reason why they cannot."""
-    others = open_rollouts(session, release.name)
+    # A rollout that is not over would bring this release again.
+    bringing = {
+        device: rollout
+        for device, rollout in open_rollouts(session, release.name, states=counting.LIVE).items()
+        if rollout.digest == release.digest
+    }
+    others = bringing | open_rollouts(session, release.name)
     going: dict[str, list[Candidate]] = defaultdict(list)
     staying: dict[str, list[Candidate]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: natural_order(row.id)):

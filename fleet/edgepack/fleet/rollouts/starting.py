@@ -20,7 +20,7 @@ from edgepack.fleet.database.candidates import Asked, Candidate, select_candidat
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.documents.rollouts import RolloutRequest
-from edgepack.fleet.rollouts import execution, membership
+from edgepack.fleet.rollouts import counting, execution, membership
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import judge, open_rollouts, refuse
 from edgepack.fleet.rollouts.settings import check_numbers
@@ -154,6 +154,7 @@ def _finish(
 ) -> None:
     """All have their part: they are taken over from older rollouts, and the leader looks."""
     if request.supersede:
-        older = open_rollouts(session, release.name, but=rollout.number)
+        states = counting.LIVE  # decided devices, too: a rollout that keeps no device ends
+        older = open_rollouts(session, release.name, states=states, but=rollout.number)
         take_over(session, rollout, {row.id: older[row.id] for row in rows if row.id in older}, now)
     unsent.add(session, ())
