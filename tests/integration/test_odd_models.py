@@ -395,3 +395,49 @@ def test_simplified_layer_normalization_of_a_newer_opset_is_lowered(builder: Bui
     built, _ = builder(source, "vitisai-a8w8")
     assert {entry.domain: entry.version for entry in built.opset_import}[""] == 17
     assert _is_near(source, built, x=_row())
+
+
+_AMD = ["vitisai-xint8", "vitisai-a8w8", "vitisai-a16w8", "vitisai-bf16"]
+
+
+@pytest.mark.parametrize("profile", _AMD)
+def test_convolutions_for_amd_ship_with_every_attribute_written_out(
+    builder: Builder, profile: str
+) -> None:
+    source = _model(
+        "(float[1,3,9,9] x) => (float[1,4,8,8] y) { "
+        'c = Conv(x, w1) d = Conv<auto_pad="SAME_UPPER",strides=[2,2]>(c, w2) '
+        "p = MaxPool<kernel_shape=[2,2]>(d) a = AveragePool<kernel_shape=[2,2]>(p) "
+        "y = ConvTranspose<strides=[3,3]>(a, w3) }",
+        [_weight("w1", 4, 3, 3, 3), _weight("w2", 4, 4, 3, 3), _weight("w3", 4, 4, 5, 5)],
+    )
+    built, _ = builder(source, profile)
+    given = {
+        node.op_type: {entry.name for entry in node.attribute}
+        for node in built.graph.node
+        if node.op_type in {"Conv", "ConvTranspose", "MaxPool", "AveragePool"}
+    }
+    shared = {"kernel_shape", "strides", "pads"}
+    assert given.keys() == {"Conv", "ConvTranspose", "MaxPool", "AveragePool"}
+    assert all(shared <= names for names in given.values())
+    assert {"dilations", "group"} <= given["Conv"] & given["ConvTranspose"]
+    sample = np.random.default_rng(0).standard_normal((1, 3, 9, 9)).astype(np.float32)
+    assert _is_near(source, built, x=sample)
+
+
+@pytest.mark.parametrize("profile", _AMD)
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_recurrent_layers_are_kept_off_amd_with_the_source_of_the_rule(
+    builder: Builder, profile: str, op_type: str
+) -> None:
+    gates = 4 if op_type == "LSTM" else 3
+    source = _model(
+        f"(float[5,1,8] x) => (float[5,1,1,4] y) {{ y = {op_type}<hidden_size=4>(x, w, r) }}",
+        [_weight("w", 1, 4 * gates, 8), _weight("r", 1, 4 * gates, 4)],
+    )
+    with pytest.raises(BuildError) as caught:
+        builder(source, profile)
+    assert f"({op_type})" in caught.value.problem
+    assert "Ryzen AI 1.8" in caught.value.problem, "the source"
+    assert "the profile cpu" in (caught.value.remedy or "")
+    builder(source, "fp32")

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 import onnx
 
 from edgepack.packager.gates.checks import Refusal
+from edgepack.packager.graph.explicit_attributes import find_implicit
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.profiles.schema import Limits, Profile
+
+_SHOWN = 3
 
 
 def check_compatibility(profile: Profile, model: onnx.ModelProto) -> Refusal | None:
@@ -44,6 +47,9 @@ def _find_violations(limits: Limits, model: onnx.ModelProto) -> Iterator[str]:
     forbidden = {node.op_type for node in model.graph.node} & set(limits.forbidden_ops)
     if forbidden:
         yield f"forbidden operators {', '.join(sorted(forbidden))}"
+    implicit = find_implicit(model, limits.explicit_attributes)
+    for name, missing in list(implicit.items())[:_SHOWN]:
+        yield f"node {name!r} leaves {', '.join(missing)} to their defaults"
     if limits.static_shapes:
         weights = {tensor.name for tensor in model.graph.initializer}
         for value in model.graph.input:

@@ -16,8 +16,10 @@ from edgepack.packager.graph.control_flow import (
     option_that_folds,
 )
 from edgepack.packager.graph.edits import name_nodes
+from edgepack.packager.graph.explicit_attributes import write_defaults
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.operators import facts
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.passes.apply_workarounds import apply_workarounds
 from edgepack.packager.passes.clamp_mask import clamp_mask
@@ -105,6 +107,10 @@ def _apply(
         notes.extend(result.notes)
         if look is not None:
             look(current, name)
+    explicit = profile.limits.explicit_attributes
+    if explicit:
+        add_shapes(current)
+        write_defaults(current, explicit)
     return PassResult(model=current, notes=tuple(notes))
 
 
@@ -158,7 +164,12 @@ def _refuse_forbidden(model: onnx.ModelProto, context: PassContext) -> None:
         names = ", ".join(describe_node(model.graph, node) for node in found[:5])
         option = option_that_folds(model.graph, found, context.samples)
         raise BuildError(
-            f"profile '{context.profile_name}' cannot run {counted(len(found), 'node')}: {names}",
+            f"profile '{context.profile_name}' cannot run {counted(len(found), 'node')}: {names}"
+            + "".join(
+                f"; {op_type}: {because}"
+                for op_type, because in context.limits.forbidden_because.items()
+                if any(node.op_type == op_type for node in found)
+            ),
             found_in="the model after its passes",
             remedy=(
                 f"{option}: all samples hold it, and as a constant it folds the branch away "

@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import asdict, replace
 
 from edgepack.packager.gates.proof import is_doubtful
+from edgepack.packager.graph.explicit_attributes import write_defaults
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.metrics.inspection import Inspection, inspect
 from edgepack.packager.number_format import format_metric
@@ -22,6 +23,7 @@ from edgepack.packager.pipeline.provider_validation import (
 from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombination
 from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.pipeline.unsupported_nodes import exclude_unsupported
+from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_outputs import without_watched
@@ -145,7 +147,8 @@ class VariantValidator:
         source = self.inputs.source
         measured = measured_model(self.work_dir, source)
         final = self.work_dir / "variant" / MODEL_FILE
-        size_bytes = _write(searched.selection.path, source, final, measured)
+        limits = searched.profile.limits
+        size_bytes = _write(searched.selection.path, source, final, measured, limits)
         self.progress(BuildStep(what="held-out samples"))
         run = searched.evaluator.open(measured)
         held_out = judge_on_holdout(run, searched.profile.gates.accuracy, self.inputs)
@@ -167,9 +170,10 @@ class VariantValidator:
         return replace(validated, inspection=inspection, provider_run=run)
 
 
-def _write(path: Path, source: SourceModel, final: Path, measured: Path) -> int:
-    """Writes the variant's model, with the source's metadata, which applications read."""
+def _write(path: Path, source: SourceModel, final: Path, measured: Path, limits: Limits) -> int:
+    """Write the variant's model with the metadata of the source, which applications read."""
     model = load_model(path)
+    write_defaults(model, limits.explicit_attributes)
     del model.metadata_props[:]
     model.metadata_props.extend(sorted(source.model.metadata_props, key=lambda entry: entry.key))
     model.producer_name = "edgepack"

@@ -20,6 +20,9 @@ from edgepack.packager.profiles.pass_settings import (
 )
 from edgepack.packager.profiles.schema import Profile
 
+_EXPLICIT = frozenset({"Conv", "ConvTranspose", "AveragePool", "MaxPool"})
+"""Operators whose defaults can be written out, see `graph.explicit_attributes`."""
+
 _FIRST_OPSET_WITH_16_BIT = 21
 _FIRST_OPSET_WITH_PER_CHANNEL = 13
 
@@ -199,6 +202,18 @@ def _check_limits(profile: Profile) -> Iterator[Contradiction]:
             "limits",
             f"clean raises the opset to {opset}, outside {limits.opset_min}…{limits.opset_max}",
             "change pass[clean].opset or the limits",
+        )
+    for op_type in limits.forbidden_because.keys() - set(limits.forbidden_ops):
+        yield Contradiction(
+            "limits.forbidden_because",
+            f"it gives a reason for {op_type}, which is not forbidden",
+            f"add {op_type} to limits.forbidden_ops, or remove the reason",
+        )
+    for op_type in set(limits.explicit_attributes) - _EXPLICIT:
+        yield Contradiction(
+            "limits.explicit_attributes",
+            f"{op_type} is not a convolution or pooling",
+            f"leave only {', '.join(sorted(_EXPLICIT))}",
         )
     fixes = any(isinstance(entry, FixShapes) for entry in profile.passes)
     if limits.static_shapes and not fixes:

@@ -57,6 +57,10 @@ def describe_target(profile: Profile) -> Facts:
     yield "reads", f"{own} of ONNX Runtime's own operators"
     if limits.forbidden_ops:
         yield "reads", f"never {', '.join(limits.forbidden_ops)}"
+    for op_type, because in limits.forbidden_because.items():
+        yield "reads", f"no {op_type}: {because}"
+    if limits.explicit_attributes:
+        yield "reads", f"{', '.join(limits.explicit_attributes)} with all attributes written out"
     yield "reads", "shapes that are fixed" if limits.static_shapes else "shapes that are open, too"
 
 

@@ -65,6 +65,9 @@ class Limits(Section, frozen=True, kw_only=True):
         opset_min, opset_max: Range of the standard operator set.
         ir_version_max: Highest ONNX IR version of a written model.
         forbidden_ops: Operator types that the provider can never run.
+        forbidden_because: What the provider does with a forbidden operator, and the source.
+        explicit_attributes: Convolutions and poolings of which the provider needs every attribute
+            written out, defaults included.
         microsoft_ops: Operators of ONNX Runtime's own (com.microsoft) that the provider reads, Q/DQ
             aside; `*` means all of them.
     """
@@ -74,6 +77,8 @@ class Limits(Section, frozen=True, kw_only=True):
     opset_max: int = 21
     ir_version_max: int = 10
     forbidden_ops: tuple[str, ...] = ()
+    forbidden_because: dict[str, str] = msgspec.field(default_factory=dict)
+    explicit_attributes: tuple[str, ...] = ()
     microsoft_ops: tuple[str, ...] = ()
 
     def reads_microsoft(self, op_type: str) -> bool:
