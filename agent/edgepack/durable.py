@@ -1,11 +1,35 @@
 """Writing files so that a power cut leaves the old content or the new, never a mixture."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+_DISK_FAULTS = frozenset(
+    {
+        errno.EIO,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EBUSY,
+    }
+)
+
+
+def is_disk_fault(error: OSError) -> bool:
+    """Return whether an error says nothing about a file's content, and may pass.
+
+    The disk is full, read-only or fails, or the process has no memory or descriptors left.
+    """
+    return error.errno in _DISK_FAULTS
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool = True) -> None:

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from edgepack.bundle.manifest import ChunkIndex, FileEntry
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
+from edgepack.durable import is_disk_fault
 from edgepack.errors import BundleError
 
 CHUNK_BYTES = 64 * 1024
@@ -33,6 +34,16 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise BundleError(f"'{path.name}' is no regular file", found_in=str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def raise_disk_fault(error: BundleError) -> None:
+    """Raise the disk's own error, where that is why a file could not be opened.
+
+    Raises:
+        OSError: The disk is full, read-only or fails: the file need not be damaged.
+    """
+    if isinstance(error.__cause__, OSError) and is_disk_fault(error.__cause__):
+        raise error.__cause__
 
 
 def read_bounded(path: Path, limit_bytes: int) -> bytes:

@@ -90,11 +90,8 @@ def open_payload(content: bytes, keys: Sequence[PublicKey]) -> SignedPayload:
         BundleError: The envelope is too long, no JSON, or not of the one form.
         SignatureError: It is of another type, by an untrusted key, or was changed.
     """
-    document = parse_json(content, limit_bytes=MAX_SIGNATURE_BYTES, found_in=SIGNATURE_FILE)
-    bundle = convert_json(document, _SigstoreBundle, found_in=SIGNATURE_FILE)
+    bundle = _read_bundle(content)
     envelope = bundle.dsse_envelope
-    expect_type(bundle.media_type, _MEDIA_TYPE, "mediaType")
-    expect_type(envelope.payload_type, _PAYLOAD_TYPE, "dsseEnvelope.payloadType")
     trusted = {key_id(key): key for key in keys}
     signer = bundle.verification_material.public_key.hint
     if signer not in trusted:
@@ -118,6 +115,23 @@ def open_payload(content: bytes, keys: Sequence[PublicKey]) -> SignedPayload:
             remedy="fetch the bundle again, or sign it again",
         ) from error
     return SignedPayload(content=payload, key_id=signer)
+
+
+def read_unverified_payload(content: bytes) -> bytes:
+    """Return the payload of `model.sig` without verifying the signature: trust nothing in it.
+
+    Raises:
+        BundleError: The envelope is too long, is not JSON, or is of another form or type.
+    """
+    return _base64(_read_bundle(content).dsse_envelope.payload, "dsseEnvelope.payload")
+
+
+def _read_bundle(content: bytes) -> _SigstoreBundle:
+    document = parse_json(content, limit_bytes=MAX_SIGNATURE_BYTES, found_in=SIGNATURE_FILE)
+    bundle = convert_json(document, _SigstoreBundle, found_in=SIGNATURE_FILE)
+    expect_type(bundle.media_type, _MEDIA_TYPE, "mediaType")
+    expect_type(bundle.dsse_envelope.payload_type, _PAYLOAD_TYPE, "dsseEnvelope.payloadType")
+    return bundle
 
 
 def expect_type(found: str, expected: str, key: str) -> None:

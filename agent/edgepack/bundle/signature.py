@@ -16,6 +16,7 @@ from edgepack.bundle.envelope import (
     MAX_SIGNATURE_BYTES,
     expect_type,
     open_payload,
+    read_unverified_payload,
     seal_payload,
 )
 from edgepack.bundle.keys import PublicKey
@@ -139,11 +140,7 @@ def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:
         # 1, 2
         payload = open_payload(content, keys)
         # 3
-        statement = convert_json(
-            parse_json(payload.content, limit_bytes=MAX_SIGNATURE_BYTES, found_in=_PAYLOAD),
-            _Statement,
-            found_in=_PAYLOAD,
-        )
+        statement = _read_statement(payload.content)
         files = _listed_files(statement)
     except SignatureError:
         raise
@@ -154,6 +151,31 @@ def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:
         files=files,
         key_id=payload.key_id,
         name=statement.subject[0].name,
+    )
+
+
+def signed_digest(content: bytes) -> str:
+    """Return the root digest that a signature names, without verifying the signature.
+
+    Only for a bundle whose signature a trusted key verified before: this finds a signature that
+    was damaged, or is of another bundle.
+
+    Args:
+        content: Bytes of `model.sig`.
+
+    Raises:
+        BundleError: The signature is malformed, or its root digest does not fit its files.
+    """
+    statement = _read_statement(read_unverified_payload(content))
+    _listed_files(statement)
+    return statement.subject[0].digest.sha256
+
+
+def _read_statement(payload: bytes) -> _Statement:
+    return convert_json(
+        parse_json(payload, limit_bytes=MAX_SIGNATURE_BYTES, found_in=_PAYLOAD),
+        _Statement,
+        found_in=_PAYLOAD,
     )
 
 

@@ -19,7 +19,7 @@ from edgepack.bundle.manifest import (
     Manifest,
     decode_manifest,
 )
-from edgepack.bundle.signature import SignedList, root_digest, verify_envelope
+from edgepack.bundle.signature import SignedList, verify_envelope
 from edgepack.bundle.tree import list_files
 from edgepack.errors import BundleError, SignatureError
 
@@ -103,59 +103,6 @@ def verify_folder(
             path, digest_file(folder / path, checkpoint), signed, found_in=str(folder / path)
         )
     return VerifiedBundle(manifest=manifest, signed=signed, digest=signed.digest, folder=folder)
-
-
-def verify_slot(
-    folder: Path,
-    digest: str,
-    variant: str | None = None,
-    *,
-    checkpoint: Callable[[], None] = lambda: None,
-) -> Manifest:
-    """Checks that a bundle that was verified once is still what it was; no key is needed.
-
-    1. The manifest lists the files of exactly the bundle that the digest names.
-    2. The files have the digests that it lists, as far as they are there.
-
-    Args:
-        folder: The bundle, of which parts may be absent.
-        digest: Its root digest, from a place that is trusted.
-        variant: The only variant that is looked at, which must be whole; None looks at every file
-            that is there.
-        checkpoint: Called often; what it raises ends the check.
-
-    Raises:
-        BundleError: A file changed or disappeared, or there is no such variant.
-    """
-    # 1
-    content = _read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES)
-    manifest = decode_manifest(content)
-    listed = {entry.path: entry.sha256 for entry in manifest.files}
-    if root_digest(listed | {MANIFEST_FILE: hashlib.sha256(content).hexdigest()}) != digest:
-        raise BundleError(
-            f"'{MANIFEST_FILE}' is not that of the bundle {digest[:12]}",
-            found_in=str(folder),
-            remedy=_FETCH_AGAIN,
-        )
-    # 2
-    if variant is None:
-        wanted = [path for path in listed if (folder / path).exists()]
-    else:
-        try:
-            wanted = [entry.path for entry in manifest.variant(variant).facts.files]
-        except KeyError as error:
-            raise BundleError(
-                f"the bundle has no variant '{variant}'", found_in=str(folder)
-            ) from error
-        wanted += [path for path in listed if path == GOLDEN_FILE]
-    for path in wanted:
-        if digest_file(folder / path, checkpoint) != listed[path]:
-            raise BundleError(
-                f"'{path}' is not what was installed: its bytes have changed",
-                found_in=str(folder),
-                remedy=_FETCH_AGAIN,
-            )
-    return manifest
 
 
 def verify_archive(archive_path: Path, keys: Sequence[PublicKey], folder: Path) -> VerifiedBundle:

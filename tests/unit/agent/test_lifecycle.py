@@ -286,7 +286,7 @@ def test_a_model_that_disappears_while_it_soaks_is_rolled_back(
     world.on_move = vanish
     world.updater.orders.offer(releases.two.order(2, soak_s=1))
     assert world.settle() == "ROLLED_BACK"
-    assert "disappeared from its slot" in world.journal.because
+    assert "model.onnx' is missing" in world.journal.because
     assert serves(world) == 1
 
 

@@ -34,6 +34,8 @@ def _describe_model(name: str, model: ModelStatus) -> Iterator[str]:
         kept = "" if active.committed else ", not committed yet"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(active.since))
         yield f"active    {_title(active.bundle)} since {since}{kept}"
+        if model.fault:
+            yield f"damaged   {model.fault}; a running agent repairs it"
         yield f"variant   {active.choice.chosen} on {active.choice.provider}"
         yield f"because   {active.choice.because}"
         if active.choice.is_fallback:

@@ -11,7 +11,8 @@ from edgepack.agent.state.decryption_key import read_key_file
 from edgepack.agent.state.slots import slot_folder
 from edgepack.bundle.golden import read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Manifest, Variant
-from edgepack.bundle.verify import verify_slot
+from edgepack.bundle.slot import verify_variant
+from edgepack.errors import DeviceError
 
 
 class OpenedSlot(NamedTuple):
@@ -33,10 +34,18 @@ def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> Op
 
     Raises:
         BundleError: The files are not what was installed.
-        DeviceError: The provider is not here, or fails, or the files cannot be decrypted.
+        DeviceError: The provider is not here, or fails, the disk cannot be read now, or the files
+            cannot be decrypted.
     """
     folder = slot_folder(state_dir, digest)
-    manifest = verify_slot(folder, digest, variant)
+    try:
+        manifest = verify_variant(folder, digest, variant)
+    except OSError as error:
+        raise DeviceError(
+            f"the model's files cannot be read now: {error.strerror}",
+            found_in=str(error.filename or folder),
+            remedy="check the disk; the files need not be damaged",
+        ) from error
     found = manifest.variant(variant)
     key_file = os.environ.get(KEY_VARIABLE) or read_key_file(state_dir)
     with plain_files(folder, found, key_file, manifest) as plain:

@@ -7,13 +7,24 @@
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from edgepack.agent.state.state_file import Write, put_aside, read_regular, remove
-from edgepack.bundle.chunks import chunk_digests, offsets
-from edgepack.bundle.manifest import MANIFEST_FILE, FileEntry, decode_manifest
+from edgepack.bundle.chunks import (
+    chunk_digests,
+    offsets,
+    open_regular,
+    raise_disk_fault,
+    read_bounded,
+)
+from edgepack.bundle.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    FileEntry,
+    decode_manifest,
+)
 from edgepack.durable import flush_folder, write_file
 from edgepack.errors import BundleError
 from edgepack.versions import Format, NewerVersionError, Version
@@ -55,10 +66,10 @@ class StoredChunk(msgspec.Struct, frozen=True, kw_only=True):
     def read(self) -> bytes:
         """Its bytes; fewer or none when the file is not what it should be."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 file.seek(self.offset)
                 return file.read(self.size_bytes)
-        except OSError:
+        except (OSError, BundleError):
             return b""
 
 
@@ -106,16 +117,22 @@ class Slots:
         Raises:
             OSError: The disk is full.
         """
-        target = self.folder(digest) / path
+        folder = self.folder(digest)
+        target = folder / path
+        if os.path.lexists(folder) and not _is_folder(folder):
+            remove(folder)
+        if _is_folder(target):
+            remove(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         self._write(target, content)
 
     def read_file(self, digest: str, path: str) -> bytes | None:
-        """A small file of a slot; None when it is not there."""
-        try:
-            return (self.folder(digest) / path).read_bytes()
-        except OSError:
-            return None
+        """A small file of a slot; None when it is missing, or is no regular file.
+
+        Raises:
+            OSError: The disk cannot be read now.
+        """
+        return _read_small(self.folder(digest) / path)
 
     def read_held(self, digest: str) -> dict[str, bytes]:
         """Which chunks of a partial slot are there: bitmaps by file digest, least bit first."""
@@ -171,18 +188,27 @@ class Slots:
                 path.unlink(missing_ok=True)
 
     def remove_strangers(self, digest: str, known: Iterable[str]) -> None:
-        """Removes what does not belong into a slot, such as temporary files of a killed writer.
+        """Remove what a slot must not hold: other files, and what is no regular file.
+
+        A link, pipe, device or folder in a file's place goes, and so does a link in a folder's
+        place. Nothing is followed.
 
         Args:
             digest: The bundle.
             known: POSIX paths of the bundle's files.
+
+        Raises:
+            OSError: Something cannot be removed.
         """
         folder = self.folder(digest)
-        kept = frozenset(known)
-        for path in sorted(folder.rglob("*"), reverse=True):
-            is_file = path.is_symlink() or not path.is_dir()
-            if is_file and path.relative_to(folder).as_posix() not in kept:
-                path.unlink(missing_ok=True)
+        if not os.path.lexists(folder):
+            return
+        if not _is_folder(folder):
+            remove(folder)
+            return
+        files = frozenset(known)
+        folders = frozenset(str(place) for path in files for place in PurePosixPath(path).parents)
+        _prune(folder, "", files, folders)
 
     def stored_chunks(self, *, apart_from: str) -> dict[bytes, StoredChunk]:
         """Where equal chunks may be had without a network, by SHA-256.
@@ -210,4 +236,27 @@ class Slots:
 
 def _listed_files(folder: Path) -> Iterator[FileEntry]:
     with contextlib.suppress(OSError, BundleError):
-        yield from decode_manifest((folder / MANIFEST_FILE).read_bytes()).files
+        yield from decode_manifest(_read_small(folder / MANIFEST_FILE) or b"").files
+
+
+def _read_small(path: Path) -> bytes | None:
+    try:
+        return read_bounded(path, MAX_MANIFEST_BYTES)
+    except BundleError as error:
+        raise_disk_fault(error)
+        return None
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _prune(folder: Path, prefix: str, files: frozenset[str], folders: frozenset[str]) -> None:
+    with os.scandir(folder) as entries:
+        found = list(entries)
+    for entry in found:
+        path = f"{prefix}{entry.name}"
+        if entry.is_dir(follow_symlinks=False) and path in folders:
+            _prune(folder / entry.name, f"{path}/", files, folders)
+        elif path not in files or not entry.is_file(follow_symlinks=False):
+            remove(folder / entry.name)

@@ -1,8 +1,6 @@
 """Switching to a release, keeping it, going back, or removing the model: the actions of
 ACTIVATING, SOAKING, COMMITTED, ROLLING_BACK and REMOVING."""
 
-from pathlib import Path
-
 import msgspec
 
 from edgepack.agent.state.captured import forget_samples
@@ -11,7 +9,8 @@ from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.shadowing import is_doubtful, plan_shadow, tell_shadow, why_disagreed
 from edgepack.agent.update.soak import count_inferences, why_unfit
-from edgepack.errors import DeviceError
+from edgepack.bundle.slot import check_presence
+from edgepack.errors import BundleError, DeviceError
 from edgepack.text import counted
 
 SOAK_LOOK_S = 0.5
@@ -27,6 +26,8 @@ def activate(context: UpdateContext) -> Step:
         return held_up
     pointer = model.pointer.read()
     if pointer is None or pointer.digest != context.digest or pointer.choice != choice:
+        # A pointer names a complete slot: a hook or a disk may have changed the slot since.
+        check_presence(context.deps.slots.folder(context.digest), context.digest, choice.chosen)
         model.collect()  # What was said before the switch is not about the new release.
         shadow, _ = plan_shadow(context)
         model.pointer.write(
@@ -38,6 +39,8 @@ def activate(context: UpdateContext) -> Step:
                 shadow=shadow,
             )
         )
+    elif pointer.committed:
+        model.collect()  # The slot was repaired: what was said before is about the damage.
     if held_up := context.run_hooks("activating", "after"):
         return held_up
     because = f"{choice.chosen} serves; it soaks for {context.offer.soak_s:g} s"
@@ -164,8 +167,9 @@ def _why_gone(context: UpdateContext) -> str:
     pointer = context.model.pointer.read()
     if pointer is None or pointer.digest != context.digest:
         return "the pointer does not lead to the model that soaks any more"
-    variant = context.read_manifest().variant(pointer.choice.chosen)
-    model = Path(variant.folder) / variant.model_file
-    if not (context.deps.slots.folder(context.digest) / model).is_file():
-        return f"{model} disappeared from its slot while it soaked"
+    folder = context.deps.slots.folder(context.digest)
+    try:
+        check_presence(folder, context.digest, pointer.choice.chosen)
+    except BundleError as error:
+        return f"its slot was damaged while it soaked: {error.problem}"
     return ""

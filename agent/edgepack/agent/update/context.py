@@ -84,7 +84,7 @@ class Scratch(msgspec.Struct):
     troubles: list[str] = msgspec.field(default_factory=list)
     shadowed: dict[str, Shadowed] = msgspec.field(default_factory=dict)
     manifest: Manifest | None = None
-    rot: dict[str, str] = msgspec.field(default_factory=dict)
+    faults: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class UpdateContext:

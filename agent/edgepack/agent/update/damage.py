@@ -1,53 +1,54 @@
-"""Files of a slot that changed after they were verified: finding them, and serving without them."""
+"""Incomplete slots: find the fault, and serve the last good release meanwhile."""
 
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import UpdateContext
-from edgepack.bundle.verify import verify_slot
+from edgepack.bundle.slot import verify_slot
 from edgepack.errors import BundleError
 from edgepack.halt import Halt
 
 
-def find_rot(context: UpdateContext, digest: str) -> str:
-    """Why a slot is not what it was, one sentence; "" when it is.
+def find_fault(context: UpdateContext, pointer: ActivePointer) -> str:
+    """Return why the slot that a pointer names is incomplete, one sentence; "" when it is complete.
 
     Raises:
-        NotYetError: Its files are being read.
+        NotYetError: The slot's files are being read.
+        OSError: The disk cannot be read now.
     """
-    known = context.scratch.rot
+    known, digest, variant = context.scratch.faults, pointer.digest, pointer.choice.chosen
     if digest in known:
         return known[digest]
     folder = context.deps.slots.folder(digest)
 
     def look(halt: Halt) -> str:
         try:
-            verify_slot(folder, digest, checkpoint=halt.check)
+            verify_slot(folder, digest, variant, checkpoint=halt.check)
         except BundleError as error:
             return error.problem
         return ""
 
     known[digest] = context.beside(f"look at {digest}", look)
     if known[digest]:
-        because = f"{digest[:12]} is not what was installed any more: {known[digest]}"
+        because = f"the slot of {digest[:12]} is damaged: {known[digest]}"
         context.note("warning", because)
     return known[digest]
 
 
 def serve_last_good(context: UpdateContext, pointer: ActivePointer) -> ActivePointer:
-    """Switches to the release that was committed before, when its files are sound.
+    """Switch to the previous release, when its slot is complete.
 
-    Without one the damaged release stays: what has it open may still serve it.
+    Without one the pointer stays: a process that has the damaged release open serves it on.
 
     Returns:
-        What serves now.
+        The pointer now.
 
     Raises:
         NotYetError: Files are being read.
-        OSError: The pointer cannot be written.
+        OSError: The pointer cannot be written, or the disk cannot be read.
     """
     previous = context.journal.previous
     if previous is None or previous.digest == pointer.digest or not previous.choice.chosen:
         return pointer
-    if find_rot(context, previous.digest):
+    if find_fault(context, previous):
         return pointer
     back = ActivePointer(
         bundle=previous.bundle,

@@ -11,7 +11,7 @@ from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.transfer.patching import patch, useful_deltas
 from edgepack.agent.update.ahead import describe_fallback, describe_taken, take_from_sources
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
-from edgepack.agent.update.damage import find_rot, serve_last_good
+from edgepack.agent.update.damage import find_fault, serve_last_good
 from edgepack.agent.update.footprint import serving_bytes, variant_bytes
 from edgepack.agent.update.offer import (
     check_identity,
@@ -54,7 +54,7 @@ def judge_offer(context: UpdateContext) -> Step:
     pointer = model.pointer.read()
     committed, previous = context.journal.committed, context.journal.previous
     if pointer is not None and is_active(offer, pointer):
-        if not find_rot(context, pointer.digest):
+        if not find_fault(context, pointer):
             sequence = max(offer.sequence, context.journal.acted_sequence)
             because = "this bundle serves already"
             return Ended(outcome="already", because=because, changes={"acted_sequence": sequence})

@@ -91,7 +91,7 @@ class Models:
     def troubles(self) -> tuple[str, ...]:
         """What is wrong with the state folder, one sentence each."""
         of_models = (f"{one.name}: {one.trouble}" for one in self if one.trouble)
-        return (*filter(None, (self._counters.trouble,)), *of_models)
+        return (*filter(None, (self._counters.trouble,)), *of_models, *self._care.troubles)
 
     def start(self) -> None:
         """Goes on where the journals say, after the agent was started.

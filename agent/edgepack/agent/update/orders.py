@@ -96,16 +96,20 @@ class Orders:
             raise DeviceError(self._model.trouble, remedy="update edgepack on this device")
         return self._take(order)
 
-    def look_again(self) -> None:
-        """Has what serves judged once more, because it was found damaged.
+    def look_again(self) -> bool:
+        """Have the committed release judged once more, since its slot was found damaged.
+
+        Returns:
+            False where nobody knows the order that brought the release.
 
         Raises:
             OSError: The journal cannot be written.
         """
-        journal, active = self._model.store.journal, self._model.pointer.read()
-        order = journal.committed_by
-        if journal.is_at_rest and order and active and order.bundle.digest == active.digest:
-            self._model.store.update(pending=msgspec.structs.replace(order, expires_at=None))
+        journal, order = self._model.store.journal, self._model.store.journal.committed_by
+        if order is None or not journal.is_at_rest:
+            return False
+        self._model.store.update(pending=msgspec.structs.replace(order, expires_at=None))
+        return True
 
     def _take(self, order: ModelOrder) -> OfferOutcome:
         journal, store = self._model.store.journal, self._model.store

@@ -7,8 +7,10 @@ import msgspec
 from edgepack.agent.state.lock import is_locked
 from edgepack.agent.state.models import model_names
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
+from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.update.journal import read_journal
-from edgepack.errors import DeviceError
+from edgepack.bundle.slot import check_presence
+from edgepack.errors import BundleError, DeviceError
 from edgepack.wire.messages import BundleRef, RunModel
 
 
@@ -24,6 +26,8 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
         active: What serves now.
         previous: The release that was committed before.
         trouble: Why its pointer cannot be read; "" when it can.
+        fault: Why the slot that the pointer names is incomplete; "" when it is complete. Presence,
+            type and size of the files are checked, and no content.
     """
 
     state: str
@@ -36,6 +40,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     active: ActivePointer | None
     previous: BundleRef | None
     trouble: str
+    fault: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,4 +93,16 @@ def _read_model(state_dir: Path, name: str) -> ModelStatus:
         active=active,
         previous=journal.previous.bundle if journal and journal.previous else None,
         trouble=trouble,
+        fault=_slot_fault(state_dir, active) if active else "",
     )
+
+
+def _slot_fault(state_dir: Path, active: ActivePointer) -> str:
+    try:
+        folder = slot_folder(state_dir, active.digest)
+        check_presence(folder, active.digest, active.choice.chosen)
+    except BundleError as error:
+        return error.problem
+    except OSError as error:
+        return f"its slot cannot be read now: {error.strerror}"
+    return ""

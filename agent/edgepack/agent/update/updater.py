@@ -91,6 +91,14 @@ class Updater:
         """Whether nothing is under way, and nothing waits."""
         return self.journal.is_at_rest
 
+    @property
+    def is_on_fallback(self) -> bool:
+        """Whether the last good release serves at rest, since the committed one was damaged."""
+        active, committed = self.active, self.journal.committed
+        if not self.is_at_rest or active is None or committed is None:
+            return False
+        return active.digest != committed.digest
+
     def kept_slots(self) -> frozenset[str] | None:
         """Slots that this model needs; None when that cannot be known."""
         if self.is_sealed:
