@@ -10,12 +10,16 @@ OPENVINO_VENV := .venv-openvino
 OLDEST_VENV := .venv-oldest
 RELEASE_VENV := .venv-release
 BIN := $(VENV)/bin
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# Every file that an environment installs is checked against the hash that `make pins` wrote.
+PIP_INSTALL_PINNED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary :all: --requirement requirements
+PIP_INSTALL_CLONE := $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 READY := $(VENV)/.ready
+DEVELOP_GROUPS := build test browser api oidc check demo docs
 OPENVINO_READY := $(OPENVINO_VENV)/.ready
 OLDEST_READY := $(OLDEST_VENV)/.ready
 RELEASE_READY := $(RELEASE_VENV)/.ready
-INPUTS := pyproject.toml constraints.txt
+INPUTS := pyproject.toml $(wildcard requirements/*.txt)
 # Variables, since commas would part the arguments of `$(or …)`.
 FLEET_DEVICES := 100,1000,5000,10000
 TRANSFER_DEVICES := 1,10,50,200,1000
@@ -110,13 +114,24 @@ release: $(RELEASE_READY)
 	$(RELEASE_VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 		--spec-version 1.6 --validate --output-file dist/edgepack.cdx.json $(RELEASE_VENV)/device/bin/python
 
-# requirements/device-*.txt: what constraints.txt pins, with the hash of each file.
+# requirements/*.txt: what constraints.txt pins, with the hash of each file.
+UV_COMPILE = $(RELEASE_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-header
+PINS = $(UV_COMPILE) --constraint constraints.txt --output-file requirements
 pins: $(RELEASE_READY)
-	for provider in cpu qnn openvino; do \
-		$(RELEASE_VENV)/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
-			--extra $$provider --constraint constraints.txt --generate-hashes --no-annotate --no-header \
-			--output-file requirements/device-$$provider.txt || exit 1; \
-	done
+	$(PINS)/device-cpu.txt pyproject.toml --extra cpu
+	$(PINS)/device-qnn.txt pyproject.toml --extra qnn
+	$(PINS)/device-openvino.txt pyproject.toml --extra openvino
+	$(PINS)/host.txt pyproject.toml --extra qnn --extra host --extra images --extra pkcs11
+	$(PINS)/fleet.txt pyproject.toml --extra fleet --extra postgresql
+	$(PINS)/develop.txt pyproject.toml --extra qnn --extra host --extra fleet --extra postgresql \
+		--extra images --extra pkcs11 $(addprefix --group ,$(DEVELOP_GROUPS))
+	$(PINS)/develop-openvino.txt pyproject.toml --extra openvino --extra host --group build --group test
+	$(PINS)/build.txt --group build
+	$(PINS)/release.txt --group release --group build
+	$(PINS)/models.txt requirements/models.in --no-deps
+	$(PINS)/pip.txt requirements/pip.in
+	$(UV_COMPILE) --output-file requirements/oldest.txt requirements/oldest.in
 
 clean:
 	rm -rf $(VENV) $(OPENVINO_VENV) $(OLDEST_VENV) $(RELEASE_VENV) dist .venv-peers .venv-export .demo .bench site
@@ -126,30 +141,31 @@ $(READY): $(INPUTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "edgepack needs Python 3.11 or newer; name one with PYTHON=…"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python $(PIP_INSTALL) --editable '.[qnn,host,fleet,postgresql,images,pkcs11]' --group test --group browser --group api --group oidc --group check --group demo --group docs
-	@$(BIN)/python $(PIP_INSTALL) --no-deps rapidocr-onnxruntime
+	@$(BIN)/python $(PIP_INSTALL_PINNED)/pip.txt
+	@$(BIN)/python $(PIP_INSTALL_PINNED)/develop.txt
+	@$(BIN)/python $(PIP_INSTALL_PINNED)/models.txt
+	@$(BIN)/python $(PIP_INSTALL_CLONE)
 	@touch $@
 
 $(OPENVINO_READY): $(INPUTS)
 	@echo "Setting up $(OPENVINO_VENV) (once) …"
 	@test -x $(OPENVINO_VENV)/bin/python || $(PYTHON) -m venv $(OPENVINO_VENV)
-	@$(OPENVINO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL) --editable '.[openvino,host]' --group test
-	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL) --no-deps rapidocr-onnxruntime
+	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL_PINNED)/pip.txt
+	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL_PINNED)/develop-openvino.txt
+	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL_PINNED)/models.txt
+	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL_CLONE)
 	@touch $@
 
-$(RELEASE_READY): $(INPUTS)
+$(RELEASE_READY): requirements/release.txt requirements/pip.txt
 	@echo "Setting up $(RELEASE_VENV) (once) …"
 	@test -x $(RELEASE_VENV)/bin/python || $(PYTHON) -m venv $(RELEASE_VENV)
-	@$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(RELEASE_VENV)/bin/python $(PIP_INSTALL) --group release
+	@$(RELEASE_VENV)/bin/python $(PIP_INSTALL_PINNED)/pip.txt
+	@$(RELEASE_VENV)/bin/python $(PIP_INSTALL_PINNED)/release.txt
 	@touch $@
 
 # A newer Python than 3.12 has no wheel of it: the tests that need it then say so.
 $(OLDEST_READY): Makefile
 	@echo "Setting up $(OLDEST_VENV) (once) …"
 	@test -x $(OLDEST_VENV)/bin/python || $(PYTHON) -m venv $(OLDEST_VENV)
-	@$(OLDEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-		'onnxruntime==1.18.*' 'numpy<2' || echo "onnxruntime 1.18 cannot be installed here"
+	@$(OLDEST_VENV)/bin/python $(PIP_INSTALL_PINNED)/oldest.txt || echo "onnxruntime 1.18 cannot be installed here"
 	@touch $@
