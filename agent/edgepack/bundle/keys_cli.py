@@ -19,6 +19,7 @@ from edgepack.bundle.keys import (
 from edgepack.bundle.pkcs11_uri import is_uri, parse_uri
 from edgepack.bundle.signing_keys import load_signing_key
 from edgepack.json_text import json_text
+from edgepack.key_place import check_key_place, into_work_tree_option
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -50,6 +51,7 @@ def keys() -> None:
     metavar="URI",
     help="Make it inside a token (PKCS #11), where it stays; PREFIX.key then only names it.",
 )
+@into_work_tree_option
 def generate(prefix: Path, curve: str, token: str | None) -> None:
     """Make a new signing key.
 
@@ -63,6 +65,7 @@ def generate(prefix: Path, curve: str, token: str | None) -> None:
     if token is not None:
         _generate_in_token(token, prefix, curve)
         return
+    check_key_place(prefix)
     pair = generate_key(curve, passphrase=passphrase())
     private, public = write_key_pair(pair, prefix)
     secrecy = "encrypted" if passphrase() else "not encrypted"

@@ -36,6 +36,7 @@ from edgepack.agent.update.status import read_status
 from edgepack.bundle.forms import open_bundle
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.json_text import json_text
+from edgepack.key_place import check_key_place, into_work_tree_option
 from edgepack.text import counted
 
 DEFAULT_CONFIG = Path("/etc/edgepack/agent.toml")
@@ -100,6 +101,7 @@ def run(config_path: Path, verbose: bool) -> None:
     show_default=True,
     help="Where the settings, the key and the certificate are to lie.",
 )
+@into_work_tree_option
 @_json_option
 def enroll(package: Path, folder: Path, as_json: bool) -> None:
     """Set this device up from PACKAGE, the file that edgepack fleet enroll wrote.
@@ -111,6 +113,7 @@ def enroll(package: Path, folder: Path, as_json: bool) -> None:
     Example:
       edgepack-agent enroll cam-7.enrol --folder /etc/edgepack
     """
+    check_key_place(folder)
     given = read_package(package)
     done = install_package(given, folder)
     if as_json:

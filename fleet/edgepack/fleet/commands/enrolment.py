@@ -12,6 +12,7 @@ from edgepack.fleet.commands.completion import group_names
 from edgepack.fleet.commands.options import asks, read_labels
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.devices import PackagedDevice
+from edgepack.key_place import check_key_place, into_work_tree_option
 from edgepack.text import counted
 
 MAX_TOKEN_HOURS = 720
@@ -69,6 +70,7 @@ MAX_TOKEN_HOURS = 720
     show_default=True,
     help="Where the device keeps its state.",
 )
+@into_work_tree_option
 @asks
 def enroll(
     device: str,
@@ -98,6 +100,8 @@ def enroll(
       edgepack fleet enroll cam-9 --group cameras --source oci://registry.example/models/m
       edgepack-agent enroll cam-7.enrol
     """
+    if output is not None or not enrol_at:
+        check_key_place(output or package or Path(f"{device}.enrol"))
     client = FleetClient(url, data=data)
     labels = read_labels(words)
     if output is not None:

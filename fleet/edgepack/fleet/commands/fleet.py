@@ -14,13 +14,14 @@ from edgepack.fleet.commands.enrolment import enroll, revocations
 from edgepack.fleet.commands.feedback import feedback
 from edgepack.fleet.commands.keys import init, keys
 from edgepack.fleet.commands.latency import latency
-from edgepack.fleet.commands.options import PORT, asks, data_option, json_option
+from edgepack.fleet.commands.options import PORT, asks, check_data_folder, data_option, json_option
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.commands.releases import releases
 from edgepack.fleet.commands.serve import serve
 from edgepack.fleet.commands.tokens import tokens
 from edgepack.fleet.commands.webhooks import webhooks
 from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
+from edgepack.key_place import check_key_place, into_work_tree_option
 
 NUMBER = click.IntRange(0, 10**15)
 
@@ -131,6 +132,7 @@ def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
     required=True,
     help="Folder to write.",
 )
+@into_work_tree_option
 @data_option
 @json_option
 def broker_config(
@@ -155,6 +157,8 @@ def broker_config(
       edgepack fleet serve --broker mqtts://broker.example:8883
       edgepack fleet broker-config ejabberd --host one.example --host two.example -o broker/
     """
+    check_key_place(output)
+    check_data_folder(data)
     config = write_broker_folder(
         DataFolder(data),
         kind=kind,

@@ -13,13 +13,14 @@ import msgspec
 from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.pkcs11_uri import is_uri
 from edgepack.bundle.signing_keys import load_signing_key
-from edgepack.fleet.commands.options import data_option, json_option
+from edgepack.fleet.commands.options import check_data_folder, data_option, json_option
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.repository import ceremony
 from edgepack.fleet.repository.keyring import tuf_key
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.repository.state import patterns_of
+from edgepack.key_place import check_key_place, into_work_tree_option
 from edgepack.trust.roles import (
     DIRECTOR,
     RELEASES,
@@ -96,6 +97,7 @@ def _acts(command: _Command) -> _Command:
 @_token_option("targets", "The key of targets, in a token.")
 @_token_option("publisher", "The publisher's key, in a token.")
 @_token_option("director", "The director's key, in a token that this machine reaches.")
+@into_work_tree_option
 @_acts
 def init(
     root_keys: int,
@@ -117,6 +119,9 @@ def init(
       edgepack fleet init --keys /media/stick/keys --root-keys 3 --root-threshold 2
       edgepack fleet init --root-key 'pkcs11:token=fleet;object=root'
     """
+    check_data_folder(data)
+    if offline is not None:
+        check_key_place(offline)
     repository = _open(data, offline)
     ceremony.init(
         repository,

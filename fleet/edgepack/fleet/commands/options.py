@@ -18,11 +18,23 @@ from edgepack.fleet.client.connection import (
     URL_VARIABLE,
 )
 from edgepack.fleet.commands.completion import device_names, group_names, rollout_names
-from edgepack.fleet.data_folder import default_root
+from edgepack.fleet.data_folder import default_root, token_file
 from edgepack.fleet.documents.gates import BY_NAME, GATES
 from edgepack.fleet.documents.rollouts import OnBreach, RolloutSettings, Selector, SplitBy
+from edgepack.key_place import check_key_place
 
 PORT = click.IntRange(0, 65535)
+
+
+def check_data_folder(data: Path) -> None:
+    """Check that a fleet's folder that is not made yet lies outside of every git work tree.
+
+    Raises:
+        EdgepackError: See `check_key_place`.
+    """
+    if not token_file(data).exists():
+        check_key_place(data)
+
 
 data_option = click.option(
     "--data",

@@ -8,8 +8,9 @@ import click
 
 from edgepack.bandwidth import Bandwidth
 from edgepack.fleet.broker.settings.write import are_outdated
-from edgepack.fleet.commands.options import PORT, Rate, data_option
+from edgepack.fleet.commands.options import PORT, Rate, check_data_folder, data_option
 from edgepack.fleet.commands.printing import LogFormatter
+from edgepack.key_place import into_work_tree_option
 
 if TYPE_CHECKING:
     from edgepack.fleet.server.fleet import Fleet
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     help="Where devices that are enrolled from now on fetch bundles before they ask the broker: "
     "https:// with words in braces, such as {name}-{version}.edgepack, or oci://; repeatable.",
 )
+@into_work_tree_option
 @click.option("-v", "--verbose", is_flag=True, help="Log every transition.")
 def serve(
     data: Path,
@@ -160,6 +162,7 @@ def serve(
       edgepack fleet serve --host 0.0.0.0 --tls-cert fleet.crt --tls-key fleet.key
       edgepack fleet serve --bandwidth 08:00-18:00=2MB/s,50MB/s
     """
+    check_data_folder(data)
     # Database, web server and broker are loaded for this command only: the others start at once.
     from edgepack.fleet.broker.embedded import LIMITS
     from edgepack.fleet.dashboard.routes import dashboard_routes
