@@ -109,12 +109,14 @@ class FleetProcess:
         self.arguments = arguments
         self.age = ""
         """`newer` or `older`: how it speaks, see `tests.simulators.other_minor`."""
+        self.before: tuple[str, ...] = ()
+        """A program that starts it, such as `prlimit`, with its arguments."""
         self.process: subprocess.Popen[str] | None = None
         self.broker: subprocess.Popen[bytes] | None = None
         self.broker_folder = data
 
     def start(self) -> "FleetProcess":
-        command = [*aged("edgepack.cli", self.age), "fleet", "serve", "-v"]
+        command = [*self.before, *aged("edgepack.cli", self.age), "fleet", "serve", "-v"]
         command += ["--data", str(self.data), "--port", str(self.port), *self.arguments]
         with (self.data.parent / "serve.log").open("a") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log, text=True)
@@ -208,11 +210,14 @@ def serve(tmp_path: Path, key_prefix: Path) -> Iterator[Callable[..., FleetProce
     """Starts fleets; ends them afterwards."""
     fleets: list[FleetProcess] = []
 
-    def start(*arguments: str, url_scheme: str = "http", port: int = 0) -> FleetProcess:
+    def start(
+        *arguments: str, url_scheme: str = "http", port: int = 0, before: tuple[str, ...] = ()
+    ) -> FleetProcess:
         if "--broker" not in arguments:
             arguments = (*arguments, "--broker-port", str(free_port()))
         trust = ("--trust", str(key_prefix.with_suffix(".pub")))
         fleet = FleetProcess(tmp_path / "fleet", *trust, *arguments)
+        fleet.before = before
         if port:
             fleet.port, fleet.url = port, f"http://127.0.0.1:{port}"
         fleet.url = fleet.url.replace("http", url_scheme, 1)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import wraps
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +25,7 @@ from edgepack.fleet.documents.rollouts import OnBreach, RolloutSettings, Selecto
 from edgepack.key_place import check_key_place
 
 PORT = click.IntRange(0, 65535)
+Network = IPv4Network | IPv6Network
 
 
 def check_data_folder(data: Path) -> None:
@@ -92,6 +94,20 @@ class Rate(click.ParamType[Bandwidth]):
             return parse_bandwidth(value)
         except EdgepackError as error:
             self.fail(f"{error.problem}; try {error.remedy}", param, ctx)
+
+
+class NetworkAddress(click.ParamType[Network]):
+    """An IP address or network, as `10.0.0.7` or `10.0.0.0/24`."""
+
+    name = "network"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Network:
+        try:
+            return ip_network(value)
+        except ValueError:
+            self.fail(f"{value!r} is not an address such as 10.0.0.7 or 10.0.0.0/24", param, ctx)
 
 
 class Seconds(click.ParamType[float]):

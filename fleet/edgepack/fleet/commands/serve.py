@@ -8,8 +8,16 @@ import click
 
 from edgepack.bandwidth import Bandwidth
 from edgepack.fleet.broker.settings.write import are_outdated
-from edgepack.fleet.commands.options import PORT, Rate, check_data_folder, data_option
+from edgepack.fleet.commands.options import (
+    PORT,
+    Network,
+    NetworkAddress,
+    Rate,
+    check_data_folder,
+    data_option,
+)
 from edgepack.fleet.commands.printing import LogFormatter
+from edgepack.fleet.commands.repeated_records import RepeatedRecords
 from edgepack.key_place import into_work_tree_option
 
 if TYPE_CHECKING:
@@ -69,6 +77,29 @@ if TYPE_CHECKING:
     "--tls-key",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="PEM of its private key.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(16, 60_000),
+    default=1000,
+    show_default=True,
+    help="Most connections of clients to the API; open files (ulimit -n) may allow fewer.",
+)
+@click.option(
+    "--max-connections-per-address",
+    type=click.IntRange(1, 60_000),
+    default=100,
+    show_default=True,
+    help="Most connections of one client address, or of one IPv6 /64 network.",
+)
+@click.option(
+    "--trusted-proxy",
+    "proxies",
+    type=NetworkAddress(),
+    multiple=True,
+    metavar="ADDRESS",
+    help="Address or network of a reverse proxy, whose clients share an address: only "
+    "--max-connections limits it; repeatable.",
 )
 @click.option("--tenant", default="default", show_default=True, help="Whose devices.")
 @click.option(
@@ -141,6 +172,9 @@ def serve(
     port: int,
     tls_cert: Path | None,
     tls_key: Path | None,
+    max_connections: int,
+    max_connections_per_address: int,
+    proxies: "tuple[Network, ...]",
     tenant: str,
     trust: tuple[Path, ...],
     auto_enroll: bool,
@@ -166,13 +200,15 @@ def serve(
     # Database, web server and broker are loaded for this command only: the others start at once.
     from edgepack.fleet.broker.embedded import LIMITS
     from edgepack.fleet.dashboard.routes import dashboard_routes
+    from edgepack.fleet.server.connections import ConnectionLimits
     from edgepack.fleet.server.listening import is_loopback
     from edgepack.fleet.server.serve import serve as run
     from edgepack.fleet.server.settings import ServeSettings
 
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter())
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, handlers=[RepeatedRecords(handler)])
     password = ""
     if broker_password_file is not None:
         password = broker_password_file.read_text().partition("\n")[0]
@@ -222,6 +258,11 @@ def serve(
             port=port,
             tls_cert=tls_cert,
             tls_key=tls_key,
+            connections=ConnectionLimits(
+                total=max_connections,
+                per_address=max_connections_per_address,
+                proxies=proxies,
+            ),
             tenant=tenant,
             trust=trust,
             auto_enroll=auto_enroll,

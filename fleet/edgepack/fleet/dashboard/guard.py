@@ -17,6 +17,7 @@ from edgepack.errors import EdgepackError, FleetError
 from edgepack.fleet.dashboard.render import link, page
 from edgepack.fleet.documents.access import Actor, Role
 from edgepack.fleet.server.access import SESSION_S, Access, LoggedIn
+from edgepack.fleet.server.connections import note_known
 
 COOKIE = "edgepack_session"
 MAX_FORM_BYTES = 64 * 1024
@@ -62,6 +63,7 @@ def guarded(access: Access, view: View, *, role: Role = "viewer") -> Endpoint:
         if who is None:
             back = request.url.path if request.method == "GET" else ""
             return RedirectResponse(link("/login", then=back if back != "/" else ""), 303)
+        note_known(request)
         form: dict[str, str] = {}
         try:
             if request.method == "POST":

@@ -20,6 +20,7 @@ from edgepack.fleet.documents.access import Role
 from edgepack.fleet.documents.fleet import Health, Refusal
 from edgepack.fleet.identity.issue import NoTokenError
 from edgepack.fleet.server.access import Access
+from edgepack.fleet.server.connections import note_known
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.looking import Looking
 from edgepack.fleet.server.metrics import CONTENT_TYPE_LATEST, render_metrics
@@ -113,6 +114,11 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
         answer.headers.update(headers)
         return answer
 
+    async def broken_off(request: Request, _: Exception) -> Response:
+        """Answer nobody: the client went away, or took too long, in the middle of a request."""
+        log.debug("path=%s broken off by the client", request.url.path[:80])
+        return Response(status_code=400)
+
     def route(one: Operation, of: Callable[[Request], object]) -> Route:
         endpoint = upload if one.takes == ARCHIVE else _doing(one, of)
         return Route(one.path, _guarded(endpoint, access, one.role), methods=[one.method])
@@ -129,7 +135,7 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
             Route("/healthz", healthz, methods=["GET"]),
             *pages.routes,
         ],
-        exception_handlers={HTTPException: refused},
+        exception_handlers={HTTPException: refused, ClientDisconnect: broken_off},
     )
 
 
@@ -174,6 +180,7 @@ def _guarded(endpoint: Endpoint, access: Access, role: Role | None) -> Endpoint:
                 )
                 return _json(refusal, 403)
             request.state.by = actor.name
+            note_known(request)
             return await endpoint(request)
         except EdgepackError as error:
             refusal = Refusal(problem=error.problem, found_in=error.found_in, remedy=error.remedy)
@@ -186,9 +193,6 @@ def _guarded(endpoint: Endpoint, access: Access, role: Role | None) -> Endpoint:
                 remedy="make room on its disk, and see to it that it may be written",
             )
             return _json(refusal, 422)
-        except ClientDisconnect:
-            log.warning("path=%s broken off by the client", request.url.path)
-            return Response(status_code=400)
 
     return guarded
 

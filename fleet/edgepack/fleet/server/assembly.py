@@ -31,6 +31,7 @@ from edgepack.fleet.releases.listing import list_missing
 from edgepack.fleet.repository.ceremony import init
 from edgepack.fleet.repository.director import Director
 from edgepack.fleet.repository.repository import ImageRepository
+from edgepack.fleet.server.connections import Connections
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.place import take_place
 from edgepack.fleet.server.settings import ServeSettings
@@ -136,6 +137,7 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     for part in parts:
         part.start()
         stack.callback(part.stop)
+    connections = Connections(settings.connections)
     fleet = Fleet(
         name=name,
         tenant=settings.tenant,
@@ -147,12 +149,13 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         trust=trust,
         store=store,
         releases=releases,
-        warners=(cache, *hooks),
+        warners=(cache, *hooks, connections),
         repository=repository,
         inbox=inbox,
         link=link,
         depot=depot,
         controller=controller,
+        connections=connections,
     )
     return fleet, folder.token()
 

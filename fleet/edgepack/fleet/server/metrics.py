@@ -35,6 +35,7 @@ class _Collector(Collector):
         yield from self._devices()
         yield from self._rollouts()
         yield from self._traffic()
+        yield from self._connections()
 
     def _devices(self) -> Iterator[Metric]:
         overview = self._looking.overview()
@@ -96,3 +97,17 @@ class _Collector(Collector):
         for way, count in sorted(info.sent_bytes.items()):
             sent.add_metric([way], count)
         yield sent
+
+    def _connections(self) -> Iterator[Metric]:
+        connections = self._looking.fleet.connections
+        yield GaugeMetricFamily(
+            "edgepack_connections", "Connections of the API's clients.", connections.count
+        )
+        dropped = CounterMetricFamily(
+            "edgepack_connections_dropped",
+            "Connections that were dropped: too many, or too slow.",
+            labels=("because",),
+        )
+        for because, count in sorted(connections.dropped.copy().items()):
+            dropped.add_metric([printable(because)], count)
+        yield dropped

@@ -14,6 +14,7 @@ from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.repository.repository import ImageRepository
+from edgepack.fleet.server.connections import Connections
 
 
 class Warner(Protocol):
@@ -31,6 +32,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
             somebody else sees it.
         certificate_days: How long the certificates last that devices get.
         warners: Those that work by themselves, and say what they cannot do.
+        connections: Those of the API's clients.
         device_sources: What has bundles beside the broker, as devices that are enrolled get it.
     """
 
@@ -51,3 +53,4 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     link: Link
     depot: Depot
     controller: Controller
+    connections: Connections

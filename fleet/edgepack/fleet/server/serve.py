@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
+import msgspec
 import uvicorn
 
 from edgepack.fleet.oidc.provider import Provider
@@ -15,6 +16,8 @@ from edgepack.fleet.oidc.settings import read_settings
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.api import Pages, make_app
 from edgepack.fleet.server.assembly import assemble
+from edgepack.fleet.server.connections import Connections
+from edgepack.fleet.server.descriptors import count_open, fit_connections, raise_descriptor_limit
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.listening import check_tls, open_listener
 from edgepack.fleet.server.quiet_server import QuietServer
@@ -28,6 +31,10 @@ makes more, and drops them together."""
 SWITCH_S = 0.0005
 """After so long a thread lets the others go on: Python's 5 ms, several times over, are what people
 wait for a page while the controller is busy."""
+
+
+SHUTDOWN_S = 10
+"""How long requests under way keep a server that is told to stop."""
 
 
 class MakePages(Protocol):
@@ -54,6 +61,7 @@ def serve(
             database or the broker cannot be reached.
     """
     check_tls(settings.tls_cert, settings.tls_key)
+    descriptors = raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_S)
     with ExitStack() as stack:
         fleet, token = assemble(settings, stack)
@@ -69,6 +77,7 @@ def serve(
 
         pages = make_pages(fleet, access, is_tls=is_tls, is_stopping=is_stopping)
         app = make_app(fleet, access, pages)
+        _fit(fleet.connections, descriptors)
         server = QuietServer(
             uvicorn.Config(
                 app,
@@ -79,7 +88,10 @@ def serve(
                 server_header=False,
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
-            )
+                timeout_graceful_shutdown=SHUTDOWN_S,
+            ),
+            listener,
+            fleet.connections,
         )
         # uvicorn stops at a signal, then raises it again for whoever was there before it: us.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -87,7 +99,7 @@ def serve(
             signal.signal(number, lambda *_: None)
         ready(fleet, url)
         _settle_collector()
-        server.run(sockets=[listener])
+        server.run()
         log.info("the fleet stops")
 
 
@@ -100,6 +112,21 @@ def _settle_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
+
+
+def _fit(connections: Connections, descriptors: int) -> None:
+    """Lower the number of connections to what leaves descriptors for broker and database."""
+    limits = connections.limits
+    total = fit_connections(limits.total, descriptors, count_open())
+    if total < limits.total:
+        log.warning(
+            "connections=%d of %d because=the process may open %d files: raise it (ulimit -n, or "
+            "LimitNOFILE= of the service)",
+            total,
+            limits.total,
+            descriptors,
+        )
+        connections.limits = msgspec.structs.replace(limits, total=total)
 
 
 def _provider(settings: ServeSettings) -> Provider | None:

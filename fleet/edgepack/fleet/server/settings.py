@@ -7,6 +7,7 @@ import msgspec
 
 from edgepack.bandwidth import UNLIMITED, Bandwidth
 from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS
+from edgepack.fleet.server.connections import ConnectionLimits
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +24,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         broker_user, broker_password: For brokers with passwords.
         host, port: Where the API listens.
         tls_cert, tls_key: PEM files of its certificate and key; None for plain HTTP.
+        connections: How many connections the API's clients may have.
         tenant: Whose devices.
         trust: Files of public keys to trust from now on.
         auto_enroll: Takes in any device that reports; embedded broker only.
@@ -49,6 +51,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8600
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    connections: ConnectionLimits = ConnectionLimits()
     tenant: str = "default"
     trust: Sequence[Path] = ()
     auto_enroll: bool = False
