@@ -83,7 +83,7 @@ def test_a_bundle_that_serves_already_is_committed_at_once(
     assert world.settle() == "COMMITTED"
     assert world.seen == ["OFFERED", "COMMITTED"]
     assert world.journal.because == "this bundle serves already"
-    assert world.probed == {}
+    assert world.probed == {"cpu": 1}, "it was probed again"
 
 
 @pytest.mark.parametrize(

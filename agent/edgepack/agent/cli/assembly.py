@@ -151,6 +151,7 @@ def assemble_models(
             stage, when, folders, facts, config.hooks.timeout_s, halt=halt
         ),
         collect=telemetry.collect,
+        forget_verdicts=verdicts.forget,
     )
     write_key_file(state_dir, config.decryption_key)
     sweep_memory()

@@ -60,7 +60,7 @@ def choose(
     provider = chosen.provider if chosen else ""
     is_fallback = bool(config.wanted) and provider != config.wanted
     if is_fallback:
-        because += f"; {config.wanted} is wanted: {_why_not(config.wanted, probes, rejected)}"
+        because += f"; {config.wanted} is wanted: {why_not(config.wanted, probes, rejected)}"
     return Choice(
         wanted=config.wanted,
         chosen=chosen.variant if chosen else "",
@@ -123,8 +123,8 @@ def _why_none(probes: Sequence[ProbeResult], rejected: Mapping[str, str]) -> str
     return f"no variant fits this device: {reasons or 'the bundle has none'}"
 
 
-def _why_not(wanted: str, probes: Sequence[ProbeResult], rejected: Mapping[str, str]) -> str:
-    """Why a wanted provider does not serve."""
+def why_not(wanted: str, probes: Sequence[ProbeResult], rejected: Mapping[str, str]) -> str:
+    """Return why a wanted provider does not serve."""
     own = [probe for probe in probes if probe.provider == wanted]
     if any(probe.right for probe in own):
         return "it is slower"

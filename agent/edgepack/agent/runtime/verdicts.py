@@ -31,6 +31,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         provider_version, runtime, drivers: What ran it.
         hardware: What it ran on.
         threads: Threads within an operator.
+        system: Operating system, processor features, Python and edgepack. Since 2.1.
     """
 
     digest: str
@@ -41,6 +42,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     drivers: dict[str, str]
     hardware: str
     threads: int
+    system: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +61,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 VERDICTS = Format(
     "list of verdicts",
     _Kept,
-    Version(2, 0),
+    Version(2, 1),
     migrations={1: lambda document: {"verdicts": document[BARE]}},
 )
 
@@ -78,6 +80,8 @@ def circumstances_of(
         drivers=facts.drivers,
         hardware=f"{facts.hardware_class} {facts.soc}",
         threads=threads,
+        system=f"{facts.os}, Python {facts.python}, edgepack {facts.agent_version}, "
+        + " ".join(facts.cpu_features),
     )
 
 
@@ -115,6 +119,10 @@ class Verdicts:
             if verdict.circumstances == circumstances:
                 return verdict.result
         return None
+
+    def forget(self, digest: str) -> None:
+        """Forget the verdicts on a bundle until the agent ends, so that it is probed again."""
+        self._kept = tuple(one for one in self._kept if one.circumstances.digest != digest)
 
     def keep(self, circumstances: Circumstances, result: ProbeResult) -> None:
         """Keeps a verdict, when it is "right".

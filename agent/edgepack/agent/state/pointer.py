@@ -48,6 +48,8 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         since: When the pointer was switched to it, seconds since the epoch.
         committed: Whether it has stood its soak.
         shadow: What runs beside it while it soaks; None when nothing does. Since 2.1.
+        basis: Versions and settings that the choice was based on (`runtime.basis`); empty where
+            they are not known. Since 2.2.
     """
 
     bundle: BundleRef
@@ -55,6 +57,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     committed: bool
     shadow: Shadow | None = None
+    basis: dict[str, str] = {}
 
     @property
     def digest(self) -> str:

@@ -37,6 +37,7 @@ def activate(context: UpdateContext) -> Step:
                 since=context.deps.clock.wall(),
                 committed=False,
                 shadow=shadow,
+                basis=context.probed_basis,
             )
         )
     elif pointer.committed:

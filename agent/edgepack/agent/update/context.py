@@ -55,6 +55,20 @@ class NotYetError(Exception):
     """Long work is not done; the action is called again when it is."""
 
 
+class Evidence(msgspec.Struct):
+    """The probes of a release that serves; a step that waits for one runs again from its start.
+
+    Attributes:
+        checked: By slot and variant: why its files cannot be used; "" if they can.
+        probes: By slot and variant.
+        is_fresh: Whether earlier verdicts were forgotten.
+    """
+
+    checked: dict[tuple[str, str], str] = {}
+    probes: dict[tuple[str, str], ProbeResult] = {}
+    is_fresh: bool = False
+
+
 class Scratch(msgspec.Struct):
     """What an action remembers while the state lasts.
 
@@ -78,6 +92,7 @@ class Scratch(msgspec.Struct):
     is_limited: bool = False
     trouble: OSError | None = None
     probes: list[ProbeResult] = msgspec.field(default_factory=list)
+    evidence: Evidence = msgspec.field(default_factory=Evidence)
     soak_from: float | None = None
     soak_until: float = 0.0
     windows: list[Telemetry] = msgspec.field(default_factory=list)
@@ -94,6 +109,9 @@ class UpdateContext:
         deps: What all updates need of the world.
         model: What this one needs.
         note: Is told of every hook that did not say go, and of what is wrong: kind and reason.
+
+    Attributes:
+        probed_basis: What the latest choice was based on; empty before this process has probed.
     """
 
     def __init__(
@@ -105,6 +123,7 @@ class UpdateContext:
         self.scratch = Scratch()
         self._left: list[Scratch] = []
         self._facts: DeviceFacts | None = None
+        self.probed_basis: dict[str, str] = {}
 
     @property
     def journal(self) -> Journal:

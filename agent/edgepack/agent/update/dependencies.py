@@ -54,12 +54,14 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         probe: Runs the golden inputs on one candidate: bundle folder, variant; may be halted.
         run_hooks: Runs the hooks of a stage: stage, before or after, folders, facts; may be halted.
         collect: Takes what serving processes saw since it was called last.
+        forget_verdicts: Has the next probe of a bundle (digest) run, whatever earlier ones found.
     """
 
     read_facts: Callable[[], DeviceFacts]
     probe: Callable[[Path, Variant, Halt], ProbeResult]
     run_hooks: Callable[[str, str, Sequence[Path], Mapping[str, str], Halt], HookVerdict]
     collect: Callable[[], Collected]
+    forget_verdicts: Callable[[str], None] = lambda _digest: None
 
 
 class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from edgepack.agent.update.offer import (
     check_time,
     is_active,
 )
+from edgepack.agent.update.reconsider import prove_again
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
     HOOKS_FOLDER,
@@ -55,8 +56,8 @@ def judge_offer(context: UpdateContext) -> Step:
     committed, previous = context.journal.committed, context.journal.previous
     if pointer is not None and is_active(offer, pointer):
         if not find_fault(context, pointer):
+            because = prove_again(context, pointer)
             sequence = max(offer.sequence, context.journal.acted_sequence)
-            because = "this bundle serves already"
             return Ended(outcome="already", because=because, changes={"acted_sequence": sequence})
         pointer = serve_last_good(context, pointer)
     check_release(

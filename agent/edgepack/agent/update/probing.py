@@ -1,5 +1,6 @@
 """Proving a bundle on this device: the actions of VERIFIED, STAGED and PROBING."""
 
+from edgepack.agent.runtime.basis import basis_of
 from edgepack.agent.runtime.choice import choose
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 
@@ -40,6 +41,7 @@ def probe(context: UpdateContext) -> Step:
     )
     if not choice.chosen:
         return Ended(outcome="failure", because=choice.because)
+    context.probed_basis = basis_of(context.facts, context.deps.config.providers)
     pointer = context.model.pointer.read()
     # A bundle that serves is fetched again when its files have changed.
     is_way_back = pointer is not None and (pointer.committed or pointer.digest != context.digest)

@@ -16,10 +16,11 @@ from edgepack.agent.update.footprint import serving_bytes
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import RESTING, TABLE, Row, State, follow, resume
 from edgepack.agent.update.orders import Orders
+from edgepack.agent.update.reconsider import is_gone
 from edgepack.agent.update.transitions import Transitions
 from edgepack.errors import EdgepackError
 from edgepack.wire.coded import CodedChunk
-from edgepack.wire.messages import DeviceFacts, Event, ModelOrder, RunModel
+from edgepack.wire.messages import DeviceFacts, Event, ModelOrder, RemoveModel, RunModel
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,10 @@ class Updater:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the model's files here, one sentence; "" when all is well."""
-        return self._model.trouble
+        """The fault of the model's files, or why nothing serves; "" if all is well."""
+        if self._model.trouble or self._actions.trouble == "" or self.active is not None:
+            return self._model.trouble
+        return self._actions.trouble
 
     @property
     def is_sealed(self) -> bool:
@@ -158,7 +161,8 @@ class Updater:
         """Puts journal and pointer in step again, when one of them was lost."""
         journal, pointer = self.journal, self._model.pointer
         serving = pointer.read()
-        if serving is None and journal.committed and journal.state != "REMOVING":
+        is_lost = serving is None and journal.committed and not is_gone(journal)
+        if is_lost and journal.committed and journal.state != "REMOVING":
             pointer.write(journal.committed)
         elif serving and serving.committed and journal.committed is None:
             self._model.store.update(committed=serving)
@@ -204,7 +208,8 @@ class Updater:
                 )
                 return DISK_RETRY_S
             if wait is not None:
-                return wait.seconds
+                again_s = self._actions.reconsider_in_s
+                return wait.seconds if wait.seconds is not None else again_s
         return None
 
     def _step(self) -> Wait | None:
@@ -212,6 +217,12 @@ class Updater:
         journal = self.journal
         row = TABLE[journal.state]
         pending = journal.pending
+        if journal.state in RESTING and journal.is_settled and not isinstance(pending, RemoveModel):
+            wait = self._actions.reconsider(self._transitions.move)
+            if wait is not None:
+                return wait
+            if self.journal != journal:
+                return None
         if pending and row.newer == "OFFERED" and journal.is_settled:
             self._begin(pending, row)
             return None

@@ -1,0 +1,232 @@
+"""An agent that starts again without the provider that its model ran on.
+
+The device has ONNX Runtime with the QNN plug-in first, and an older release without it later.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgepack.agent.state.pointer import ActivePointer, read_pointer
+from edgepack.agent.update.journal import Journal, read_journal
+from tests.unit.packager_io.models import save, small_cnn
+
+ROOT = Path(__file__).parents[2]
+OTHER = ROOT / ".venv-openvino" / "bin" / "python"
+QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
+
+SERVE = """
+import sys
+import numpy as np
+from edgepack.agent import open_model
+with open_model("small") as model:
+    outputs = model.run({"images": np.zeros((1, 3, 8, 8), np.float32)})
+    print(model.choice.provider, *(value.shape for value in outputs.values()))
+"""
+
+
+def build(folder: Path, version: str, *profiles: str) -> Path:
+    bundle = folder / f"small-{version}.edgepack"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "edgepack.cli", "build", str(folder / "small.onnx")),
+            *(word for name in profiles for word in ("--profile", name)),
+            *("--calibration", str(folder / "samples.npz"), "--key", str(folder / "release.key")),
+            *("--allow-degraded", "-o", str(bundle)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def bundles(material: Path) -> dict[str, Path]:
+    """Bundles with a variant for the CPU, for QNN, and for both; the QNN ones are newer."""
+    save(small_cnn(batch=1), material / "small.onnx")
+    return {
+        "cpu": build(material, "1.1.0", "fp32"),
+        "qnn": build(material, "1.2.0", "qnn-htp"),
+        "both": build(material, "1.3.0", "qnn-htp", "fp32"),
+    }
+
+
+class Board:
+    """A device whose Python environment is exchanged.
+
+    Args:
+        folder: Is made.
+        key: The public key that it trusts.
+    """
+
+    def __init__(self, folder: Path, key: Path) -> None:
+        folder.mkdir()
+        self.state = folder / "state"
+        self.log = folder / "agent.log"
+        self._config = folder / "agent.toml"
+        self._config.write_text(
+            'device = "cam-1"\nstate_dir = "state"\n[broker]\nurl = "mqtt://127.0.0.1:1"\n'
+            f'[trust]\nkeys = ["{key}"]\nallow_degraded_unsafe = true\n'
+            f'[providers]\nwanted = "{QNN}"\nallow_simulator = true\n'
+            "[limits]\ndisk_reserve_bytes = 1\n"
+        )
+        self.has_qnn = True
+        self._agent: subprocess.Popen[bytes] | None = None
+
+    @property
+    def _python(self) -> str:
+        return sys.executable if self.has_qnn else str(OTHER)
+
+    def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([self._python, *words], capture_output=True, text=True, timeout=240)
+
+    def install(self, bundle: Path) -> subprocess.CompletedProcess[str]:
+        words = ("install", bundle, "--config", self._config, "--soak", "0")
+        return self.run("-m", "edgepack.agent.cli", *words)
+
+    def serve(self) -> subprocess.CompletedProcess[str]:
+        return self.run("-c", SERVE)
+
+    def start(self) -> None:
+        words = ("-m", "edgepack.agent.cli", "run", "--config", str(self._config))
+        with self.log.open("ab") as log:
+            self._agent = subprocess.Popen([self._python, *words], stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        if self._agent is not None:
+            self._agent.terminate()
+            assert self._agent.wait(30) == 0, self.log.read_text()
+            self._agent = None
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        until = time.monotonic() + 120
+        while not is_so():
+            assert self._agent is not None
+            assert self._agent.poll() is None, self.log.read_text()
+            assert time.monotonic() < until, self.log.read_text()
+            time.sleep(0.05)
+
+    @property
+    def pointer(self) -> ActivePointer | None:
+        return read_pointer(self.state, "small")
+
+    @property
+    def journal(self) -> Journal:
+        journal = read_journal(self.state, "small")
+        assert journal is not None
+        return journal
+
+    def provider(self) -> str:
+        return self.pointer.choice.provider if self.pointer else ""
+
+
+@pytest.fixture
+def board(tmp_path: Path, material: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
+    if not OTHER.exists():
+        pytest.skip("there is no environment .venv-openvino (make test makes it)")
+    made = Board(tmp_path / "board", material / "release.pub")
+    monkeypatch.setenv("EDGEPACK_STATE_DIR", str(made.state))
+    yield made
+    made.stop()
+
+
+def test_an_agent_leaves_a_provider_that_is_gone_and_takes_it_when_it_is_back(
+    board: Board, bundles: dict[str, Path]
+) -> None:
+    done = board.install(bundles["both"])
+    assert done.returncode == 0, done.stderr
+    assert board.provider() == QNN
+    assert QNN in board.serve().stdout
+
+    board.has_qnn = False
+    assert board.serve().returncode != 0, "an application cannot open it"
+    board.start()
+    board.wait_until(lambda: board.provider() == CPU)
+    board.stop()
+    said = board.serve()
+    assert said.stdout.startswith(CPU), said.stderr
+    assert board.pointer is not None
+    choice = board.pointer.choice
+    assert (choice.wanted, choice.is_fallback) == (QNN, True)
+    assert "not available" in choice.because
+    assert board.pointer.committed
+    assert board.journal.state == "COMMITTED"
+    assert "onnxruntime: 1.24" in board.log.read_text(), "the log names what changed"
+
+    board.has_qnn = True
+    board.start()
+    board.wait_until(lambda: board.provider() == QNN)
+    board.stop()
+    assert QNN in board.serve().stdout
+
+
+def test_the_same_release_can_be_installed_where_its_provider_is_gone(
+    board: Board, bundles: dict[str, Path]
+) -> None:
+    assert board.install(bundles["both"]).returncode == 0
+    board.has_qnn = False
+    done = board.install(bundles["both"])
+    assert done.returncode == 0, done.stderr
+    assert board.provider() == CPU
+    assert "fallback  QNNExecutionProvider was wanted" in done.stdout
+    assert board.serve().stdout.startswith(CPU)
+
+
+def test_the_release_before_serves_where_no_variant_of_the_newest_works(
+    board: Board, bundles: dict[str, Path]
+) -> None:
+    assert board.install(bundles["cpu"]).returncode == 0
+    assert board.install(bundles["qnn"]).returncode == 0
+    assert board.provider() == QNN
+    board.has_qnn = False
+    board.start()
+    board.wait_until(lambda: board.journal.state == "ROLLED_BACK")
+    board.stop()
+    assert board.serve().stdout.startswith(CPU)
+    assert board.pointer is not None
+    assert board.pointer.bundle.version == "1.1.0"
+    assert "1.1.0 serves again: 1.2.0 does not work here any more" in board.journal.because
+
+    done = board.install(bundles["qnn"])
+    assert done.returncode == 1
+    assert "serves already" not in done.stderr
+    assert "no variant fits this device" in done.stderr
+    assert "small-1.1.0 keeps serving" in done.stderr
+    assert board.serve().stdout.startswith(CPU)
+
+
+def test_that_nothing_serves_is_reported_until_the_provider_is_back(
+    board: Board, bundles: dict[str, Path]
+) -> None:
+    assert board.install(bundles["qnn"]).returncode == 0
+    board.has_qnn = False
+    for starts in (1, 2):  # a second start finds the same
+        board.start()
+        board.wait_until(lambda: board.journal.state == "ROLLED_BACK")
+        board.wait_until(
+            lambda starts=starts: board.log.read_text().count("cannot reach the broker") == starts  # type: ignore[misc]
+        )
+        board.stop()
+        assert board.pointer is None
+        status = board.run("-m", "edgepack.agent.cli", "status", "--state-dir", board.state)
+        assert "active    nothing" in status.stdout
+        assert "nothing serves: 1.2.0 does not work here any more" in status.stdout
+    done = board.install(bundles["qnn"])
+    assert done.returncode == 1
+    assert "serves already" not in done.stderr
+    assert "no release of it serves" in done.stderr
+
+    board.has_qnn = True
+    board.start()
+    board.wait_until(lambda: board.provider() == QNN)
+    board.stop()
+    status = board.run("-m", "edgepack.agent.cli", "status", "--state-dir", board.state, "--json")
+    assert json.loads(status.stdout)["models"]["small"]["active"]["committed"]
+    assert QNN in board.serve().stdout
