@@ -12,7 +12,7 @@ from edgepack.packager.gates.checks import (
     check_accuracy,
     check_placement,
     check_size,
-    is_not_worth_it,
+    least_speedup,
 )
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Preference, Profile
@@ -23,24 +23,21 @@ from tests.unit.packager_search.toys import ToyMaker, search_toy
 
 
 @pytest.mark.parametrize(
-    ("latency_ms", "size_share", "without"),
+    ("prefer", "size_share", "asked"),
     [
-        (0.5, 0.3, ()),
-        (0.97, 0.3, ("speed",)),
-        (1.05, 0.3, ("speed",)),
-        (1.2, 0.3, ("speed", "balanced")),
-        (0.5, 0.9, ()),
-        (0.93, 0.9, ("size", "balanced")),
-        (0.97, 0.9, ("speed", "size", "balanced")),
-        (1.05, 0.9, ("speed", "size", "balanced")),
+        ("speed", 0.3, 1.05),
+        ("speed", 0.9, 1.05),
+        ("balanced", 0.3, 1 / 1.1),
+        ("balanced", 0.9, 1.1),
+        ("size", 0.3, None),
+        ("size", 0.9, 1.1),
+        ("device", 0.9, None),
     ],
 )
-def test_what_is_preferred_says_whether_a_quantized_model_is_worth_it(
-    latency_ms: float, size_share: float, without: tuple[Preference, ...]
+def test_what_is_preferred_says_how_fast_a_quantized_model_must_be(
+    prefer: Preference, size_share: float, asked: float | None
 ) -> None:
-    every: tuple[Preference, ...] = ("speed", "size", "balanced", "device")
-    found = [each for each in every if is_not_worth_it(latency_ms, 1.0, size_share, each)]
-    assert tuple(found) == without
+    assert least_speedup(size_share, prefer) == asked
 
 
 def test_a_refusal_names_the_output_and_what_its_integers_come_from() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.profiles.reading import resolve_profile
-from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.runtime.timing import Turns
 from edgepack.packager.search import race
 from edgepack.packager.search.combinations import Combination
-from edgepack.packager.tensors.sequence import Feeds
+from edgepack.packager.search.speedup import Speedup, measure_speedup
 from tests.unit.packager_search.searched import search_spread
 
 FLOAT_MS = 1.0
@@ -34,19 +34,29 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
         methods: Sequence[str] = ("minmax",),
         searched: Sequence[str] = ("",),
         prefer: str = "balanced",
+        undecided: str = "quantized",
     ) -> SearchedCombination:
         told = iter(times_ms)
 
-        def measured(runs: Sequence[Run], feeds: Sequence[Feeds], *, rounds: int) -> list[float]:
-            times = next(told)
-            assert len(runs) == len(times)
-            return list(times)
+        def raced(
+            race: Callable[[], Turns], asked: float | None, may_go_on: object = None
+        ) -> Speedup:
+            taken_ms, float_ms = next(told)
+            turns = Turns(times_s=((taken_ms / 1e3,) * 7, (float_ms / 1e3,) * 7))
+            return measure_speedup(lambda: turns, asked)
 
-        monkeypatch.setattr(race, "interleaved_medians_ms", measured)
+        def timed(self: race.Race, paths: Sequence[Path], rounds: int) -> Turns:
+            times = next(told)
+            assert len(paths) == len(times)
+            return Turns(times_s=tuple((taken_ms / 1e3,) for taken_ms in times))
+
+        monkeypatch.setattr(race, "measure_speedup", raced)
+        monkeypatch.setattr(race.Race, "_take_turns", timed)
         changes = {
             "gates": {
                 "float_instead": list(float_instead),
                 "prefer": prefer,
+                "undecided": undecided,
                 "accuracy": {"metric": "explained_variance", "explained_variance_min": least},
             },
             "pass": [{"name": "quantize", "ranges": list(methods), "max_float_share": 0.0}],
@@ -86,24 +96,26 @@ def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Cho
 def test_what_is_preferred_decides_of_a_model_that_is_a_little_faster_and_no_smaller(
     prefer: str, is_lowered: bool, choose: Choose
 ) -> None:
-    chosen = choose(*[(0.93, FLOAT_MS)] * 5, prefer=prefer).selection
+    chosen = choose((0.93, FLOAT_MS), prefer=prefer).selection
     assert chosen.is_lowered == is_lowered
 
 
-@pytest.mark.parametrize(
-    ("ratios", "is_lowered"),
-    [((0.92, 0.97, 0.93, 0.94, 0.99), True), ((0.92, 0.97, 0.96, 0.94, 0.99), False)],
-)
-def test_of_two_that_are_close_the_middle_one_of_five_races_decides(
-    ratios: Sequence[float], is_lowered: bool, choose: Choose
+@pytest.mark.parametrize(("undecided", "is_lowered"), [("quantized", True), ("float", False)])
+def test_an_undecided_race_is_published_by_the_rule_and_reported_as_undecided(
+    undecided: str, is_lowered: bool, choose: Choose
 ) -> None:
-    chosen = choose(*((ratio, FLOAT_MS) for ratio in ratios), prefer="speed").selection
+    chosen = choose((0.95, FLOAT_MS), prefer="speed", undecided=undecided).selection
     assert chosen.is_lowered == is_lowered
-    assert list(chosen.latencies_ms.values()) == [sorted(ratios)[2]]
+    assert chosen.speedup is not None
+    assert chosen.speedup.outcome == "undecided"
+    note = chosen.timed_notes[-1]
+    assert note.startswith("Undecided: the quantized model is 1.0")
+    assert f"gates.undecided = '{undecided}'" in note
+    assert ("undecided" in chosen.float_because) != is_lowered
 
 
 def test_what_is_not_five_percent_faster_is_told_with_the_trade(choose: Choose) -> None:
-    chosen = choose(*[(0.97, FLOAT_MS)] * 5, prefer="speed").selection
+    chosen = choose((1.02, FLOAT_MS), prefer="speed").selection
     assert re.fullmatch(
         r"on this host's CPUExecutionProvider the quantized one is not 5% faster, at \d+% of its "
         r"bytes",

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.quantization.contract import CandidateSpec
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.evaluator import open_plain
+from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.search import candidate_measurer
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.search_target import SearchTarget
@@ -53,8 +54,8 @@ def test_a_hopeless_first_candidate_is_not_improved_and_not_asked_about_again(
     maker = ToyMaker(_ERRORS, {"plain": 1.0, "better": 0.1})
     asked: list[Outputs] = []
 
-    def is_hopeless(run: Run) -> bool:
-        asked.append(run({"x": np.ones((1, 64), np.float32)}))
+    def is_hopeless(path: Path) -> bool:
+        asked.append(open_plain(path)({"x": np.ones((1, 64), np.float32)}))
         return True
 
     journal = Journal(tmp_path / "journal")

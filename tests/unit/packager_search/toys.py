@@ -129,7 +129,7 @@ def search_toy(
     target: SearchTarget | None = None,
     progress: Progress = silent,
     sample_count: int = 12,
-    is_hopeless: Callable[[Run], bool] = lambda run: False,
+    is_hopeless: Callable[[Path], bool] = lambda path: False,
 ) -> SearchResult:
     """Searches for a candidate that keeps 98 % of the variance."""
     folder.mkdir(parents=True)

@@ -34,14 +34,11 @@ run, and the same inputs should give the same bundle."""
 FASTER_FACTOR = 1.05
 """By so much a quantized model must be faster where speed is preferred, see `Gates.prefer`."""
 
-CLOSE_FACTOR = 1.25
-"""Two models of which neither is faster by so much are timed again: noise shall not decide."""
-
 LITTLE_SAVED = 0.8
 """Share of the float model's bytes, or of the nodes that stay float, from which on little is saved:
 another profile, or the float model, is worth a look."""
 
-HOPELESSLY_SLOW_FACTORS: Mapping[Preference, float] = {"speed": CLOSE_FACTOR, "balanced": 1.5}
+HOPELESSLY_SLOW_FACTORS: Mapping[Preference, float] = {"speed": 1.25, "balanced": 1.5}
 """Beyond this, no search for accuracy is worth its time: float nodes will not make up for it. Where
 speed is preferred they would have to make it faster than the float model."""
 
@@ -296,25 +293,20 @@ def check_size(profile: Profile, size_bytes: int, float_size_bytes: int) -> Refu
     )
 
 
-def is_slower(latency_ms: float, float_latency_ms: float, factor: float = SLOWER_FACTOR) -> bool:
-    """Whether a quantized model is clearly slower than the float one."""
-    return latency_ms > factor * float_latency_ms
-
-
-def is_not_worth_it(
-    latency_ms: float, float_latency_ms: float, size_share: float, prefer: Preference
-) -> bool:
-    """Whether the float model serves better than a quantized one that is right.
+def least_speedup(size_share: float, prefer: Preference) -> float | None:
+    """Return how many times as fast as the float model a quantized one must be to be worth it.
 
     Args:
-        latency_ms, float_latency_ms: Of one inference each, side by side.
         size_share: The quantized model's bytes as a share of the float model's.
         prefer: What is wanted, see `Gates.prefer`.
+
+    Returns:
+        The factor; None where its time does not matter.
     """
     if prefer == "device":
-        return False
+        return None
     if prefer == "speed":
-        return not is_slower(float_latency_ms, latency_ms, FASTER_FACTOR)
+        return FASTER_FACTOR
     if size_share > LITTLE_SAVED:
-        return not is_slower(float_latency_ms, latency_ms)
-    return prefer == "balanced" and is_slower(latency_ms, float_latency_ms)
+        return SLOWER_FACTOR
+    return 1 / SLOWER_FACTOR if prefer == "balanced" else None

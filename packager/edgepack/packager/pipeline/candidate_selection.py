@@ -4,7 +4,7 @@ The search finds the best quantized candidate. Where the profile says so, the fl
 published in its place when it is faster on the provider itself, or when nothing keeps the budget.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from edgepack.packager.search.kept_float import KeptFloat
 from edgepack.packager.search.race import Race
 from edgepack.packager.search.search import search
 from edgepack.packager.search.search_target import SearchTarget
+from edgepack.packager.search.speedup import Speedup
 from edgepack.packager.source.watched_outputs import postprocessing_names
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import some_of
@@ -91,7 +92,13 @@ class CandidateSelector:
         profile = self.profile
         inputs = self.inputs
         self._evaluator = Evaluator(profile, self.venue)
-        self._race = Race(prepared.published, profile, self._evaluator, inputs.split.search)
+        self._race = Race(
+            prepared.published,
+            profile,
+            self._evaluator,
+            inputs.split.search,
+            self.conditions.limit,
+        )
         self._own = read_source_quantization(prepared.model.graph)
         self._maker: CandidateMaker | None = None
         self._judge: CandidateJudge | None = None
@@ -205,38 +212,52 @@ class CandidateSelector:
         profile = self.profile
         best = found.best
         self.progress(BuildStep(what="timing it beside the float model"))
-        times = self._race.run(best.path)
-        if times is not None:
-            self._latencies_ms[best.words, best.verdict.value] = times[0]
-            self._latencies_ms |= self._race.run_others(found, times[0])
         size_share = best.judged.size_bytes / prepared.size_bytes
-        if (
-            times is not None
-            and "slower" in profile.gates.float_instead
-            and gates.is_not_worth_it(*times, size_share, profile.gates.prefer)
-        ):
+        asked = None
+        if "slower" in profile.gates.float_instead:
+            asked = gates.least_speedup(size_share, profile.gates.prefer)
+        raced = self._race.run(best.path, asked)
+        if raced is not None:
+            self._latencies_ms[best.words, best.verdict.value] = raced.latency_ms
+            self._latencies_ms |= self._race.run_others(found, raced.latency_ms)
+        is_undecided = raced is not None and raced.outcome == "undecided"
+        is_not_worth_it = raced is not None and (
+            raced.outcome == "not faster" or (is_undecided and profile.gates.undecided == "float")
+        )
+        timed_notes = [] if raced is None else list(_describe_race(raced, asked, profile))
+        if raced is not None and is_not_worth_it:
+            host = f"on this host's {self._evaluator.provider}"
             because = (
-                f"on this host's {self._evaluator.provider} the quantized one is "
-                f"{_NOT_ENOUGH[profile.gates.prefer]}, at {size_share:.0%} of its bytes"
+                f"{host} it is undecided whether the quantized one is fast enough, and "
+                f"gates.undecided is 'float', at {size_share:.0%} of its bytes"
+                if is_undecided
+                else f"{host} the quantized one is {_NOT_ENOUGH[profile.gates.prefer]}, at "
+                f"{size_share:.0%} of its bytes"
             )
             if not best.verdict.passed:
-                because = f"{_describe_miss(found)}; and {because}"
+                because = f"{_describe_miss(found, profile)}; and {because}"
             timed = (
-                f"The quantized model takes {format_milliseconds(times[0])} and "
+                f"The quantized model takes {format_milliseconds(raced.latency_ms)} and "
                 f"{format_bytes(best.judged.size_bytes)}, the float one "
-                f"{format_milliseconds(times[1])} and {format_bytes(prepared.size_bytes)} "
+                f"{format_milliseconds(raced.float_latency_ms)} and "
+                f"{format_bytes(prepared.size_bytes)} "
                 f"(1 thread); preferred is {_PREFERRED[profile.gates.prefer]} (--prefer)."
             )
-            float_model = _float_instead(prepared, found, because, times[1])
-            return replace(float_model, latencies_ms=self._latencies_ms, timed_notes=(timed,))
+            float_model = _float_instead(prepared, found, because, raced.float_latency_ms)
+            return replace(
+                float_model,
+                latencies_ms=self._latencies_ms,
+                timed_notes=(timed, *timed_notes),
+                speedup=raced,
+            )
         if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
-            return _float_instead(prepared, found, _describe_miss(found))
-        timed_notes = []
-        if times is not None and times[0] > times[1]:
+            missed = _float_instead(prepared, found, _describe_miss(found, profile))
+            return replace(missed, speedup=raced)
+        if raced is not None and raced.outcome != "undecided" and raced.ratio < 1.0:
             timed_notes.append(
                 "It is no faster than the float model on this host "
-                f"({format_milliseconds(times[0])} against {format_milliseconds(times[1])}, "
-                "1 thread), but smaller."
+                f"({format_milliseconds(raced.latency_ms)} against "
+                f"{format_milliseconds(raced.float_latency_ms)}, 1 thread), but smaller."
             )
         return Selection(
             path=best.path,
@@ -249,8 +270,9 @@ class CandidateSelector:
                 *self._describe_restored(best.path),
             ),
             timed_notes=tuple(timed_notes),
-            latency_ms=times[0] if times else None,
-            float_latency_ms=times[1] if times else None,
+            latency_ms=raced.latency_ms if raced else None,
+            float_latency_ms=raced.float_latency_ms if raced else None,
+            speedup=raced,
             latencies_ms=self._latencies_ms,
         )
 
@@ -285,11 +307,29 @@ def _float_instead(
     )
 
 
-def _describe_miss(found: SearchResult) -> str:
-    """That no candidate is within the budget, and how near the best came."""
+def _describe_race(raced: Speedup, asked: float | None, profile: Profile) -> Iterator[str]:
+    """Say that the races were undecided, and which rule decided."""
+    if raced.outcome != "undecided" or asked is None:
+        return
+    published = {"quantized": "the quantized model", "float": "the float model"}
+    yield (
+        f"Undecided: the quantized model is {raced.words}, and {asked:.2f} is asked for. By "
+        f"gates.undecided = '{profile.gates.undecided}', {published[profile.gates.undecided]} is "
+        "published. Build on an idle machine to decide."
+    )
+
+
+def _describe_miss(found: SearchResult, profile: Profile) -> str:
+    """Say that no candidate is within the budget, and how near the best came."""
     best, count = found.best, len(found.attempts)
     budget = format_metric(best.verdict.budget)
     came_to = f"{best.words}: {best.verdict.found}"
+    if found.is_hopeless:
+        factor = gates.HOPELESSLY_SLOW_FACTORS.get(profile.gates.prefer, 1.0)
+        return (
+            f"the first candidate misses the budget of {budget} ({came_to}), and no other was "
+            f"searched: it is over {factor - 1:.0%} slower than the float model"
+        )
     if count == 1:
         return f"the one candidate does not keep the budget of {budget} ({came_to})"
     return f"none of {count} candidates keeps the budget of {budget} (the best, {came_to})"

@@ -230,9 +230,22 @@ def _as_prepared(
         plain_runtime=plain.found,
         recipe=tuple(describe_passes(profile)),
         files=(),
-        timing=Timing(latency_ms=selection.latency_ms, float_latency_ms=selection.float_latency_ms),
+        timing=_timing_of(selection),
         timed_notes=selection.timed_notes,
         float_because=selection.float_because,
+    )
+
+
+def _timing_of(selection: Selection) -> Timing:
+    raced = selection.speedup
+    has_interval = raced is not None and raced.low > 0.0
+    return Timing(
+        latency_ms=selection.latency_ms,
+        float_latency_ms=selection.float_latency_ms,
+        speedup=raced.ratio if raced else None,
+        speedup_low=raced.low if raced and has_interval else None,
+        speedup_high=raced.high if raced and has_interval else None,
+        outcome=raced.outcome if raced else "",
     )
 
 

@@ -17,6 +17,7 @@ from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.plain_runtime import PlainRelease
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.combinations import Combination
+from edgepack.packager.search.speedup import Speedup
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 
@@ -104,6 +105,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         timed_notes: The same with times.
         float_because: Why it is the float model in place of a quantized one; "" where it is not.
         latency_ms, float_latency_ms: Medians; None where its provider is not here.
+        speedup: The races of the best candidate against the float model; None where none ran.
         latencies_ms: Medians of the best candidate, whether it is this model or not, and of others,
             by their words and their accuracy: words alone may come twice.
     """
@@ -116,6 +118,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     float_latency_ms: float | None = None
     latencies_ms: Mapping[tuple[str, float], float] = msgspec.field(default_factory=dict)
     timed_notes: tuple[str, ...] = ()
+    speedup: Speedup | None = None
     float_because: str = ""
 
     @property

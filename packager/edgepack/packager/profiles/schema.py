@@ -166,6 +166,9 @@ class Gates(Section, frozen=True, kw_only=True):
             both forms are published where the profile allows the float one, and each device takes
             what is faster on it. Of searched
             settings the fastest or, with `size`, the smallest that are right are taken.
+        undecided: What is published where races cannot tell whether the quantized model is fast
+            enough to be worth it. The quantized one is what the profile is for, is smaller, and
+            keeps its accuracy budget.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
         alternatives: Names of profiles for the same device with more bits: they are looked at
             where no model of this one holds its budget, or little is saved.
@@ -177,6 +180,7 @@ class Gates(Section, frozen=True, kw_only=True):
     placement_min: Share = 0.0
     float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
     prefer: Preference = "balanced"
+    undecided: Literal["quantized", "float"] = "quantized"
     size_ratio_max: float = 0.0
     alternatives: tuple[str, ...] = ()
     known_wrong_ops: tuple[str, ...] = ()

@@ -48,14 +48,25 @@ def reported_files(entries: Iterable[FileEntry]) -> tuple[ReportedFile, ...]:
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians on the build host, milliseconds, measured interleaved.
+    """Medians on the build host, milliseconds, measured in pairs.
 
     None where it cannot run here or where its time says nothing (simulators). Never part of the
     bundle's bytes.
+
+    Attributes:
+        latency_ms, float_latency_ms: Of the published model, and of the float model.
+        speedup, speedup_low, speedup_high: How many times as fast as the float model the best
+            quantized model is, and the 99 % interval; None without one.
+        outcome: `faster`, `not faster` or `undecided`, against what the profile prefers; "" where
+            nothing was raced.
     """
 
     latency_ms: float | None
     float_latency_ms: float | None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    outcome: str = ""
 
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):

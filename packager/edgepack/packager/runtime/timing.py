@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from edgepack.packager.tensors.sequence import Feeds
 
 MOST_SAMPLES = 8
@@ -19,51 +21,63 @@ settled, and which of two is faster is a coin flip."""
 FEWEST_ROUNDS = 7
 """A median of this many turns tells 10 % more from equal; a slow model gets little more."""
 
-_PATIENCE_S = 1.0
-"""So long is waited on a busy machine for turns that nobody interrupted."""
-
-_OWN_SHARE = 0.9
-"""Of an inference's time; one on which the thread computed less was interrupted. With eight other
-programs on two CPUs one model took 1.1 to 1.5 times the time of another by all turns, and 1.05 to
-1.25, as on a quiet machine, by those that nobody interrupted."""
+_COARSEST_S = 1e-5
+"""A clock of thread time that ticks slower than this says nothing of a short inference."""
 
 
-def interleaved_medians_ms(
-    runs: Sequence[Callable[[Feeds], Any]], feeds: Sequence[Feeds], *, rounds: int
-) -> tuple[float, ...]:
-    """Medians of models' latencies, measured turn by turn so that noise hits all.
+class Turns(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of models that ran in turns.
 
-    Turns in which the thread had to wait do not count, where enough others are left. What computes
-    on other threads, or not on the CPU, always has it wait: all turns count then.
+    Attributes:
+        times_s: Seconds, a row for each model and a column for each turn: column i of all rows was
+            measured together.
+    """
+
+    times_s: tuple[tuple[float, ...], ...]
+
+    @property
+    def medians_ms(self) -> tuple[float, ...]:
+        """The median of each model, milliseconds."""
+        return tuple(statistics.median(row) * 1e3 for row in self.times_s)
+
+
+def has_thread_clock() -> bool:
+    """Return whether this system tells the CPU time of one thread finely enough."""
+    return time.get_clock_info("thread_time").resolution <= _COARSEST_S
+
+
+def take_turns(
+    runs: Sequence[Callable[[Feeds], Any]],
+    feeds: Sequence[Feeds],
+    *,
+    rounds: int,
+    clock: Callable[[], float] | None = None,
+) -> Turns:
+    """Run models in turns and measure each inference, so that noise hits all models alike.
+
+    Every second turn goes through the models backwards: none is always behind the same one.
 
     Args:
         runs: The models.
         feeds: Inputs by name, at least one; fed in order, again from the start when they end.
         rounds: Inferences of each; fewer, but 7, where they take longer than 0.3 s, and more where
-            they take less than 0.05 s, or are interrupted.
-
-    Returns:
-        Milliseconds, one a model.
+            they take less than 0.05 s.
+        clock: `time.thread_time` for models that compute on the calling thread alone: other
+            programs do not count then, however busy the machine is. By default wall time.
     """
+    clock = clock or time.perf_counter
     for run in runs:
         run(feeds[0])
-    all_ms: list[list[float]] = [[] for _ in runs]
-    calm_ms: list[list[float]] = [[] for _ in runs]
+    times_s: list[list[float]] = [[] for _ in runs]
     began = time.perf_counter()
     for number in itertools.count():
-        for run, every, calm in zip(runs, all_ms, calm_ms, strict=True):
-            own, start = time.thread_time(), time.perf_counter()
+        turn = list(zip(runs, times_s, strict=True))
+        for run, row in turn if number % 2 == 0 else reversed(turn):
+            start = clock()
             run(feeds[number % len(feeds)])
-            taken_s, own_s = time.perf_counter() - start, time.thread_time() - own
-            every.append(taken_s * 1e3)
-            if own_s >= _OWN_SHARE * taken_s:
-                calm.append(taken_s * 1e3)
+            row.append(clock() - start)
         passed_s = time.perf_counter() - began
         least = FEWEST_ROUNDS if passed_s > _TIMED_S else rounds
-        if number + 1 < least or passed_s <= _LEAST_TIMED_S:
-            continue
-        fewest_calm = min(map(len, calm_ms))
-        if fewest_calm >= FEWEST_ROUNDS or not any(calm_ms) or passed_s > _PATIENCE_S:
-            break
-    counted = calm_ms if fewest_calm >= FEWEST_ROUNDS else all_ms
-    return tuple(map(statistics.median, counted))
+        if number + 1 >= least and passed_s > _LEAST_TIMED_S:
+            return Turns(times_s=tuple(map(tuple, times_s)))
+    raise AssertionError("itertools.count does not end")

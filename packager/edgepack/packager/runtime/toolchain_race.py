@@ -4,6 +4,7 @@ python -m edgepack.packager.runtime.toolchain_race    (request on stdin, answer 
 """
 
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,13 +12,14 @@ import msgspec
 
 from edgepack.agent.runtime.child import keep_stdout_clean, take_request
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.runtime.evaluator import profile_settings
 from edgepack.packager.runtime.model_run import run_of_provider
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
-from edgepack.packager.runtime.timing import interleaved_medians_ms
+from edgepack.packager.runtime.timing import Turns, has_thread_clock, take_turns
 from edgepack.packager.tensors.exchange import read_tensors, write_tensors
 from edgepack.packager.tensors.sequence import Feeds
 
@@ -44,9 +46,9 @@ class RaceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RaceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians, milliseconds, one a model; or why there are none."""
+    """The times of the turns; or why there are none."""
 
-    medians_ms: tuple[float, ...] = ()
+    times_s: tuple[tuple[float, ...], ...] = ()
     problem: str = ""
     remedy: str = ""
 
@@ -58,18 +60,15 @@ def race_elsewhere(
     toolchain: PinnedToolchain,
     *,
     rounds: int,
-) -> tuple[float, ...]:
-    """Times models on one thread, turn by turn, by a profile's provider in its toolchain.
+) -> Turns:
+    """Time models on one thread, in turns, by a profile's provider in its toolchain.
 
     Args:
         models: Their files.
         feeds: Inputs by name, at least one.
         profile: Names provider and options.
         toolchain: The environment.
-        rounds: See `interleaved_medians_ms`.
-
-    Returns:
-        Milliseconds, one a model.
+        rounds: See `take_turns`.
 
     Raises:
         BuildError: The provider refuses a model, fails, crashes or hangs.
@@ -95,7 +94,7 @@ def race_elsewhere(
         )
     if answer.problem:
         raise BuildError(answer.problem, found_in=where, remedy=answer.remedy or None)
-    return answer.medians_ms
+    return Turns(times_s=answer.times_s)
 
 
 def main() -> None:
@@ -112,12 +111,16 @@ def _time(request: RaceRequest) -> RaceAnswer:
             open_model_file(Path(model), request.settings, threads=1) for model in request.models
         ]
         feeds = read_tensors(Path(request.feeds), request.feed_count)
-        medians_ms = interleaved_medians_ms(
-            [run_of_provider(session) for session in sessions], feeds, rounds=request.rounds
+        computes_here = request.settings.provider == CPU_PROVIDER and has_thread_clock()
+        turns = take_turns(
+            [run_of_provider(session) for session in sessions],
+            feeds,
+            rounds=request.rounds,
+            clock=time.thread_time if computes_here else None,
         )
     except DeviceError as error:
         return RaceAnswer(problem=error.problem, remedy=error.remedy or "")
-    return RaceAnswer(medians_ms=medians_ms)
+    return RaceAnswer(times_s=turns.times_s)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from edgepack.packager.quantization.contract import (
     NodeSensitivity,
 )
 from edgepack.packager.runtime.evaluator import Evaluator
-from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.candidates import Candidate, Judged
 from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.judge import CandidateJudge
@@ -87,10 +86,6 @@ class CandidateMeasurer:
             raise
         journal.keep(context, key, ranked)
         return ranked
-
-    def open(self, candidate: Candidate) -> Run:
-        """A candidate, ready to run."""
-        return self.evaluator.open(self.with_model(candidate).path)
 
     def with_model(self, candidate: Candidate) -> Candidate:
         """The candidate with its model on disk: making it again gives the same bytes."""

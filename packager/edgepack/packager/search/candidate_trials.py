@@ -1,5 +1,7 @@
 """The candidates of one search so far, and the best of them."""
 
+from pathlib import Path
+
 from msgspec.structs import replace
 
 from edgepack.packager.gates.verdict import Verdict
@@ -7,7 +9,6 @@ from edgepack.packager.number_format import format_metric
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import CandidateSpec, NodeSensitivity
 from edgepack.packager.quantization.savings import lost_savings
-from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.attempts import Attempt
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer, discard_large
 from edgepack.packager.search.candidates import Candidate, SearchResult
@@ -74,9 +75,9 @@ class CandidateTrials:
         high_precision = self.maker.high_precision
         return high_precision.words if high_precision else ""
 
-    def open(self, candidate: Candidate) -> Run:
-        """A candidate, ready to run."""
-        return self._measurer.open(candidate)
+    def path_of(self, candidate: Candidate) -> Path:
+        """Return the file of a candidate, made again where it is gone."""
+        return self._measurer.with_model(candidate).path
 
     def is_on_target(self, candidate: Candidate) -> bool:
         """Whether a candidate is all that the search was for."""

@@ -113,6 +113,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
         sensitive_nodes: The nodes that cost the most, worst first; empty when none was ranked.
         notes: What a person should know of the search itself.
         is_cut_short: Whether its time ended it.
+        is_hopeless: Whether it ended because the first candidate was far too slow.
     """
 
     best: Candidate
@@ -121,3 +122,4 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
     is_cut_short: bool = False
+    is_hopeless: bool = False

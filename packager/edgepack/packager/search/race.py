@@ -1,5 +1,6 @@
 """How fast candidates are, against the float model and against each other."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,17 +8,21 @@ from pathlib import Path
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Evaluator
-from edgepack.packager.runtime.model_run import Run
-from edgepack.packager.runtime.timing import FEWEST_ROUNDS, MOST_SAMPLES, interleaved_medians_ms
+from edgepack.packager.runtime.timing import (
+    FEWEST_ROUNDS,
+    MOST_SAMPLES,
+    Turns,
+    has_thread_clock,
+    take_turns,
+)
 from edgepack.packager.runtime.toolchain_race import race_elsewhere
 from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.speedup import Speedup, measure_speedup
+from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Feeds, Samples
 
 _LATENCY_ROUNDS = 30
 _QUICK_ROUNDS = 10
-_MORE_RACES = 4
-"""An even number, so that there is a middle one."""
-
 _MOST_OTHERS = 12
 _OTHERS_S = 2.0
 """Candidates beside the best are timed for the report, where they are fast enough for that."""
@@ -32,15 +37,20 @@ class Race:
         profile: The profile.
         evaluator: Opens models where they are measured.
         samples: What they run.
+        limit: The time of the search; None for no limit.
     """
 
     prepared: Path
     profile: Profile
     evaluator: Evaluator
     samples: Samples
+    limit: TimeLimit | None = None
 
-    def is_hopeless(self, candidate: Run) -> bool:
-        """Whether a candidate with every node lowered is too slow to be published with fewer."""
+    def is_hopeless(self, candidate: Path) -> bool:
+        """Return whether a candidate with every node lowered is surely too slow to go on with.
+
+        Nodes that return to float will not make up for it.
+        """
         gate = self.profile.gates
         factor = gates.HOPELESSLY_SLOW_FACTORS.get(gate.prefer)
         if (
@@ -49,17 +59,21 @@ class Race:
             or not self.evaluator.venue.is_native
         ):
             return False
-        runs = (candidate, self.evaluator.open(self.prepared))
-        taken_ms, float_ms = interleaved_medians_ms(runs, self._feeds(), rounds=_QUICK_ROUNDS)
-        return gates.is_slower(taken_ms, float_ms, factor=factor)
+        raced = measure_speedup(
+            lambda: self._run_once(candidate, _QUICK_ROUNDS), 1 / factor, self._may_go_on
+        )
+        return raced.outcome == "not faster"
 
-    def run(self, path: Path) -> tuple[float, float] | None:
-        """Medians on one thread, milliseconds: the candidate's and the float model's.
+    def run(self, path: Path, asked: float | None) -> Speedup | None:
+        """Race a candidate against the float model, on one thread.
 
-        Where they are close, of several races in sessions of their own the middle one.
+        Args:
+            path: The candidate.
+            asked: The speedup from which on it is worth it; None where any will do.
 
         Returns:
-            Those; None where the provider is not here, nor in a toolchain, or only simulated.
+            How fast it is; None where the provider is not here, nor in a toolchain, or only
+            simulated.
 
         Raises:
             BuildError: The provider of the toolchain cannot run one of both.
@@ -67,22 +81,18 @@ class Race:
         venue = self.evaluator.venue
         if venue.is_simulated or not (venue.toolchain is not None or venue.is_native):
             return None
-        races = [self._run_once(path)]
-        if max(races[0]) < gates.CLOSE_FACTOR * min(races[0]):
-            races += [self._run_once(path) for _ in range(_MORE_RACES)]
-        races.sort(key=lambda times: times[0] / times[1])
-        return races[len(races) // 2]
-
-    def _run_once(self, path: Path) -> tuple[float, float]:
-        toolchain, paths = self.evaluator.venue.toolchain, (path, self.prepared)
-        taken_ms, float_ms = (
-            self._medians_ms(paths)
-            if toolchain is None
-            else race_elsewhere(
-                paths, self._feeds(), self.profile, toolchain, rounds=_LATENCY_ROUNDS
-            )
+        return measure_speedup(
+            lambda: self._run_once(path, _LATENCY_ROUNDS), asked, self._may_go_on
         )
-        return taken_ms, float_ms
+
+    def _run_once(self, path: Path, rounds: int) -> Turns:
+        toolchain, paths = self.evaluator.venue.toolchain, (path, self.prepared)
+        if toolchain is None:
+            return self._take_turns(paths, rounds)
+        return race_elsewhere(paths, self._feeds(), self.profile, toolchain, rounds=rounds)
+
+    def _may_go_on(self) -> bool:
+        return self.limit is None or self.limit.left_s != 0.0
 
     def run_others(
         self, found: SearchResult, best_latency_ms: float
@@ -106,17 +116,20 @@ class Race:
         others = others[: max(0, min(room, _MOST_OTHERS))]
         if not others:
             return {}
-        anchor_ms, *times = self._medians_ms((best.path, *(each.path for each in others)))
+        paths = (best.path, *(each.path for each in others))
+        anchor_ms, *times = self._take_turns(paths, _LATENCY_ROUNDS).medians_ms
         return {
             (each.words, each.verdict.value): best_latency_ms * taken / anchor_ms
             for each, taken in zip(others, times, strict=True)
         }
 
-    def _medians_ms(self, paths: Sequence[Path]) -> tuple[float, ...]:
-        return interleaved_medians_ms(
+    def _take_turns(self, paths: Sequence[Path], rounds: int) -> Turns:
+        computes_here = self.evaluator.is_on_cpu and has_thread_clock()
+        return take_turns(
             [self.evaluator.open(path, threads=1) for path in paths],
             self._feeds(),
-            rounds=_LATENCY_ROUNDS,
+            rounds=rounds,
+            clock=time.thread_time if computes_here else None,
         )
 
     def _feeds(self) -> list[Feeds]:

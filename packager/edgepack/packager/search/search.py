@@ -22,13 +22,14 @@ seen here.
 """
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.savings import promotion_order, worth_lowering
-from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import SearchResult
@@ -44,7 +45,7 @@ def search(
     measurer: CandidateMeasurer,
     max_float_share: float,
     progress: Progress,
-    is_hopeless: Callable[[Run], bool],
+    is_hopeless: Callable[[Path], bool],
 ) -> SearchResult:
     """Searches; see the steps above.
 
@@ -65,7 +66,8 @@ def search(
     conditions = measurer.conditions
     trials = CandidateTrials(measurer, conditions.limit.watch(progress))
     try:
-        if not _try_plain_methods(trials, is_hopeless):
+        found = _try_plain_methods(trials, is_hopeless)
+        if found == "missed":
             _improve(trials, max_float_share)
     except OutOfTimeError:
         conditions.journal.write_out()
@@ -75,26 +77,28 @@ def search(
     except (SystemExit, KeyboardInterrupt):
         conditions.journal.write_out()
         raise
-    return trials.result()
+    return replace(trials.result(), is_hopeless=found == "hopeless")
 
 
-def _try_plain_methods(trials: CandidateTrials, is_hopeless: Callable[[Run], bool]) -> bool:
-    """Step 1; whether it is all that is needed."""
+def _try_plain_methods(
+    trials: CandidateTrials, is_hopeless: Callable[[Path], bool]
+) -> Literal["on target", "hopeless", "missed"]:
+    """Take step 1 and return how it ended."""
     for number, method in enumerate(trials.maker.methods):
         because = "the profile's first method" if number == 0 else "the profile's next method"
         candidate = trials.add(CandidateSpec(method=method), because)
         if trials.is_on_target(candidate):
-            return True
+            return "on target"
         if number == 0 and _recall_or_ask(trials, is_hopeless):
-            return True
-    return False
+            return "hopeless"
+    return "missed"
 
 
-def _recall_or_ask(trials: CandidateTrials, is_hopeless: Callable[[Run], bool]) -> bool:
+def _recall_or_ask(trials: CandidateTrials, is_hopeless: Callable[[Path], bool]) -> bool:
     conditions = trials.conditions
     known = conditions.journal.recall(conditions.context, "hopeless", bool)
     if known is None:
-        known = is_hopeless(trials.open(trials.best))
+        known = is_hopeless(trials.path_of(trials.best))
         conditions.journal.keep(conditions.context, "hopeless", known)
     return known
 
