@@ -1,11 +1,15 @@
 """People log in at a real provider of OpenID Connect, as a process; its word gives them a role."""
 
+import contextlib
 import json
 import re
+import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -136,3 +140,59 @@ def test_an_id_token_is_a_bearer_of_the_api(fleet: FleetProcess, issuer: str) ->
     for token in (token_of("mallory"), token_of("root")[:-6] + "AAAAAA", "x" * 300):
         with pytest.raises(FleetError, match="token"):
             FleetClient(fleet.url, token=token).info()
+
+
+@pytest.mark.parametrize("is_dripping", [False, True], ids=["silent", "dripping"])
+def test_a_silent_provider_does_not_stop_the_api(
+    serve: Callable[..., FleetProcess], tmp_path: Path, is_dripping: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(61) as pool:
+        stopping = threading.Event()
+        dripping = pool.submit(drip, listener, stopping) if is_dripping else None
+        settings, port = tmp_path / "oidc.toml", free_port()
+        settings.write_text(
+            f'issuer = "http://127.0.0.1:{listener.getsockname()[1]}"\nclient_id = "edgepack"\n'
+            f'url = "http://127.0.0.1:{port}"\n[roles]\nviewer = ["*"]\n'
+        )
+        fleet = serve("--oidc", str(settings), port=port)
+        bearer = {"Authorization": f"Bearer {'x' * 300}"}
+        asked = [
+            pool.submit(Visitor(fleet.url).get, path, **bearer)
+            for path in 20 * ("/v1/info", "/login/oidc", "/login/oidc/callback")
+        ]
+        admin = fleet.client
+        answered_first = 0
+        while not all(one.done() for one in asked):
+            assert admin.info().devices == 0
+            answered_first += 1
+        assert answered_first > 0
+        statuses = {one.result().status for one in asked}
+        assert statuses == {403, 422, 502}
+        again = Visitor(fleet.url).get("/login/oidc")
+        assert again.status == 502
+        assert "asked again in" in again.text
+        stopping.set()
+        if dripping is not None:
+            dripping.result()
+
+
+def drip(listener: socket.socket, stopping: threading.Event) -> None:
+    """Answer each connection with a byte now and then, never with a whole head."""
+    listener.settimeout(0.2)
+    opened: list[socket.socket] = []
+    while not stopping.wait(0.2):
+        with contextlib.suppress(TimeoutError):
+            opened.append(listener.accept()[0])
+        for one in opened:
+            with contextlib.suppress(OSError):
+                one.send(b"H")
+    for one in opened:
+        one.close()
+
+
+def test_a_login_does_not_lead_to_another_site(fleet: FleetProcess) -> None:
+    visitor = Visitor(fleet.url)
+    answer = log_in(visitor, "alice", "/\x1b.evil.test/x")
+    assert answer.status == 200
+    assert 'content="0; url=/%1B.evil.test/x"' in answer.text
+    assert "\\x1b" not in answer.text

@@ -3,16 +3,24 @@
 import base64
 import hmac
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from joserfc.jwk import ECKey, RSAKey
 
 from edgepack.errors import FleetError
+from edgepack.fleet.dashboard.render import local_path
+from edgepack.fleet.oidc.fetching import ProviderAwayError
 from edgepack.fleet.oidc.provider import AGAIN_S, KEEP_S, Attempt, Provider
+from edgepack.fleet.oidc.refreshed import LONGEST_PAUSE_S, MAX_WAITERS
 from edgepack.fleet.oidc.settings import OidcSettings, read_settings
+from edgepack.text import printable
 from tests.simulators.oidc_provider import CLIENT, ISSUER, NOW, SECRET, SimulatedProvider
 
 SETTINGS = OidcSettings(
@@ -83,6 +91,14 @@ def test_a_person_comes_in_with_the_role_that_a_claim_gives(
         ({"iat": int(NOW) + 61}, "of the future"),
         ({"iat": None}, "has no iat"),
         ({"iat": int(NOW) - 1000, "exp": int(NOW) + 9}, "an old one"),
+        ({"exp": float("inf")}, "has no exp that is a time"),
+        ({"exp": float("nan")}, "has no exp that is a time"),
+        ({"exp": 10**400}, "has no exp that is a time"),
+        ({"iat": float("nan")}, "has no iat that is a time"),
+        ({"iat": float("-inf")}, "has no iat that is a time"),
+        ({"nbf": int(NOW) + 61}, "of the future"),
+        ({"nbf": float("nan")}, "has no nbf that is a time"),
+        ({"nbf": "now"}, "has no nbf that is a time"),
         ({"sub": None}, "names nobody"),
         ({"sub": 7}, "names nobody"),
         ({"nonce": "another"}, "of another login"),
@@ -228,3 +244,92 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path, text: str, prob
     path.write_text(f'client_id = "c"\nurl = "https://f"\n{text}\n[roles]\nviewer = ["*"]\n')
     with pytest.raises(FleetError, match=problem):
         read_settings(path)
+
+
+def test_a_failure_of_the_provider_is_kept_for_a_while_that_doubles(
+    simulated: SimulatedProvider, clock: Clock
+) -> None:
+    asked: list[float] = []
+
+    def get(*_: Any) -> dict[str, Any]:
+        asked.append(clock.now)
+        raise ProviderAwayError("the provider gives no answer", found_in=ISSUER)
+
+    provider = Provider(SETTINGS, SECRET, get=get, clock=clock)
+    for _ in range(300):
+        with pytest.raises(ProviderAwayError, match="no answer"):
+            provider.login_url(ATTEMPT)
+        clock.now += 1
+    assert len(asked) == 8
+    clock.now += LONGEST_PAUSE_S
+    provider._get = simulated.get
+    simulated.claims = {"iat": int(clock.now), "exp": int(clock.now) + 300}
+    assert log_in(provider, simulated).role == "operator"
+
+
+def test_many_threads_ask_the_provider_once_and_few_wait_for_it(
+    simulated: SimulatedProvider, clock: Clock
+) -> None:
+    begun, answered = threading.Event(), threading.Event()
+
+    def get(*arguments: Any) -> dict[str, Any]:
+        begun.set()
+        assert answered.wait(30)
+        return simulated.get(*arguments)
+
+    provider = Provider(SETTINGS, SECRET, get=get, clock=clock)
+    with ThreadPoolExecutor(20) as pool:
+        first = pool.submit(provider.login_url, ATTEMPT)
+        assert begun.wait(30)
+        others = [pool.submit(provider.login_url, ATTEMPT) for _ in range(19)]
+        refused = list(islice(as_completed(others, 30), 19 - MAX_WAITERS))
+        for one in refused:
+            with pytest.raises(ProviderAwayError, match="is being asked"):
+                one.result()
+        answered.set()
+        waited = [one.result() for one in others if one not in refused]
+    assert [first.result()] * MAX_WAITERS == waited
+    assert len(simulated.asked) == 1
+
+
+def test_codes_are_not_exchanged_while_the_token_endpoint_is_away(
+    simulated: SimulatedProvider, clock: Clock
+) -> None:
+    asked: list[str] = []
+
+    def get(url: str, *arguments: Any) -> dict[str, Any]:
+        asked.append(url)
+        if url.endswith("/token"):
+            raise ProviderAwayError("the provider gives no answer", found_in=url)
+        return simulated.get(url, *arguments)
+
+    provider = Provider(SETTINGS, SECRET, get=get, clock=clock)
+    for _ in range(10):
+        with pytest.raises(ProviderAwayError):
+            log_in(provider, simulated)
+    assert sum(url.endswith("/token") for url in asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("then", "shown"),
+    [
+        ("/devices", "/devices"),
+        ("/models/a b", "/models/a%20b"),
+        ("/devices?group=a&x=%2F", "/devices?group=a&x=%2F"),
+        ("", "/"),
+        ("devices", "/"),
+        ("https://evil.test/", "/"),
+        ("//evil.test/x", "/"),
+        ("/\\evil.test/x", "/%5Cevil.test/x"),
+        ("/\x1b.evil.test/x", "/%1B.evil.test/x"),
+        ("/\t/evil.test/x", "/%09/evil.test/x"),
+        ("/\n/evil.test", "/%0A/evil.test"),
+        ("\x00//evil.test", "/"),
+        ("/\u202e.evil.test", "/%E2%80%AE.evil.test"),
+        ("/\udcff.evil.test", "/?.evil.test"),
+    ],
+)
+def test_a_login_leads_to_a_path_of_the_dashboard_alone(then: str, shown: str) -> None:
+    path = local_path(then)
+    assert path == shown == printable(path) == local_path(path)
+    assert urljoin("https://fleet.example/login", path).startswith("https://fleet.example/")

@@ -2,6 +2,7 @@
 
 import base64
 import secrets
+from functools import partial
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -10,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from edgepack.errors import FleetError
 from edgepack.fleet.dashboard.guard import COOKIE, Visit, let_in, read_form
-from edgepack.fleet.dashboard.render import page
+from edgepack.fleet.dashboard.render import local_path, page
 from edgepack.fleet.oidc.provider import Attempt
 from edgepack.fleet.server.access import Access
 
@@ -44,7 +45,7 @@ class Login:
         secret = await run_in_threadpool(self._access.use_code, code)
         if secret is None:
             return self._page("", OVER, 403)
-        return let_in(RedirectResponse(_within(then), 303), secret, is_tls=self._is_tls)
+        return let_in(RedirectResponse(local_path(then), 303), secret, is_tls=self._is_tls)
 
     async def log_in(self, request: Request) -> Response:
         """Opens a session."""
@@ -56,7 +57,7 @@ class Login:
         secret = await run_in_threadpool(self._access.log_in, form.get("token", "").strip())
         if secret is None:
             return self._page(then, WRONG, 403)
-        return let_in(RedirectResponse(_within(then), 303), secret, is_tls=self._is_tls)
+        return let_in(RedirectResponse(local_path(then), 303), secret, is_tls=self._is_tls)
 
     async def go_to_provider(self, request: Request) -> Response:
         """Begins a login at the provider; the browser alone knows what must come back."""
@@ -67,10 +68,10 @@ class Login:
             state=secrets.token_urlsafe(32),
             nonce=secrets.token_urlsafe(32),
             verifier=secrets.token_urlsafe(48),
-            then=_within(request.query_params.get("then", "")[:MAX_THEN]),
+            then=local_path(request.query_params.get("then", "")[:MAX_THEN]),
         )
         try:
-            url = await run_in_threadpool(provider.login_url, attempt)
+            url = await self._access.ask_provider(partial(provider.login_url, attempt))
         except FleetError as error:
             return self._page(attempt.then, error.problem, 502)
         answer = RedirectResponse(url, 303)
@@ -96,14 +97,21 @@ class Login:
         except (ValueError, msgspec.DecodeError):
             return self._done(self._page("", NOT_BEGUN, 403))
         try:
-            actor = await run_in_threadpool(provider.finish, attempt, request.query_params)
+            actor = await self._access.ask_provider(
+                partial(provider.finish, attempt, request.query_params)
+            )
         except FleetError as error:
             return self._done(self._page(attempt.then, error.problem, 403))
         secret = await run_in_threadpool(self._access.let_in, actor)
         # A page of our own, and no redirection: that would be the other site's still, and the
         # browser would not show the session that it just got.
         answer = page(
-            "login_done", status=200, who=None, here="", then=_within(attempt.then), name=actor.name
+            "login_done",
+            status=200,
+            who=None,
+            here="",
+            then=local_path(attempt.then),
+            name=actor.name,
         )
         return self._done(let_in(answer, secret, is_tls=self._is_tls))
 
@@ -127,12 +135,7 @@ class Login:
             status=status,
             who=None,
             here="",
-            then=_within(then),
+            then=local_path(then),
             problem=problem,
             provider=provider.settings.title if provider is not None else "",
         )
-
-
-def _within(then: str) -> str:
-    """A path of the dashboard; anything else is the first page."""
-    return then if then.startswith("/") and not then.startswith(("//", "/\\")) else "/"

@@ -105,6 +105,20 @@ def link(path: str, **asked: object) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
+def local_path(words: str) -> str:
+    """Return a path of the dashboard as a link may show it; "/" for anything else.
+
+    Browsers read a backslash as a slash and drop line breaks, and pages write control characters
+    out with a backslash. So all but the letters of a path is escaped first, and what comes of that
+    is checked and shown: nothing rewrites it afterwards.
+    """
+    found = quote(words.encode(errors="replace"), safe=_PATH_LETTERS)
+    return found if found.startswith("/") and not found.startswith("//") else "/"
+
+
+_PATH_LETTERS = "/%?=&:@+,;~"
+
+
 def _read(name: str) -> bytes:
     return (resources.files(_PACKAGE) / name).read_bytes()
 

@@ -1,51 +1,53 @@
-"""Requests to the provider: bounded, and no redirect is followed."""
+"""Requests to the provider: bounded in time and bytes, and no redirect is followed."""
 
-import http.client
-import urllib.error
-import urllib.request
 from typing import Any
 
 import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.fleet.oidc.settings import is_safe
+from edgepack.web.deadline import answer_within
+from edgepack.web.http import Web, WebAccess, WebError, read_body
 
 TIMEOUT_S = 10.0
+"""For the whole answer, however slowly it comes."""
 MAX_BYTES = 1024 * 1024
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Nowhere: what is asked is asked of the provider alone."""
-
-
-_OPENER = urllib.request.build_opener(_Stay())
+class ProviderAwayError(FleetError):
+    """The provider gives no usable answer now; it may do so later."""
 
 
 def fetch(
     url: str, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Asks for a JSON object.
+    """Ask the provider for a JSON object.
 
     Raises:
-        FleetError: Nobody answers, or something else.
+        ProviderAwayError: Nobody answers in time, or the server has an error.
+        FleetError: The provider rejects the request, or its URL is not safe.
     """
     if not is_safe(url):
         raise FleetError(f"the provider names {url[:80]!a}, which is no https:// URL")
-    wanted = {"Accept": "application/json", **(headers or {})}
-    request = urllib.request.Request(url, body, wanted)
+    web = Web(WebAccess(limits=answer_within(TIMEOUT_S)))
     try:
-        with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
-            content = answer.read(MAX_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise FleetError(f"the provider answered HTTP status {error.code}", found_in=url) from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise FleetError(f"the provider does not answer: {reason}", found_in=url) from error
-    if len(content) > MAX_BYTES:
-        raise FleetError("the provider's answer is too long", found_in=url)
+        with web.ask(
+            url,
+            method="GET" if body is None else "POST",
+            headers={"Accept": "application/json", **(headers or {})},
+            body=body,
+            redirects=0,
+        ) as answer:
+            status = answer.status
+            content = read_body(answer, MAX_BYTES, url) if status == 200 else b""
+    except WebError as error:
+        raise ProviderAwayError(f"the provider gives no answer: {error}", found_in=url) from error
+    finally:
+        web.close()
+    if status != 200:
+        kind = ProviderAwayError if status >= 500 or status == 429 else FleetError
+        raise kind(f"the provider answered HTTP status {status}", found_in=url)
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FleetError("the provider's answer is no JSON object", found_in=url) from error
+        raise ProviderAwayError("the provider's answer is no JSON object", found_in=url) from error

@@ -7,7 +7,6 @@ Authorization code with PKCE (RFC 7636); of an ID token all that OpenID Connect 
 import base64
 import hashlib
 import hmac
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +20,8 @@ from joserfc.jwk import ECKey, RSAKey
 
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.access import Actor
-from edgepack.fleet.oidc.fetching import fetch
+from edgepack.fleet.oidc.fetching import ProviderAwayError, fetch
+from edgepack.fleet.oidc.refreshed import Backoff, Refreshed
 from edgepack.fleet.oidc.settings import OidcSettings
 from edgepack.text import printable
 
@@ -34,6 +34,8 @@ LEEWAY_S = 60
 MAX_AGE_S = 15 * 60
 """How old a token of a login may be."""
 MAX_TOKEN = 20_000
+MAX_MOMENT = 2**53
+"""Seconds since the epoch that a float still tells apart."""
 MAX_NAME = 100
 
 MAX_KEYS = 20
@@ -90,9 +92,9 @@ class Provider:
     ) -> None:
         self.settings, self._secret = settings, secret
         self._get, self._clock = get, clock
-        self._lock = threading.Lock()
-        self._endpoints: tuple[float, Endpoints] | None = None
-        self._keys: tuple[float, Sequence[Key]] | None = None
+        self._endpoints = Refreshed(self._ask_endpoints, clock)
+        self._keys = Refreshed(self._ask_keys, clock)
+        self._exchanges = Backoff(clock)
 
     def login_url(self, attempt: Attempt) -> str:
         """Where the browser goes to log in.
@@ -149,7 +151,7 @@ class Provider:
             nonce.encode(), attempt.nonce.encode()
         ):
             raise FleetError("the ID token is of another login")
-        if claims["iat"] < self._clock() - MAX_AGE_S:
+        if _moment(claims, "iat") < self._clock() - MAX_AGE_S:
             raise FleetError("the ID token is an old one")
         return self._actor(claims)
 
@@ -177,7 +179,14 @@ class Provider:
                 headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
             else:
                 form["client_secret"] = self._secret
-        return self._get(endpoints.token_endpoint, urlencode(form).encode(), headers)
+        self._exchanges.check()
+        try:
+            found = self._get(endpoints.token_endpoint, urlencode(form).encode(), headers)
+        except ProviderAwayError as error:
+            self._exchanges.note(error)
+            raise
+        self._exchanges.note(None)
+        return found
 
     def _judge(self, token: str) -> dict[str, Any]:
         if len(token) > MAX_TOKEN:
@@ -192,12 +201,10 @@ class Provider:
             raise FleetError("the ID token is for somebody else")
         if claims.get("azp", client) != client or (len(for_whom) > 1 and "azp" not in claims):
             raise FleetError("the ID token was given to somebody else")
-        for name in ("exp", "iat"):
-            if not isinstance(claims.get(name), int | float) or isinstance(claims[name], bool):
-                raise FleetError(f"the ID token has no {name}")
-        if claims["exp"] <= now - LEEWAY_S:
+        expires, issued = _moment(claims, "exp"), _moment(claims, "iat")
+        if expires <= now - LEEWAY_S:
             raise FleetError("the ID token is over")
-        if claims["iat"] > now + LEEWAY_S:
+        if issued > now + LEEWAY_S or _moment(claims, "nbf", issued) > now + LEEWAY_S:
             raise FleetError("the ID token is of the future: do the clocks agree?")
         if not isinstance(claims.get("sub"), str) or not claims["sub"]:
             raise FleetError("the ID token names nobody")
@@ -205,8 +212,8 @@ class Provider:
 
     def _verified(self, token: str) -> dict[str, Any]:
         """The claims of a token that the provider signed; its newest keys may be asked for once."""
-        for is_last in (False, True):
-            keys, are_new = self._key_set(ask_again=is_last)
+        for most_age_s in (KEEP_S, AGAIN_S):
+            keys, are_new = self._keys.get(most_age_s)
             for key in keys:
                 with suppress(JoseError, ValueError, TypeError, KeyError):
                     return dict(jwt.decode(token, key, algorithms=list(ALGORITHMS)).claims)
@@ -215,41 +222,29 @@ class Provider:
         raise FleetError("the ID token is not the provider's")
 
     def _discover(self) -> Endpoints:
-        with self._lock:
-            now = self._clock()
-            if self._endpoints is not None and now - self._endpoints[0] < KEEP_S:
-                return self._endpoints[1]
-            url = self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
-            try:
-                found = msgspec.convert(self._get(url), Endpoints)
-            except msgspec.ValidationError as error:
-                raise FleetError(
-                    "the provider does not say where to log in", found_in=url
-                ) from error
-            if found.issuer != self.settings.issuer:
-                raise FleetError(
-                    f"the provider calls itself {found.issuer[:80]!a}",
-                    found_in=url,
-                    remedy="write its issuer letter by letter",
-                )
-            self._endpoints = (now, found)
-            return found
+        return self._endpoints.get(KEEP_S)[0]
 
-    def _key_set(self, *, ask_again: bool) -> tuple[Sequence[Key], bool]:
-        """The provider's keys, and whether they were asked for just now."""
-        endpoints = self._discover()
-        with self._lock:
-            now = self._clock()
-            if self._keys is not None:
-                age = now - self._keys[0]
-                if age < (AGAIN_S if ask_again else KEEP_S):
-                    return self._keys[1], False
-            found = self._get(endpoints.jwks_uri).get("keys")
-            keys = _read_keys(found if isinstance(found, list) else [])
-            if not keys:
-                raise FleetError("the provider has no key that signs", found_in=endpoints.jwks_uri)
-            self._keys = (now, keys)
-            return keys, True
+    def _ask_endpoints(self) -> Endpoints:
+        url = self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
+        try:
+            found = msgspec.convert(self._get(url), Endpoints)
+        except msgspec.ValidationError as error:
+            raise FleetError("the provider does not say where to log in", found_in=url) from error
+        if found.issuer != self.settings.issuer:
+            raise FleetError(
+                f"the provider calls itself {found.issuer[:80]!a}",
+                found_in=url,
+                remedy="write its issuer letter by letter",
+            )
+        return found
+
+    def _ask_keys(self) -> Sequence[Key]:
+        url = self._discover().jwks_uri
+        found = self._get(url).get("keys")
+        keys = _read_keys(found if isinstance(found, list) else [])
+        if not keys:
+            raise FleetError("the provider has no key that signs", found_in=url)
+        return keys
 
     def _actor(self, claims: dict[str, Any]) -> Actor:
         named = claims.get(self.settings.name_claim)
@@ -265,6 +260,20 @@ class Provider:
         subject, name = printable(claims["sub"])[:MAX_NAME], name[:MAX_NAME]
         known_by = name if name == subject else f"{name} ({subject})"
         return Actor(name=f"oidc {known_by}", role=role)
+
+
+def _moment(claims: dict[str, Any], name: str, otherwise: float | None = None) -> float:
+    """Return a time of a token, seconds since the epoch.
+
+    Raises:
+        FleetError: The token has none, or it is not a finite number: JSON's readers accept
+            `Infinity` and `NaN`, and `NaN` is neither before nor after any moment.
+    """
+    found: Any = claims.get(name, otherwise)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if is_number and -MAX_MOMENT < found < MAX_MOMENT:
+        return float(found)
+    raise FleetError(f"the ID token has no {name} that is a time")
 
 
 def _read_keys(found: list[Any]) -> Sequence[Key]:

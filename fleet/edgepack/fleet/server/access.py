@@ -3,13 +3,17 @@
 The token in the fleet's folder is an administrator's. A session ends with the token that opened it.
 """
 
+import asyncio
 import hashlib
 import hmac
 import logging
 import secrets
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
+from starlette.concurrency import run_in_threadpool
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import access
@@ -24,10 +28,13 @@ from edgepack.fleet.documents.access import (
     TokenRequest,
     TokenView,
 )
+from edgepack.fleet.oidc.fetching import ProviderAwayError
 from edgepack.fleet.oidc.provider import Provider
 from edgepack.wire import topics
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SESSION_S = 12 * 3600.0
 CODE_S = 120.0
@@ -35,6 +42,10 @@ _CODE = "code:"
 MAX_SECRET = 200
 DAY_S = 24 * 3600.0
 MAX_VALID_S = 3660 * DAY_S
+PROVIDER_THREADS = 4
+"""Of the server's 40 threads, so many may wait for the provider."""
+MAX_LOGINS = 64
+"""Logins and ID tokens that wait for those threads."""
 
 
 class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,16 +72,45 @@ class Access:
     def __init__(self, store: Store, token: str, oidc: Provider | None = None) -> None:
         self._store, self.oidc = store, oidc
         self._token_hash = access.digest_of(token)
+        self._turns = asyncio.Semaphore(PROVIDER_THREADS)
+        self._logins = 0
 
     def of_token(self, token: str) -> Actor | None:
-        """Whose token it is; None for nobody's."""
-        if len(token) <= MAX_SECRET:
-            return self._of_hash(access.digest_of(token))
-        return self._of_id_token(token) if self.oidc is not None else None
+        """Return the owner of one of the fleet's own tokens; None for any other text."""
+        return self._of_hash(access.digest_of(token)) if len(token) <= MAX_SECRET else None
+
+    async def of_bearer(self, token: str) -> Actor | None:
+        """Return the owner of a token of the fleet, or of an ID token; None for any other text.
+
+        Raises:
+            FleetError: The provider cannot be asked now.
+        """
+        if len(token) <= MAX_SECRET or self.oidc is None:
+            return await run_in_threadpool(self.of_token, token)
+        return await self.ask_provider(lambda: self._of_id_token(token))
+
+    async def ask_provider(self, ask: Callable[[], T]) -> T:
+        """Run what may wait for the provider in one of a few threads.
+
+        Whoever shows a token of the fleet does not wait for those threads.
+
+        Raises:
+            FleetError: Too many logins wait already, or what `ask` raises.
+        """
+        if self._logins >= MAX_LOGINS:
+            raise FleetError("too many people log in at once", remedy="try again in a moment")
+        self._logins += 1
+        try:
+            async with self._turns:
+                return await run_in_threadpool(ask)
+        finally:
+            self._logins -= 1
 
     def _of_id_token(self, token: str) -> Actor | None:
         try:
             return self.oidc.of_token(token) if self.oidc is not None else None
+        except ProviderAwayError:
+            raise
         except FleetError as error:
             log.info("a bearer of an ID token is refused because=%s", error.problem)
             return None

@@ -166,7 +166,7 @@ def _guarded(endpoint: Endpoint, access: Access, role: Role | None) -> Endpoint:
             if role is None:
                 request.state.by = ""
                 return await endpoint(request)
-            actor = await run_in_threadpool(access.of_token, read_bearer(request))
+            actor = await access.of_bearer(read_bearer(request))
             if actor is None:
                 refusal = Refusal(
                     problem="the fleet does not know this token",
