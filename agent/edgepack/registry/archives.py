@@ -9,7 +9,7 @@ from edgepack.bundle.archive import unpack
 from edgepack.bundle.tree import MAX_FILES
 from edgepack.errors import TransferError
 from edgepack.registry.way import RESERVE_BYTES, Progress, Way
-from edgepack.web.http import BUSY, Answer, Web, WebAccess, WebError, read_whole
+from edgepack.web.http import BUSY, Answer, Web, WebError, read_whole
 from edgepack.web.urls import shown_url
 
 TAR_BYTES = MAX_FILES * 4 * 512
@@ -43,7 +43,7 @@ def pull_archive(
     # It lies there twice while it is unpacked.
     room = max(0, shutil.disk_usage(folder.parent).free - RESERVE_BYTES) // 2
     limit = room if most_bytes is None else min(room, most_bytes + TAR_BYTES)
-    with closing(Web(WebAccess(ca_file=way.ca_file))) as web, archive.open("xb") as file:
+    with closing(Web(way.access)) as web, archive.open("xb") as file:
         length = 0
 
         @contextmanager

@@ -37,7 +37,6 @@ from edgepack.registry.artifact import (
 from edgepack.registry.client import Registry, digest_of
 from edgepack.registry.reference import SCHEME, Reference, read_reference
 from edgepack.registry.way import DIRECTLY, Progress, Way, check_room
-from edgepack.web.http import WebAccess
 
 ARCHIVE_SUFFIX = ".edgepack"
 
@@ -189,8 +188,7 @@ def pull(
 
 @contextmanager
 def _registry(reference: Reference, way: Way) -> Iterator[Registry]:
-    access = WebAccess(ca_file=way.ca_file)
-    with closing(Registry(reference, access=access, http_unsafe=way.http_unsafe)) as registry:
+    with closing(Registry(reference, access=way.access, http_unsafe=way.http_unsafe)) as registry:
         yield registry
 
 

@@ -3,10 +3,15 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from edgepack.errors import TransferError
+from edgepack.web.deadline import DEFAULT_LIMITS, WaitLimits
+
+if TYPE_CHECKING:
+    from edgepack.web.http import WebAccess
 
 RESERVE_BYTES = 64 * 1024 * 1024
 """Free disk that a download leaves."""
@@ -20,10 +25,20 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ca_file: PEM of the authorities to trust; "" trusts the system's.
         http_unsafe: Speaks http to a registry: whoever is between reads and alters all of it.
+        limits: Of the waits on the other side, over the whole transfer.
     """
 
     ca_file: str = ""
     http_unsafe: bool = False
+    limits: WaitLimits = DEFAULT_LIMITS
+
+    @property
+    def access(self) -> "WebAccess":
+        """Settings of a client of HTTP."""
+        # Imported where it is needed: urllib3 takes 0.06 s.
+        from edgepack.web.http import WebAccess
+
+        return WebAccess(ca_file=self.ca_file, limits=self.limits)
 
 
 DIRECTLY = Way()

@@ -197,6 +197,12 @@ class DeadlineSocket(socket.socket):
             while at < len(rest):
                 at += self.send(rest[at : at + _SEND_BYTES], *arguments)
 
+    def leave_deadline(self) -> socket.socket:
+        """Return the connection as a blocking socket without a deadline; this one is closed."""
+        plain = socket.socket(fileno=self.detach())
+        plain.settimeout(None)
+        return plain
+
 
 class DeadlineTlsSocket(ssl.SSLSocket):
     """A TLS connection whose every wait counts: `recv` and `recv_into` end in `read`."""
@@ -230,7 +236,7 @@ def check_addresses(host: str, addresses: Any, nearest: Network) -> None:
     for address in addresses:
         network = network_of(address)
         if network < nearest:
-            raise NetworkError(f"{host} is in {network.title} ({address})")
+            raise NetworkError(f"{host} is {network.title} ({address})")
 
 
 def _resolve(host: str, port: int, timeout_s: float) -> list[Any]:

@@ -55,6 +55,7 @@ class WebAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ca_file: PEM of the authorities to trust; "" trusts the system's.
+        ca_pem: The same as text; "" takes those of `ca_file`.
         cert_file, key_file: PEM files of a client certificate; "" for none.
         proxy: See `edgepack.web.proxy.find_proxy`.
         limits: Of the waits on the other side, over all requests.
@@ -62,6 +63,7 @@ class WebAccess(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ca_file: str = ""
+    ca_pem: str = ""
     cert_file: str = ""
     key_file: str = ""
     proxy: str = ""
@@ -127,7 +129,9 @@ class Web:
     def __init__(self, access: WebAccess) -> None:
         self._access = access
         self._deadline = Deadline(access.limits)
-        context = ssl.create_default_context(cafile=access.ca_file or None)
+        context = ssl.create_default_context(
+            cafile=access.ca_file or None, cadata=access.ca_pem or None
+        )
         if access.cert_file:
             context.load_cert_chain(access.cert_file, access.key_file or None)
         self._settings: dict[str, Any] = {
@@ -206,7 +210,7 @@ class Web:
             known = self._networks.get(origin_of(url))
             self._opened = network_of_name(host) if pool.proxy is not None else known
             if self._opened is not None and self._opened < nearest:
-                raise NetworkError(f"{host} is in {self._opened.title}")
+                raise NetworkError(f"{host} is {self._opened.title}")
             self._nearest = nearest
             answer = pool.request(
                 method,

@@ -1,6 +1,5 @@
 """A paho client of brokers with several nodes, through HTTP proxies and WebSockets too."""
 
-import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -11,6 +10,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import MQTTErrorCode
 
 from edgepack.web.broker_url import BrokerAddress
+from edgepack.web.deadline import Deadline, answer_within
 from edgepack.web.proxy import Proxy, open_tunnel
 
 MISSING = "a ws:// or wss:// broker needs the package websockets: pip install 'edgepack[websocket]'"
@@ -98,7 +98,8 @@ class WebClient(mqtt.Client):
         if way.proxy is not None:
             opened = open_tunnel(way.proxy, address.host, address.port, timeout_s)
         else:
-            opened = socket.create_connection((address.host, address.port), timeout_s)
+            deadline = Deadline(answer_within(timeout_s))
+            opened = deadline.connect(address.host, address.port).leave_deadline()
         if not address.is_web:
             return opened
         try:

@@ -16,15 +16,15 @@ class Network(IntEnum):
 
     @property
     def title(self) -> str:
-        """The noun for messages."""
+        """Words for messages: `HOST is …`."""
         return _TITLES[self]
 
 
 _TITLES = {
-    Network.THIS_MACHINE: "this machine",
-    Network.LINK: "the local link",
-    Network.PRIVATE: "a private network",
-    Network.PUBLIC: "the public Internet",
+    Network.THIS_MACHINE: "on this machine",
+    Network.LINK: "on the local link",
+    Network.PRIVATE: "in a private network",
+    Network.PUBLIC: "on the public Internet",
 }
 
 

@@ -2,13 +2,13 @@
 
 import base64
 import socket
-import time
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 import msgspec
 
 from edgepack.text import printable
+from edgepack.web.deadline import Deadline, DeadlineSocket, answer_within
 
 DIRECT = "direct"
 """As a setting: no proxy, whatever the environment says."""
@@ -107,25 +107,25 @@ def open_tunnel(proxy: Proxy, host: str, port: int, timeout_s: float) -> socket.
     Raises:
         OSError: The proxy cannot be reached, or opens no tunnel (`ProxyError`).
     """
-    until = time.monotonic() + timeout_s
+    deadline = Deadline(answer_within(timeout_s))
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if proxy.authorization:
         lines.append(f"Proxy-Authorization: {proxy.authorization}")
     try:
-        opened = socket.create_connection((proxy.host, proxy.port), timeout_s)
+        opened = deadline.connect(proxy.host, proxy.port)
     except OSError as error:
         said = error.strerror or str(error)
         raise ProxyError(f"the proxy {proxy.title} cannot be reached: {said}") from error
     try:
         opened.sendall("\r\n".join([*lines, "", ""]).encode())
-        status = _read_status(opened, proxy, until)
+        status = _read_status(opened, proxy)
     except BaseException:
         opened.close()
         raise
     code = status.split(" ", 2)[1:2]
     if code and len(code[0]) == 3 and code[0].startswith("2"):
-        return opened
+        return opened.leave_deadline()
     opened.close()
     if code in (["401"], ["407"]):  # 401 is what tinyproxy says of a wrong password.
         raise ProxyError(
@@ -136,14 +136,10 @@ def open_tunnel(proxy: Proxy, host: str, port: int, timeout_s: float) -> socket.
     raise ProxyError(f"the proxy {proxy.title} opens no way to {target}: {said}")
 
 
-def _read_status(opened: socket.socket, proxy: Proxy, until: float) -> str:
+def _read_status(opened: DeadlineSocket, proxy: Proxy) -> str:
     """The first line of its answer, which is read to its end, and no further."""
     answer = b""
     while b"\r\n\r\n" not in answer:
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            raise ProxyError(f"the proxy {proxy.title} gives no answer")
-        opened.settimeout(left_s)
         try:
             # Who is behind it says nothing before we do, so nothing of his can be in it.
             piece = opened.recv(MAX_ANSWER_BYTES)
@@ -158,5 +154,4 @@ def _read_status(opened: socket.socket, proxy: Proxy, until: float) -> str:
             or not answer.startswith(b"HTTP/"[: len(answer)])
         ):
             raise ProxyError(f"what answers at {proxy.title} is no HTTP proxy")
-    opened.settimeout(None)
     return answer.partition(b"\r\n")[0].decode("ascii", "replace")

@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import http.server
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -130,7 +131,7 @@ def test_a_receiver_that_is_gone_for_good_is_shown_and_one_removed_hears_no_more
         lambda: {v.name for v in fleet.client.webhooks() if v.failures} == {"gone"}, "it failed"
     )
     shown = edgepack(fleet, "fleet", "webhooks").stdout
-    assert "failed 1x, again" in shown
+    assert re.search(r"failed \d+x, again", shown)
     assert "Connection refused" in " ".join(shown.split())
     tried = edgepack(fleet, "fleet", "webhooks", "test", "gone")
     assert (tried.returncode, tried.stdout) == (

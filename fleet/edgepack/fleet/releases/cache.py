@@ -1,8 +1,11 @@
 """Keeps the release folder: what this controller lacks is fetched, what was deleted goes.
 
 The folder is a cache of what the database names. Of several controllers each may have its own, so
-a release that one of them took in is fetched by the others from where it rests, in a thread of its
-own; nothing of it is served before all of it was verified.
+a release that one of them took in is fetched by the others from where it rests; nothing of it is
+served before all of it was verified.
+
+A source may hang or drip until its deadline. So each host is asked by a thread of its own, by one
+at a time, and hosts that failed before use at most half of the threads.
 """
 
 import logging
@@ -10,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import msgspec
 from sqlalchemy import or_, select
@@ -20,8 +24,9 @@ from edgepack.fleet.database import audit
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.database.store import DatabaseAwayError, Store
-from edgepack.fleet.releases.fetching import Wanted, fetch_release, wanted_of
+from edgepack.fleet.releases.fetching import LIMITS, Wanted, fetch_release, wanted_of
 from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.web.deadline import WaitLimits
 from edgepack.web.urls import shown_url
 
 log = logging.getLogger(__name__)
@@ -29,6 +34,8 @@ log = logging.getLogger(__name__)
 LOOK_S = 5.0
 """How often it is looked at what lacks, unless somebody asks for it."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 4.0, 600.0
+WORKERS = 8
+"""Hosts that are asked at the same time."""
 MAX_ASKED = 64
 """Releases that were asked for and are not here; devices repeat what they need."""
 FRESH_S = 600.0
@@ -54,6 +61,7 @@ class ReleaseCache:
         trust: Whose signatures hold.
         name: This controller's.
         clock: Monotonic, seconds.
+        limits: Of the waits on each source.
     """
 
     def __init__(
@@ -63,11 +71,16 @@ class ReleaseCache:
         trust: TrustPolicy,
         name: str,
         clock: Callable[[], float] = time.monotonic,
+        limits: WaitLimits = LIMITS,
     ) -> None:
         self._store, self._folder, self._trust, self._name = store, folder, trust, name
         self._clock = clock
+        self._limits = limits
         self._asked: dict[str, None] = {}
         self._troubles: dict[str, _Trouble] = {}
+        self._freed = threading.Condition()
+        self._busy: dict[str, bool] = {}
+        """Hosts that are asked now, and whether the release failed before."""
         self._stopping, self._woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="releases", daemon=True)
 
@@ -81,6 +94,8 @@ class ReleaseCache:
         self._stopping.set()
         self._woken.set()
         self._thread.join(timeout=10)
+        with self._freed:
+            self._freed.wait_for(lambda: not self._busy, timeout=10)
 
     def want(self, digest: str) -> None:
         """Notes that a release was asked for which is not here; never waits."""
@@ -104,7 +119,7 @@ class ReleaseCache:
             self._woken.clear()
 
     def look(self) -> None:
-        """Fetches what lacks and may be tried now, one after the other."""
+        """Start to fetch each missing release that may be tried now; never wait for a source."""
         asked = tuple(self._asked)
         is_open = select(RolloutRow.digest).where(RolloutRow.state.in_(OPEN))
         needed = or_(ReleaseRow.digest.in_(is_open), ReleaseRow.digest.in_(asked))
@@ -116,29 +131,60 @@ class ReleaseCache:
                 select(ReleaseRow.digest).where(ReleaseRow.deleted_at.is_not(None))
             )
             gone = here.keys() & set(deleted)
-        for digest in asked:
-            self._asked.pop(digest, None)
         for digest in gone:
             if here[digest] < time.time() - FRESH_S:
                 self._folder.forget(digest)
         missing = {wanted.digest: wanted for wanted in found if not self._folder.has(wanted.digest)}
         for digest in self._troubles.keys() - missing.keys():
-            del self._troubles[digest]
-        for wanted in missing.values():
-            self._fetch(wanted)
+            self._troubles.pop(digest, None)
+        for wanted in sorted(missing.values(), key=lambda wanted: wanted.digest in self._troubles):
+            if self._start(wanted):
+                missing.pop(wanted.digest)
+        for digest in asked:
+            if digest not in missing or digest in self._troubles:
+                self._asked.pop(digest, None)
 
-    def _fetch(self, wanted: Wanted) -> None:
+    def _start(self, wanted: Wanted) -> bool:
+        """Fetch a release in a thread; False if its host or all threads are busy, or too early."""
         before = self._troubles.get(wanted.digest)
         if before is not None and before.source != wanted.source:
             before = None
         if self._stopping.is_set() or (before is not None and self._clock() < before.next_at):
-            return
+            return False
+        host = urlsplit(wanted.source).netloc.lower()
+        with self._freed:
+            failed = sum(self._busy.values())
+            is_full = len(self._busy) >= WORKERS or (before is not None and 2 * failed >= WORKERS)
+            if host in self._busy or is_full:
+                return False
+            self._busy[host] = before is not None
+        threading.Thread(
+            target=self._fetch, args=(wanted, before, host), name="release", daemon=True
+        ).start()
+        return True
+
+    def _fetch(self, wanted: Wanted, before: _Trouble | None, host: str) -> None:
         try:
-            fetch_release(wanted, self._folder, self._trust, self._stopping.is_set)
+            self._fetch_now(wanted, before)
+        except DatabaseAwayError as error:
+            log.warning("bundle=%s waits because=%s", wanted.digest, error.problem)
+        except Exception:  # the outermost frame of ours in this thread
+            log.exception("bundle=%s stumbled", wanted.digest)
+        finally:
+            with self._freed:
+                del self._busy[host]
+                self._freed.notify_all()
+            self._woken.set()
+
+    def _fetch_now(self, wanted: Wanted, before: _Trouble | None) -> None:
+        if self._folder.has(wanted.digest):
+            return False
+        try:
+            fetch_release(wanted, self._folder, self._trust, self._stopping.is_set, self._limits)
         except (EdgepackError, OSError) as error:
             if not self._stopping.is_set():
                 self._note_failed(wanted, before, error)
-            return
+            return False
         self._troubles.pop(wanted.digest, None)
         log.info("bundle=%s fetched from=%s", wanted.digest, shown_url(wanted.source))
         self._note(wanted, f"{self._name} has fetched {wanted.title}")

@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +13,12 @@ from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.registry.reference import SCHEME, read_reference
+from edgepack.web.deadline import WaitLimits
 from edgepack.web.urls import shown_url
 
 EXAMPLES = "oci://registry.example/models/m@sha256:…, or https://files.example/m-1.2.0.edgepack"
-LEAST_BYTES_PER_S, GRACE_S = 32 * 1024, 60.0
-"""A source that gives less, after a minute, is left for the next release, and tried again later."""
+LIMITS = WaitLimits(least_bytes_per_s=32 * 1024)
+"""A slower source loses its place after a minute of waiting, and is tried again later."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,11 @@ def check_source(source: str) -> None:
 
 
 def fetch_release(
-    wanted: Wanted, folder: ReleaseFolder, trust: TrustPolicy, is_stopping: Callable[[], bool]
+    wanted: Wanted,
+    folder: ReleaseFolder,
+    trust: TrustPolicy,
+    is_stopping: Callable[[], bool],
+    limits: WaitLimits = LIMITS,
 ) -> None:
     """Brings the files of a release to their place, or nothing of them.
 
@@ -89,6 +93,7 @@ def fetch_release(
         folder: Where releases lie.
         trust: Whose signatures hold.
         is_stopping: Whether it is to end.
+        limits: Of the waits on the source.
 
     Raises:
         EdgepackError: It cannot be fetched, or is not what was recorded.
@@ -104,20 +109,18 @@ def fetch_release(
         )
     # Loaded where it is needed: few fleets fetch anything.
     from edgepack.registry.bundles import pull
+    from edgepack.registry.way import Way
 
-    began = time.monotonic()
-
-    def go_on(done_bytes: int, _: int) -> None:
+    def go_on(_done_bytes: int, _all_bytes: int) -> None:
         if is_stopping():
             raise TransferError("the controller stops")
-        if done_bytes < LEAST_BYTES_PER_S * (time.monotonic() - began - GRACE_S):
-            raise TransferError("the source is too slow", found_in=shown_url(wanted.source))
 
     temporary = Path(tempfile.mkdtemp(prefix="fetched-", dir=folder.incoming))
     try:
         # 2.
         fetched = temporary / "bundle"
-        pull(wanted.source, fetched, trust.keys, progress=go_on, most_bytes=wanted.most_bytes)
+        way = Way(limits=limits)
+        pull(wanted.source, fetched, trust.keys, way, go_on, wanted.most_bytes)
         # 3.
         bundle = trust.check_folder(fetched)
         if bundle.digest != wanted.digest:

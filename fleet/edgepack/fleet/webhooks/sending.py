@@ -11,28 +11,25 @@ redirect is followed, and nothing of an answer but its status is kept.
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import hmac
-import http.client
-import ipaddress
 import secrets
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from urllib.parse import urlsplit
 
 import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.text import printable
+from edgepack.web.deadline import Deadline, WaitLimits
+from edgepack.web.http import Web, WebAccess
+from edgepack.web.networks import Network, network_of
+from edgepack.web.proxy import DIRECT
 
 PREFIX = "whsec_"
 SECRET_BYTES = 32
-TIMEOUT_S = 10.0
-MOST_S = 20.0
-"""How long a message may take at all, however slowly the receiver speaks."""
+LIMITS = WaitLimits(connect_s=10, idle_s=10, total_s=20, request_s=0, least_bytes_per_s=0)
 _PORTS = {"https": 443, "http": 80}
 _REMEDY = "edgepack fleet webhooks add NAME --to https://hooks.example/edgepack"
 
@@ -129,7 +126,7 @@ def find_addresses(
     except OSError as error:
         raise FleetError(f"{target.host} has no address: {error.strerror or error}") from error
     for address in found:
-        if not is_unsafe and not _is_public(address):
+        if not is_unsafe and network_of(address) < Network.PUBLIC:
             raise FleetError(
                 f"{target.host} is in a private network ({address})",
                 remedy="webhooks go there only with --unsafe",
@@ -139,33 +136,22 @@ def find_addresses(
     return found
 
 
-def post(target: Target, addresses: Sequence[str], headers: dict[str, str], body: bytes) -> int:
-    """Posts a message; gives the status that the receiver answered.
+def post(url: str, headers: dict[str, str], body: bytes, *, is_unsafe: bool) -> int:
+    """Post a message and return the HTTP status of the answer.
+
+    The addresses are judged once more, and a judged address is connected to: a name may have
+    another address by now.
 
     Raises:
-        OSError: Nobody answers in time, or TLS fails.
-        http.client.HTTPException: What answers is no HTTP.
+        OSError: No answer in time, none of HTTP, or an address that is not allowed.
     """
-    opened = _connect(target, addresses)
-    if target.is_tls:
-        context = ssl.create_default_context()
-        opened = context.wrap_socket(
-            opened, server_hostname=target.host, do_handshake_on_connect=False
-        )
-    deadline = threading.Timer(MOST_S, _cut, (opened,))
-    deadline.daemon = True
-    deadline.start()
-    connection = http.client.HTTPConnection(target.host, target.port)
-    connection.sock = opened
-    try:
-        if isinstance(opened, ssl.SSLSocket):
-            opened.do_handshake()
-        headers = {"Host": target.title, **headers}
-        connection.request("POST", target.path, body=body, headers=headers)
-        return connection.getresponse().status
-    finally:
-        deadline.cancel()
-        connection.close()
+    nearest = Network.THIS_MACHINE if is_unsafe else Network.PUBLIC
+    access = WebAccess(proxy=DIRECT, limits=LIMITS, nearest=nearest)
+    with (
+        closing(Web(access)) as web,
+        web.ask(url, method="POST", headers=headers, body=body, redirects=0) as answer,
+    ):
+        return answer.status
 
 
 def why(error: Exception) -> str:
@@ -174,37 +160,6 @@ def why(error: Exception) -> str:
     return printable(said or type(error).__name__)
 
 
-def _connect(target: Target, addresses: Sequence[str]) -> socket.socket:
-    for left, address in zip(reversed(range(len(addresses))), addresses, strict=True):
-        try:
-            return socket.create_connection((address, target.port), TIMEOUT_S)
-        except OSError:
-            if not left:
-                raise
-    raise OSError("no address")
-
-
-def _cut(opened: socket.socket) -> None:
-    # The socket's own, since that of TLS takes away what another thread reads with.
-    with contextlib.suppress(OSError):
-        socket.socket.shutdown(opened, socket.SHUT_RDWR)
-
-
 def _resolve(host: str, port: int) -> Sequence[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
-def _is_public(address: str) -> bool:
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        # Addresses of IPv4 in other clothes.
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is not None:
-            found = inner
-        elif found in _NAT64:
-            found = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-    return found.is_global and not found.is_multicast and not found.is_reserved
-
-
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+    found = Deadline(LIMITS).find_addresses(host, port)
+    return tuple(dict.fromkeys(str(address[0]) for _, address in found))
