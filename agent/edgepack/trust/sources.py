@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from edgepack.errors import TrustError
 from edgepack.trust.roles import ROOT, file_name
+from edgepack.web.deadline import DEFAULT_LIMITS, WaitLimits
 
 Fetch = Callable[[str, int | None, int], bytes | None]
 """Gives the metadata of a role: its name, the version (None: the newest), the bytes it may have.
@@ -53,12 +54,13 @@ class HttpSource:
 
     Args:
         url: Of the folder that they lie in.
+        limits: Of the waits for one file.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, limits: WaitLimits = DEFAULT_LIMITS) -> None:
         if not url.startswith(("http://", "https://")):
             raise TrustError(f"{url[:200]!a} is no URL of metadata", remedy="name one of http(s)")
-        self._url = url.rstrip("/")
+        self._url, self._limits = url.rstrip("/"), limits
 
     def __call__(self, role: str, version: int | None, max_bytes: int) -> bytes | None:
         """Fetches a file; no more of it is read than it may have.
@@ -71,7 +73,7 @@ class HttpSource:
         from edgepack.web.http import Web, WebAccess, WebError, read_body
 
         try:
-            with closing(Web(WebAccess())) as web, web.ask(url) as answer:
+            with closing(Web(WebAccess(limits=self._limits))) as web, web.ask(url) as answer:
                 if answer.status in _GONE:
                     return None
                 if answer.status != 200:

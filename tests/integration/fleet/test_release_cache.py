@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from tests.integration.fleet.conftest import (
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.integration.fleet.together import Together, controllers
 from tests.simulators import web_ways
+from tests.simulators.any_answer import AnyAnswer, http_answer
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.web_ways import Nginx, registry
 
@@ -254,3 +257,46 @@ def test_a_source_that_is_none_or_may_hold_a_secret_is_not_kept(source: str) -> 
         check_source(source)
     assert "no place that the fleet can keep" in refusal.value.problem
     assert "secret" not in str(refusal.value)
+
+
+def test_sources_that_hang_do_not_stop_fetching_from_others(
+    tmp_path: Path,
+    serve: Callable[..., FleetProcess],
+    simulation: Callable[..., Simulation],
+    make_bundle: Callable[..., Path],
+) -> None:
+    let_go = threading.Event()
+    bundles = [make_bundle(f"{number}.0.0", number) for number in range(1, 5)]
+    answers = [http_answer(path.read_bytes()) for path in bundles]
+    sources = [AnyAnswer(partial(lambda answer, _: answer, answer)) for answer in answers]
+    fleet = serve(*own(tmp_path / "cache"))
+    try:
+        releases = []
+        for number, source in enumerate(sources):
+            url = f"{source.url}/digits-{number}.edgepack"
+            run("publish", url, "--data", fleet.data, "--url", fleet.url)
+            releases += [one for one in fleet.client.releases() if one.source == url]
+        simulation(fleet, count=2)
+        fleet.stop()
+        shutil.rmtree(tmp_path / "cache/releases")
+
+        def hang(_: bytes) -> bytes:
+            let_go.wait()
+            return b""
+
+        for source in sources[:3]:
+            source.requests.clear()
+            source.answer = hang
+        fleet.start()
+        for number, release in enumerate(releases[:3]):
+            group = SIMULATED.__class__(kind="group", group=f"others-{number}")
+            simulation(fleet, count=1, prefix=f"other{number}", group=f"others-{number}")
+            fleet.client.start_rollout(release, group, WAVES)
+        wait_until(lambda: all(source.requests for source in sources[:3]), "all were asked")
+        rollout = fleet.client.start_rollout(releases[3], SIMULATED, WAVES).rollout
+        assert fleet.wait_for(rollout, "FINISHED").counts == {"COMMITTED": 2}
+        assert not let_go.is_set()
+    finally:
+        let_go.set()
+        for source in sources:
+            source.close()

@@ -12,10 +12,11 @@ import msgspec
 from edgepack.agent.enrolment.package import Package
 from edgepack.errors import DeviceError
 from edgepack.text import printable
+from edgepack.web.deadline import WaitLimits, answer_within
 
 PATH = "/v1/enrolments"
 MAX_ANSWER_BYTES = 64 * 1024
-_TIMEOUT_S = 30.0
+LIMITS = answer_within(30.0)
 _MAX_TEXT = 400
 
 
@@ -67,7 +68,7 @@ def check_url(url: str) -> None:
         )
 
 
-def ask_for_certificate(package: Package, signing_request: str) -> str:
+def ask_for_certificate(package: Package, signing_request: str, limits: WaitLimits = LIMITS) -> str:
     """PEM of a certificate for the key of a request; nothing of the answer is believed yet.
 
     Raises:
@@ -82,11 +83,9 @@ def ask_for_certificate(package: Package, signing_request: str) -> str:
     body = msgspec.json.encode(CertificateRequest(signing_request=signing_request))
     headers = {"Authorization": f"Bearer {package.token}", "Content-Type": "application/json"}
     # Imported where it is needed: urllib3 takes 0.06 s and 14 MB.
-    from edgepack.web.deadline import answer_within
     from edgepack.web.http import Web, WebAccess, WebError, read_body
     from edgepack.web.proxy import DIRECT
 
-    limits = answer_within(_TIMEOUT_S)
     try:
         web = Web(WebAccess(ca_pem=package.enrol_authority, proxy=DIRECT, limits=limits))
     except (ssl.SSLError, ValueError) as error:

@@ -6,11 +6,12 @@ import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.fleet.oidc.settings import is_safe
-from edgepack.web.deadline import answer_within
+from edgepack.web.deadline import WaitLimits, answer_within
 from edgepack.web.http import Web, WebAccess, WebError, read_body
 
 TIMEOUT_S = 10.0
 """For the whole answer, however slowly it comes."""
+LIMITS = answer_within(TIMEOUT_S)
 MAX_BYTES = 1024 * 1024
 
 
@@ -19,7 +20,10 @@ class ProviderAwayError(FleetError):
 
 
 def fetch(
-    url: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    url: str,
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
+    limits: WaitLimits = LIMITS,
 ) -> dict[str, Any]:
     """Ask the provider for a JSON object.
 
@@ -29,7 +33,7 @@ def fetch(
     """
     if not is_safe(url):
         raise FleetError(f"the provider names {url[:80]!a}, which is no https:// URL")
-    web = Web(WebAccess(limits=answer_within(TIMEOUT_S)))
+    web = Web(WebAccess(limits=limits))
     try:
         with web.ask(
             url,

@@ -178,13 +178,13 @@ class ReleaseCache:
 
     def _fetch_now(self, wanted: Wanted, before: _Trouble | None) -> None:
         if self._folder.has(wanted.digest):
-            return False
+            return
         try:
             fetch_release(wanted, self._folder, self._trust, self._stopping.is_set, self._limits)
         except (EdgepackError, OSError) as error:
             if not self._stopping.is_set():
                 self._note_failed(wanted, before, error)
-            return False
+            return
         self._troubles.pop(wanted.digest, None)
         log.info("bundle=%s fetched from=%s", wanted.digest, shown_url(wanted.source))
         self._note(wanted, f"{self._name} has fetched {wanted.title}")

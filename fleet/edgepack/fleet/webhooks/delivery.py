@@ -22,6 +22,7 @@ from edgepack.fleet.database.schema import WebhookRow
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.database.webhooks import Message
 from edgepack.fleet.webhooks import sending
+from edgepack.web.deadline import WaitLimits
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,8 @@ def hook_of(row: WebhookRow) -> Hook:
     return Hook(name=row.name, key=row.key, url=row.url, secret=row.secret, is_unsafe=row.is_unsafe)
 
 
-def send(hook: Hook, tenant: str, message: Message) -> None:
-    """Sends a message once.
+def send(hook: Hook, tenant: str, message: Message, limits: WaitLimits = sending.LIMITS) -> None:
+    """Send a message once.
 
     Raises:
         FleetError: It was not taken; why.
@@ -72,7 +73,7 @@ def send(hook: Hook, tenant: str, message: Message) -> None:
     try:
         target = sending.read_target(hook.url, is_unsafe=hook.is_unsafe)
         sending.find_addresses(target, is_unsafe=hook.is_unsafe)
-        status = sending.post(hook.url, headers, body, is_unsafe=hook.is_unsafe)
+        status = sending.post(hook.url, headers, body, is_unsafe=hook.is_unsafe, limits=limits)
     except OSError as error:
         raise FleetError(f"the receiver cannot be reached: {sending.why(error)}") from error
     if not 200 <= status < 300:

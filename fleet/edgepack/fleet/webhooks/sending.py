@@ -136,7 +136,14 @@ def find_addresses(
     return found
 
 
-def post(url: str, headers: dict[str, str], body: bytes, *, is_unsafe: bool) -> int:
+def post(
+    url: str,
+    headers: dict[str, str],
+    body: bytes,
+    *,
+    is_unsafe: bool,
+    limits: WaitLimits = LIMITS,
+) -> int:
     """Post a message and return the HTTP status of the answer.
 
     The addresses are judged once more, and a judged address is connected to: a name may have
@@ -146,7 +153,7 @@ def post(url: str, headers: dict[str, str], body: bytes, *, is_unsafe: bool) -> 
         OSError: No answer in time, none of HTTP, or an address that is not allowed.
     """
     nearest = Network.THIS_MACHINE if is_unsafe else Network.PUBLIC
-    access = WebAccess(proxy=DIRECT, limits=LIMITS, nearest=nearest)
+    access = WebAccess(proxy=DIRECT, limits=limits, nearest=nearest)
     with (
         closing(Web(access)) as web,
         web.ask(url, method="POST", headers=headers, body=body, redirects=0) as answer,
