@@ -8,10 +8,11 @@ frame as a server likes to send.
 import contextlib
 import socket
 import ssl
+import threading
 import time
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
@@ -22,6 +23,8 @@ from edgepack.web.broker_url import BrokerAddress
 
 PIECE_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 1024 * 1024
+MAX_ANSWERS_BYTES = 256 * 1024
+"""Answers to pings that wait for a server which does not read; more end the connection."""
 _REASON_LETTERS = 200
 _CARRIES = (Opcode.BINARY, Opcode.CONT)
 
@@ -31,7 +34,7 @@ class WebSocketError(ConnectionError):
 
 
 class WebSocket:
-    """A connection that is open.
+    """A connection that is open; one thread may send while another one reads.
 
     Args:
         opened: The connection to the server, TLS included; this closes it.
@@ -51,7 +54,9 @@ class WebSocket:
         self._protocol = ClientProtocol(
             parse_uri(url), subprotocols=[Subprotocol("mqtt")], max_size=MAX_FRAME_BYTES
         )
-        self._read, self._unsent, self._promised = bytearray(), bytearray(), 0
+        self._read, self._unsent = bytearray(), bytearray()
+        self._promised = self._frame_bytes = 0
+        self._lock = threading.Lock()
         try:
             self._shake_hands(url, time.monotonic() + timeout_s)
         except BaseException:
@@ -87,11 +92,16 @@ class WebSocket:
         Raises:
             OSError: It is not (`BlockingIOError`: call again with the same), or it broke.
         """
-        if not self._promised:
-            self._protocol.send_binary(bytes(content))
-            self._promised = len(content)
-        self._flush()
-        promised, self._promised = self._promised, 0
+        with self._lock:
+            if self._protocol.state is not State.OPEN:
+                raise WebSocketError("the server has closed the WebSocket")
+            if not self._promised:
+                self._protocol.send_binary(bytes(content))
+                self._promised = len(content)
+                self._queue()
+                self._frame_bytes = len(self._unsent)
+            self._flush()
+            promised, self._promised, self._frame_bytes = self._promised, 0, 0
         return promised
 
     def pending(self) -> int:
@@ -121,16 +131,30 @@ class WebSocket:
         return found
 
     def _take(self, piece: bytes) -> None:
-        self._protocol.receive_data(piece)
-        for event in self._protocol.events_received():
-            if isinstance(event, Frame) and event.opcode in _CARRIES:
-                self._read += event.data
-        # It answers pings by itself; what does not go now goes with what is sent next.
-        with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            self._flush()
+        """Take in what came.
+
+        Raises:
+            WebSocketError: The server sends pings and does not read the answers.
+        """
+        with self._lock:
+            try:
+                self._protocol.receive_data(piece)
+            except (EOFError, WebSocketException) as error:
+                raise WebSocketError(f"the WebSocket broke: {error}") from error
+            for event in self._protocol.events_received():
+                if isinstance(event, Frame) and event.opcode in _CARRIES:
+                    self._read += event.data
+            # The protocol answers pings; an answer that cannot go now goes with what is sent next.
+            self._queue()
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                self._flush()
+            if len(self._unsent) > self._frame_bytes + MAX_ANSWERS_BYTES:
+                raise WebSocketError("the server sends pings and does not read the answers")
+
+    def _queue(self) -> None:
+        self._unsent += b"".join(self._protocol.data_to_send())
 
     def _flush(self) -> None:
-        self._unsent += b"".join(self._protocol.data_to_send())
         while self._unsent:
             del self._unsent[: self._socket.send(self._unsent)]
 

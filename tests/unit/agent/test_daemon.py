@@ -20,7 +20,7 @@ from edgepack.agent.broker.inbox import (
 )
 from edgepack.agent.broker.report import report_due_s
 from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
-from edgepack.agent.daemon.agent import Agent
+from edgepack.agent.daemon.agent import FAULT, Agent
 from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
@@ -88,6 +88,7 @@ class Daemon:
             self.inbox.put(item)
         self.inbox.wake()
         self.agent.turn()
+        assert FAULT not in self.agent.dropped
 
     def settle(self) -> None:
         for _ in range(60):
@@ -329,3 +330,22 @@ def test_an_agent_that_trusts_a_root_obeys_what_is_signed_for_it_alone(
     assert report.trust is not None
     assert report.trust.is_whole
     assert report.trust.director == 3
+
+
+def test_a_fault_that_a_message_causes_ends_neither_the_agent_nor_its_update(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.turn(Connected())
+    before = len(daemon.publisher.reports())
+
+    def break_down(*_: object) -> None:
+        raise RuntimeError("a state that nobody foresaw")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(daemon.world.models, "note_connected", break_down)
+        daemon.inbox.put(Connected())
+        daemon.agent.turn()
+    assert daemon.agent.dropped.pop(FAULT) == 1
+    assert "a state that nobody foresaw" in caplog.text
+    daemon.turn(Connected())
+    assert len(daemon.publisher.reports()) > before + 1

@@ -1,5 +1,6 @@
 """A WebSocket as a socket: what it reads, what it sends, and what a hostile server can do."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -114,6 +115,43 @@ def test_a_frame_that_must_not_be_ends_the_connection(
     near, far = pair
     far.socket.sendall(frame)
     assert near.recv(100) == b""
+
+
+def test_after_a_close_frame_in_one_segment_with_data_nothing_is_sent(
+    pair: tuple[WebSocket, Far],
+) -> None:
+    near, far = pair
+    far.protocol.send_binary(b"the last word")
+    far.protocol.send_close(1000)
+    far.flush()
+    assert near.recv(100) == b"the last word"
+    with pytest.raises(WebSocketError, match="the server has closed the WebSocket"):
+        near.send(b"an answer")
+
+
+def read_on(near: WebSocket) -> None:
+    for _ in range(10_000):
+        with contextlib.suppress(BlockingIOError):
+            near.recv(1)
+
+
+def test_a_flood_of_pings_that_is_never_read_ends_the_connection(
+    pair: tuple[WebSocket, Far],
+) -> None:
+    near, far = pair
+    flood = b"\x89\x00" * 100_000
+
+    def pings() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                far.socket.sendall(flood)
+
+    thread = threading.Thread(target=pings)
+    thread.start()
+    with pytest.raises(WebSocketError, match="sends pings and does not read"):
+        read_on(near)
+    near.close()
+    thread.join()
 
 
 @pytest.mark.parametrize(

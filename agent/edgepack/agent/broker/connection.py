@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
@@ -34,6 +34,7 @@ from edgepack.wire.messages import Message, Reported, encode
 from edgepack.wire.router import Router
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 FIRST_DELAY_S = 1
 LAST_DELAY_S = (20, 40)
@@ -196,7 +197,9 @@ class Connection:
         """
         if not self.is_connected:
             return None
-        return self._client.publish(self._up(kind), encode(message), 1, retain=retain).mid
+        content = encode(message)
+        sent = self._shield(lambda: self._client.publish(self._up(kind), content, 1, retain=retain))
+        return sent.mid if sent is not None else None
 
     def renew_certificate(self) -> None:
         """Shows the certificate that lies in its file now, from the next connection on."""
@@ -210,10 +213,11 @@ class Connection:
             self._files = files
             self._hears_coded -= gone
             if added:
-                self._subscribe_to(added)
+                self._shield(lambda: self._subscribe_to(added))
         if gone:
             ways = (topics.broadcast, topics.coded)
-            self._client.unsubscribe([way(self._tenant, sha) for sha in gone for way in ways])
+            names = [way(self._tenant, sha) for sha in gone for way in ways]
+            self._shield(lambda: self._client.unsubscribe(names))
 
     def hears_coded(self, sha256: str) -> bool:
         """Whether the broker said that coded chunks of that file come through."""
@@ -227,6 +231,15 @@ class Connection:
 
     def _up(self, kind: topics.UpKind) -> str:
         return topics.up(self._tenant, self._device, kind)
+
+    def _shield(self, call: Callable[[], _T]) -> _T | None:
+        """Call paho, which sends at once; what a broker causes there must not end the agent."""
+        try:
+            return call()
+        except Exception:  # the outermost frame of ours around what a broker can cause
+            self.faults += 1
+            log.exception("fault %d while a message was sent to the broker", self.faults)
+            return None
 
     def _guard(self, callback: Callable[..., None]) -> Callable[..., None]:
         def guarded(*args: Any) -> None:

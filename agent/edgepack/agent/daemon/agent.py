@@ -39,6 +39,8 @@ LINGER_S = 0.001
 not done for each one that comes when they come fast."""
 MAX_OWN_EVENTS = 16
 """Events that are about no model and wait for the broker; the oldest go first."""
+FAULT = "fault in edgepack"
+"""Why a message was dropped that edgepack failed to handle."""
 _INDEX_BYTES = 4
 
 
@@ -131,6 +133,14 @@ class Agent:
             self._take(item)
 
     def _take(self, item: Item) -> None:
+        """Handle what came; whatever a peer sent, it ends neither the agent nor an update."""
+        try:
+            self._handle(item)
+        except Exception as error:  # the outermost loop of what peers can cause
+            self._drop(FAULT, repr(error))
+            log.exception("fault %d because of what came", self.dropped[FAULT])
+
+    def _handle(self, item: Item) -> None:
         match item:
             case Connected():
                 self._silence.connected(self._clock.monotonic())
@@ -192,6 +202,9 @@ class Agent:
         except OSError as error:
             self._heard_sequence = 0
             self._drop("word not kept", str(error))
+        except Exception as error:  # the outermost loop of what peers can cause
+            self._drop(FAULT, repr(error))
+            log.exception("fault %d because of metadata or an order", self.dropped[FAULT])
         if self._trust.is_waiting:
             self._is_news = True  # What it waits for may have been lost: the fleet hears of it.
 

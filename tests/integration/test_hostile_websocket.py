@@ -1,0 +1,48 @@
+"""A real agent and a WebSocket broker that closes while it sends, or pings and never reads."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from edgepack.bundle.keys import PrivateKey
+from tests.simulators.broker import Broker
+from tests.simulators.bundles import make_bundle
+from tests.simulators.controller import Controller
+from tests.simulators.device import DEVICE, Device, running
+from tests.simulators.hostile_websocket import MOST_PINGS_BYTES, HostileWebSocket, Way
+
+ATTACKS: tuple[Way, ...] = ("close with data", "ping", "close with data")
+
+
+def wait_until(is_so: Callable[[], bool], device: Device) -> None:
+    until = time.monotonic() + 120
+    while not is_so():
+        assert device.is_running, device.said()
+        assert time.monotonic() < until, device.said()
+        time.sleep(0.02)
+
+
+def test_a_websocket_broker_that_closes_or_pings_stops_neither_the_agent_nor_its_update(
+    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
+) -> None:
+    relay = HostileWebSocket(mosquitto_broker.port, ATTACKS)
+    device = Device(tmp_path / "device", relay.url, release_keys[1])
+    # One restart of the agent in mid-update would end the update.
+    settings = device.config.read_text().replace("max_restarts = 1000", "max_restarts = 0")
+    device.config.write_text(settings)
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    controller = Controller(mosquitto_broker.port)
+    controller.hold(bundle)
+    with running(device):
+        controller.offer(DEVICE, bundle.desired(1))
+        wait_until(lambda: relay.connections > len(ATTACKS), device)
+        wait_until(lambda: device.pointer() is not None, device)
+        journal = device.journal()
+        assert journal is not None
+        assert journal.restarts == 0
+        assert device.stop() == 0
+    assert "Traceback" not in device.said()
+    (sent,) = relay.ended_pings
+    assert sent < MOST_PINGS_BYTES, "the agent kept an answer to every ping"
+    controller.close()
+    relay.close()
