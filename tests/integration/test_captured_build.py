@@ -63,7 +63,7 @@ def serve(material: Path, tmp_path: Path, *, settings: str) -> Device:
     with open_model("small", device.state_dir, threads=1) as model:
         for _ in range(20):
             model.run({"images": 2 * rng.standard_normal((1, 3, 8, 8)).astype(np.float32)})
-            model._keeper.write()
+            model._here().keeper.write()
     return device
 
 

@@ -16,6 +16,7 @@ from edgepack.lazy_names import load_on_first_use
 if TYPE_CHECKING:
     from edgepack.agent.runtime.sessions import SessionTensor, Tensor
     from edgepack.agent.serving.model import Model, open_model
+    from edgepack.agent.serving.model_session import ModelSession
     from edgepack.errors import BundleError, DeviceError, EdgepackError
     from edgepack.wire.messages import BundleRef, Choice, ProbeResult
 
@@ -26,6 +27,7 @@ __all__ = [
     "DeviceError",
     "EdgepackError",
     "Model",
+    "ModelSession",
     "ProbeResult",
     "SessionTensor",
     "Tensor",
@@ -39,6 +41,7 @@ _MODULES = {
     "DeviceError": "edgepack.errors",
     "EdgepackError": "edgepack.errors",
     "Model": "edgepack.agent.serving.model",
+    "ModelSession": "edgepack.agent.serving.model_session",
     "ProbeResult": "edgepack.wire.messages",
     "SessionTensor": "edgepack.agent.runtime.sessions",
     "Tensor": "edgepack.agent.runtime.sessions",

@@ -15,7 +15,7 @@ from edgepack.errors import TransferError
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire.first_version import MIGRATIONS
 
-WIRE_VERSION = Version(2, 3)
+WIRE_VERSION = Version(2, 4)
 MAX_SOAK_S = 30 * 24 * 3600.0
 """No device takes an order to soak for longer."""
 MAX_SEQUENCE = 2**53
@@ -438,6 +438,8 @@ class Telemetry(Message, frozen=True, kw_only=True):
             stability index; None where nobody measures it.
         shadow_count: Inferences that a second model computed, too, to compare.
         shadow_agreed: Those of them in which both came to the same.
+        not_finite: Inferences with NaN or infinity in an output that has none in the golden
+            samples; they are in `latency`, too. Since version 2.4.
     """
 
     digest: Word
@@ -452,6 +454,7 @@ class Telemetry(Message, frozen=True, kw_only=True):
     drift: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] | None = None
     shadow_count: Count = 0
     shadow_agreed: Count = 0
+    not_finite: Count = 0
 
 
 class Event(Message, frozen=True, kw_only=True):

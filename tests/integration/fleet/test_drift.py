@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepack.agent.serving import model as serving
+from edgepack.agent.serving import following as serving
 from edgepack.agent.serving.model import Model
 from edgepack.agent.telemetry import values
 from edgepack.fleet.documents.gates import GateView

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.agent.serving import model as serving
+from edgepack.agent.serving import following as serving
 from edgepack.agent.serving.model import Model
 from tests.integration.fleet.applications import (
     CAMERA_NAMES,

@@ -57,7 +57,7 @@ def run(state_dir: Path, count: int) -> None:
     with open_model("tiny", state_dir, threads=1) as model:
         for number in range(count):
             model.run({"x": np.full((1, 3, 8, 8), number, np.float32)})
-            model._keeper.write()
+            model._here().keeper.write()
 
 
 def test_by_default_nothing_is_kept(serving: Path) -> None:
@@ -121,12 +121,12 @@ def test_switching_it_off_removes_all_and_a_running_application_writes_no_more(
     with open_model("tiny", serving, threads=1) as model:
         feeds = {"x": np.zeros((1, 3, 8, 8), np.float32)}
         model.run(feeds)
-        model._keeper.write()
+        model._here().keeper.write()
         assert len(files(serving)) == 1
         switch_capture(serving, settings(0))
         for _ in range(3):
             model.run(feeds)
-            model._keeper.write()
+            model._here().keeper.write()
     assert not captured_folder(serving).exists()
 
 

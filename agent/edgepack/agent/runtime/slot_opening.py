@@ -4,23 +4,31 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.plain_files import KEY_VARIABLE, plain_files
 from edgepack.agent.runtime.sessions import Session
 from edgepack.agent.state.decryption_key import read_key_file
 from edgepack.agent.state.slots import slot_folder
-from edgepack.bundle.golden import read_golden
+from edgepack.bundle.golden import Golden, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Manifest, Variant
 from edgepack.bundle.slot import verify_variant
 from edgepack.errors import DeviceError
 
 
 class OpenedSlot(NamedTuple):
-    """A variant of a release, ready to run."""
+    """A variant of a release, ready to run.
+
+    Attributes:
+        session, manifest, variant: What was opened.
+        finite_outputs: Outputs that were finite for every golden sample of the float model.
+    """
 
     session: Session
     manifest: Manifest
     variant: Variant
+    finite_outputs: tuple[str, ...]
 
 
 def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> OpenedSlot:
@@ -50,6 +58,13 @@ def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> Op
     key_file = os.environ.get(KEY_VARIABLE) or read_key_file(state_dir)
     with plain_files(folder, found, key_file, manifest) as plain:
         session = open_session(plain, found, threads=threads)
-        sample = read_golden(plain / GOLDEN_FILE).inputs[0]
-    session.run(sample)
-    return OpenedSlot(session, manifest, found)
+        golden = read_golden(plain / GOLDEN_FILE)
+    session.run(golden.inputs[0])
+    floats = (one.name for one in session.outputs if one.dtype.startswith("float"))
+    finite = tuple(name for name in floats if _is_finite(name, golden))
+    return OpenedSlot(session, manifest, found, finite)
+
+
+def _is_finite(name: str, golden: Golden) -> bool:
+    expected = [sample[name] for sample in golden.outputs if name in sample]
+    return bool(expected) and all(bool(np.isfinite(one).all()) for one in expected)

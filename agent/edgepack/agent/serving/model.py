@@ -3,57 +3,36 @@
     with open_model("line-orientation") as model:
         outputs = model.run({"x": pixels})
 
-A thread watches the pointer. A new model is opened and run once beside the old one, then takes
-over between two inferences: no inference waits for it, and none fails because of it.
+`following` watches which release is active. A new release takes over between two inferences: no
+inference waits for it, and none fails because of it. A forked child follows the releases itself.
 """
 
-import logging
 import os
 import threading
-import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
-from edgepack.agent.serving.capture import SampleKeeper
-from edgepack.agent.serving.opened import OpenedModel, open_release
+from edgepack.agent.serving.following import Follower
+from edgepack.agent.serving.model_session import HOLD_S, ModelSession
+from edgepack.agent.serving.opened import OpenedModel
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
-from edgepack.agent.state.pointer import (
-    ActivePointer,
-    active_models,
-    pointer_path,
-    read_pointer,
-)
-from edgepack.agent.telemetry.spool import Record
-from edgepack.errors import BundleError, DeviceError
 from edgepack.wire.messages import BundleRef, Choice
-
-logger = logging.getLogger(__name__)
 
 STATE_DIR_VARIABLE = "EDGEPACK_STATE_DIR"
 
 POLL_S = 0.2
 """Seconds between looks at the pointer; a look is one `stat`."""
 
-SPOOL_S = 5.0
-"""Seconds between writes of what inferences took."""
-
-FAILED_SPOOL_S = 0.5
-"""The same once inferences failed: a soak must hear of that before it ends."""
-
-RETRY_S = 10.0
-"""Seconds until a new model that could not be opened is tried again."""
-
-MAX_TROUBLES = 5
-_OPENING_TRIES = 5
-
 
 class Model:
     """The active model of a device; safe to use from several threads.
 
     Made by `open_model`. Use it as a context manager, or `close` it. An update swaps the model
-    beneath it between two inferences: what it is now, `bundle` and `choice` say.
+    beneath it between two inferences: what it is now, `bundle` and `choice` say. Inferences that
+    must run on the same release belong into a `session`.
 
     Example:
         ```python
@@ -72,18 +51,11 @@ class Model:
     def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float) -> None:
         self._name = name
         self._state_dir = state_dir
-        self._pointer_path = _pointer_path(state_dir, name)
         self._threads = threads
         self._poll_s = poll_s
-        self._keeper = SampleKeeper(state_dir, name)
-        self._records: dict[tuple[str, str, str], Record] = {}
-        self._troubles: tuple[str, ...] = ()
-        self._spool_fails = False
-        self._stop = threading.Event()
-        self._stamp, self._serving = self._open_first()
-        self._retry_at = 0.0
-        self._watcher = threading.Thread(target=self._watch, name=f"edgepack-{name}", daemon=True)
-        self._watcher.start()
+        self._guard = threading.Lock()
+        self._follower = self._follow()
+        _models.add(self)
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Runs one inference on the model that is active now.
@@ -113,21 +85,44 @@ class Model:
                 print({name: array.shape for name, array in outputs.items()})
             ```
         """
-        if self._stop.is_set():
+        follower = self._here()
+        if follower.is_closed:
             raise ValueError("the model is closed")
-        serving = self._serving
-        started = time.perf_counter()
-        try:
-            outputs = serving.session.run(feeds)
-        except DeviceError:
-            serving.record.fail()
-            raise
-        serving.record.latency.record((time.perf_counter() - started) * 1000)
-        serving.record.values.offer(feeds, outputs)
-        self._keeper.offer(feeds)
-        if (shadow := serving.shadow) is not None:
-            shadow.offer(feeds, outputs)
-        return outputs
+        return follower.serving.run(feeds)
+
+    def session(self, *, hold_s: float = HOLD_S) -> ModelSession:
+        """Begin inferences that belong together: all of them run on the same release.
+
+        A loop that carries a state from one inference to the next, such as a decoder, a recurrent
+        net or a tracker, must not give the state of one release to another one.
+
+        Args:
+            hold_s: How long the session keeps its release once a newer one serves, seconds, at
+                most a day. Both releases are in memory for so long.
+
+        Returns:
+            The session, to be used as a context manager, or closed. Each thread or stream begins a
+            session of its own.
+
+        Raises:
+            ValueError: `hold_s` is out of range, or the model is closed.
+
+        Example:
+            ```python
+            import numpy as np
+
+            from edgepack.agent import open_model
+
+            with open_model("defects") as model, model.session(hold_s=60.0) as session:
+                for _ in range(3):
+                    outputs = session.run({"x": np.zeros((1, 3, 8, 8), np.float32)})
+                print(session.bundle.version, "ran all of them")
+            ```
+        """
+        follower = self._here()
+        if follower.is_closed:
+            raise ValueError("the model is closed")
+        return ModelSession(follower, hold_s=hold_s)
 
     @property
     def bundle(self) -> BundleRef:
@@ -152,16 +147,15 @@ class Model:
     @property
     def troubles(self) -> tuple[str, ...]:
         """Why newer models could not be opened here, the last few; empty when all went well."""
-        return self._troubles
+        return self._here().troubles
 
     def close(self) -> None:
         """Stops watching, and writes what inferences took; running ones end undisturbed."""
-        if not self._stop.is_set():
-            self._stop.set()
-            self._watcher.join()
-            self._serving.end_shadow()
-            self._keeper.write()
-            self._spool(is_final=True)
+        self._follower.close()
+
+    @property
+    def _serving(self) -> OpenedModel:
+        return self._here().serving
 
     def __enter__(self) -> "Model":
         return self
@@ -174,118 +168,41 @@ class Model:
     ) -> None:
         self.close()
 
-    def _open_first(self) -> tuple[tuple[int, ...], OpenedModel]:
-        """Opens the active model; when the pointer moves meanwhile, the newer one."""
-        for _ in range(_OPENING_TRIES):
-            stamp = self._look()
-            pointer = read_pointer(self._state_dir, self._name)
-            if pointer is None:
-                raise self._is_not_here()
-            try:
-                return stamp, self._open(pointer)
-            except (DeviceError, BundleError) as error:
-                if self._look() == stamp:
-                    # The agent looks at the slot when it hears this, and mends it.
-                    self._troubles = (f"it cannot be opened: {error.problem}",)
-                    self._spool(is_final=True)
-                    raise
-        raise DeviceError(f"the active model changed {_OPENING_TRIES} times while it was opened")
+    def _here(self) -> Follower:
+        """Return what follows the releases in this process, which a fork may have made."""
+        if self._follower.is_foreign and not self._follower.is_closed:
+            with self._guard:
+                if self._follower.is_foreign:
+                    self._follower = self._follow()
+        return self._follower
 
-    def _is_not_here(self) -> DeviceError:
-        active = ", ".join(active_models(self._state_dir))
-        return DeviceError(
-            f"no model '{self._name}' is active on this device",
-            found_in=f"{self._state_dir}, which has {active or 'no model'}",
-            remedy="edgepack-agent install BUNDLE, or wait for a rollout",
-        )
+    def _follow(self) -> Follower:
+        return Follower(self._name, self._state_dir, threads=self._threads, poll_s=self._poll_s)
 
-    def _look(self) -> tuple[int, ...]:
-        """What tells one pointer file from the next; empty when there is none."""
-        try:
-            status = self._pointer_path.stat()
-        except FileNotFoundError:
-            return ()
-        return (status.st_ino, status.st_mtime_ns, status.st_size)
+    def _note_fork(self) -> None:
+        """In a forked child: leave to the parent what is the parent's.
 
-    def _open(self, pointer: ActivePointer) -> OpenedModel:
-        key = (pointer.digest, pointer.choice.chosen, pointer.choice.provider)
-        if key not in self._records:
-            digest, name, provider = key
-            self._records[key] = Record(
-                model=self._name, digest=digest, variant=name, provider=provider
-            )
-        return open_release(self._state_dir, pointer, self._records[key], threads=self._threads)
-
-    def _watch(self) -> None:
-        spooled_at = time.monotonic()
-        while not self._stop.wait(self._poll_s):
-            try:
-                self._follow()
-                if self._serving.shadow is not None:
-                    self._serving.shadow.look()
-                fails = any(record.has_new_failures for record in list(self._records.values()))
-                if time.monotonic() - spooled_at >= (FAILED_SPOOL_S if fails else SPOOL_S):
-                    spooled_at = time.monotonic()
-                    self._spool()
-                    self._keeper.write()
-            except Exception:  # The outermost loop: serving goes on.
-                logger.exception("watching the active model failed, trying on")
-
-    def _follow(self) -> None:
-        """Swaps in another model when the pointer names one."""
-        stamp = self._look()
-        is_known = not stamp or stamp == self._stamp
-        if is_known and (not self._retry_at or time.monotonic() < self._retry_at):
-            return
-        self._stamp, self._retry_at = stamp, 0.0
-        old = self._serving.pointer
-        try:
-            new = read_pointer(self._state_dir, self._name)
-            if new is None:
-                return
-            is_other = (new.digest, new.choice.chosen) != (old.digest, old.choice.chosen)
-            if is_other or new.shadow is None:
-                self._serving.end_shadow()
-            if is_other:
-                self._serving = self._open(new)
-                logger.info(
-                    "model=%s from=%s to=%s variant=%s",
-                    self._name,
-                    old.bundle.version,
-                    new.bundle.version,
-                    new.choice.chosen,
-                )
-            else:
-                self._serving.pointer = new  # Committed now, or chosen anew with the same result.
-        except (DeviceError, BundleError, OSError) as error:
-            self._retry_at = time.monotonic() + RETRY_S
-            problem = getattr(error, "problem", str(error))
-            trouble = f"version {old.bundle.version} keeps serving, the new one failed: {problem}"
-            self._troubles = (*self._troubles, trouble)[-MAX_TROUBLES:]
-            logger.warning("model=%s %s", self._name, trouble)
-            self._spool()
-
-    def _spool(self, *, is_final: bool = False) -> None:
-        """Writes every record that changed since it was written last."""
-        try:
-            for record in list(self._records.values()):
-                record.write(self._state_dir, self._troubles, is_final=is_final)
-            self._spool_fails = False
-        except OSError as error:
-            if not self._spool_fails:
-                logger.warning(
-                    "latencies cannot be handed to the agent, so no soak sees them: %s; may this "
-                    "process's user write there?",
-                    error,
-                )
-            self._spool_fails = True
+        The parent's threads are not here, its locks may be locked for ever, and a provider's
+        device is not shared. So the child opens the release anew when it first uses the model.
+        """
+        self._guard = threading.Lock()
+        self._follower.leave_to_parent()
+        _of_parent.append(self._follower)
 
 
-def _pointer_path(state_dir: Path, name: str) -> Path:
-    try:
-        return pointer_path(state_dir, name)
-    except ValueError as error:
-        raise DeviceError(str(error), remedy="edgepack-agent status lists the models") from error
+_models: "weakref.WeakSet[Model]" = weakref.WeakSet()
+
+_of_parent: list[Follower] = []
+"""In a forked child: what is never freed there. A provider's destructors expect its threads."""
+
+
+def _note_fork() -> None:
+    for model in tuple(_models):
+        model._note_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def open_model(

@@ -1,24 +1,99 @@
 """A release as one process serves it, with what runs beside it while it soaks."""
 
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from edgepack.agent.runtime.sessions import Session
-from edgepack.agent.runtime.slot_opening import open_slot
+import numpy as np
+
+from edgepack.agent.runtime.sessions import Tensor
+from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
+from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.shadow import ShadowRunner
 from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.state.slot_lock import SlotLock, lock_for_session
+from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.spool import Record
 
 
 class OpenedModel:
-    """One opened model. Running inferences hold on to it, so a swap never takes it from them."""
+    """One opened model. Running inferences hold on to it, so a swap never takes it from them.
+
+    Args:
+        state_dir: The agent's state folder.
+        pointer: Names the release.
+        opened: The release.
+        record: Counts what inferences take and see.
+        keeper: Keeps samples of inputs, if the device keeps any.
+        shadow: Runs the previous release beside this one.
+    """
 
     def __init__(
-        self, pointer: ActivePointer, session: Session, record: Record, shadow: ShadowRunner | None
+        self,
+        state_dir: Path,
+        pointer: ActivePointer,
+        opened: OpenedSlot,
+        record: Record,
+        keeper: SampleKeeper,
+        shadow: ShadowRunner | None,
     ) -> None:
         self.pointer = pointer
-        self.session = session
+        self.session = opened.session
         self.record = record
         self.shadow = shadow
+        self._keeper = keeper
+        self._finite_outputs = opened.finite_outputs
+        self._slot = slot_folder(state_dir, pointer.digest)
+        self._guard = threading.Lock()
+        self._holders = 0
+        self._lock: SlotLock | None = None
+
+    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run one inference and count it; see `Model.run`.
+
+        Raises:
+            ValueError: The feeds do not fit the inputs.
+            DeviceError: The provider failed.
+        """
+        record = self.record
+        started = time.perf_counter()
+        try:
+            outputs = self.session.run(feeds)
+        except ValueError:  # A mistake of the application, not of the release.
+            raise
+        except Exception:
+            record.fail()
+            raise
+        record.latency.record((time.perf_counter() - started) * 1000)
+        if not all(np.isfinite(outputs[name]).all() for name in self._finite_outputs):
+            record.count_not_finite()
+        record.values.offer(feeds, outputs)
+        self._keeper.offer(feeds)
+        if (shadow := self.shadow) is not None:
+            shadow.offer(feeds, outputs)
+        return outputs
+
+    def hold(self) -> bool:
+        """Keep the agent from removing the release's files; return whether they are still there."""
+        with self._guard:
+            if self._lock is None:
+                try:
+                    self._lock = lock_for_session(self._slot)
+                except FileNotFoundError:
+                    return False
+            if self._lock is None:
+                return False
+            self._holders += 1
+        return True
+
+    def let_go(self) -> None:
+        """End what one `hold` began."""
+        with self._guard:
+            self._holders -= 1
+            if not self._holders and self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     def end_shadow(self) -> None:
         """From now on the release before does not run beside it."""
@@ -28,7 +103,12 @@ class OpenedModel:
 
 
 def open_release(
-    state_dir: Path, pointer: ActivePointer, record: Record, *, threads: int
+    state_dir: Path,
+    pointer: ActivePointer,
+    record: Record,
+    keeper: SampleKeeper,
+    *,
+    threads: int,
 ) -> OpenedModel:
     """Opens what a pointer leads to.
 
@@ -36,6 +116,7 @@ def open_release(
         state_dir: The agent's state folder.
         pointer: Names the release, and what is to run beside it.
         record: Where is counted what inferences take and see.
+        keeper: Keeps samples of inputs.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
 
     Raises:
@@ -49,4 +130,4 @@ def open_release(
     shadow = None
     if pointer.shadow is not None:
         shadow = ShadowRunner(state_dir, pointer.shadow, opened, record.shadowed)
-    return OpenedModel(pointer, opened.session, record, shadow)
+    return OpenedModel(state_dir, pointer, opened, record, keeper, shadow)

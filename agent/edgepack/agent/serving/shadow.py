@@ -9,10 +9,8 @@ One process of a device does so for a model: the one that locked the slot of the
 """
 
 import contextlib
-import fcntl
 import logging
 import math
-import os
 import queue
 import random
 import threading
@@ -29,6 +27,7 @@ from edgepack.agent.runtime.shadow import ShadowRequest
 from edgepack.agent.runtime.slot_opening import OpenedSlot
 from edgepack.agent.serving.shadow_process import ShadowProcess
 from edgepack.agent.state.pointer import Shadow
+from edgepack.agent.state.slot_lock import lock_for_comparison
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.shadowed import ShadowRecorder
 from edgepack.errors import DeviceError
@@ -157,17 +156,13 @@ def _lock(folder: Path, held: contextlib.ExitStack) -> bool:
     Raises:
         DeviceError: It is not there, or may not be read.
     """
-    with contextlib.ExitStack() as mine:
-        try:
-            slot = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-            mine.callback(os.close, slot)
-            fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise DeviceError(f"its slot cannot be read: {error.strerror}") from error
-        held.push(mine.pop_all())
-    return True
+    try:
+        lock = lock_for_comparison(folder)
+    except OSError as error:
+        raise DeviceError(f"its slot cannot be read: {error.strerror}") from error
+    if lock is not None:
+        held.callback(lock.release)
+    return lock is not None
 
 
 def _copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,11 +6,12 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from edgepack.agent.state.slot_lock import lock_for_removal
 from edgepack.agent.state.state_file import Write, put_aside, read_regular, remove
 from edgepack.bundle.chunks import (
     chunk_digests,
@@ -79,11 +80,15 @@ class Slots:
     Args:
         state_dir: The agent's state folder; must exist.
         write: Writes small files durably.
+
+    Attributes:
+        retired: Slots that no model needs, and that a session held when they were to be removed.
     """
 
     def __init__(self, state_dir: Path, *, write: Write = write_file) -> None:
         self._state_dir = state_dir
         self._write = write
+        self.retired: set[str] = set()
         for name in (SLOTS_FOLDER, DOWNLOADS_FOLDER):
             folder = state_dir / name
             if not folder.is_dir() and folder.exists():
@@ -159,10 +164,34 @@ class Slots:
         flush_folder(self._state_dir / DOWNLOADS_FOLDER)
 
     def remove(self, digest: str) -> None:
-        """Removes a slot; the note goes first, so that it never speaks of chunks that are gone."""
+        """Removes a slot; the note goes first, so that it never speaks of chunks that are gone.
+
+        A slot that a session holds stays, until `remove_retired`.
+        """
+        try:
+            lock = lock_for_removal(self.folder(digest))
+        except OSError:
+            lock = None  # Without a manifest nobody can hold it.
+        else:
+            if lock is None:
+                self.retired.add(digest)
+                return
+        self.retired.discard(digest)
         self.forget_held(digest)
         with contextlib.suppress(OSError):
             remove(self.folder(digest))
+        if lock is not None:
+            lock.release()
+
+    def remove_retired(self, kept: Collection[str]) -> None:
+        """Removes what sessions held, and hold no longer.
+
+        Args:
+            kept: Slots that are needed again.
+        """
+        self.retired.difference_update(kept)
+        for digest in tuple(self.retired):
+            self.remove(digest)
 
     def keep_only(self, digests: Iterable[str]) -> tuple[str, ...]:
         """Removes every other slot, with the notes of what it still lacked.
@@ -176,6 +205,7 @@ class Slots:
         removed = tuple(sorted(self.digests() - kept))
         for digest in removed:
             self.remove(digest)
+        removed = tuple(digest for digest in removed if digest not in self.retired)
         for note in (self._state_dir / DOWNLOADS_FOLDER).iterdir():
             if note.stem not in kept and not note.name.startswith("."):
                 remove(note)

@@ -95,6 +95,7 @@ def _add(earlier: Telemetry, later: Telemetry) -> Telemetry:
         window_s=end - start,
         latency=histogram.merge((earlier.latency, later.latency)),
         failures=earlier.failures + later.failures,
+        not_finite=earlier.not_finite + later.not_finite,
         memory_bytes=later.memory_bytes or earlier.memory_bytes,
         drift=earlier.drift if later.drift is None else later.drift,
         shadow_count=earlier.shadow_count + later.shadow_count,

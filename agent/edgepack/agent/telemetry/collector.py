@@ -190,12 +190,14 @@ class LatencyCollector:
 def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telemetry:
     """What a spool file has beyond what was collected of the same record before."""
     latency, failures, start = spooled.latency, spooled.failures, spooled.since
+    not_finite = spooled.not_finite
     if earlier is not None:
         try:
             latency = histogram.subtract(spooled.latency, earlier.latency)
         except ValueError as error:
             raise TransferError(f"its counts went down: {error}") from error
         failures = max(0, spooled.failures - earlier.failures)
+        not_finite = max(0, spooled.not_finite - earlier.not_finite)
         start = earlier.written_at
     return Telemetry(
         digest=spooled.digest,
@@ -205,6 +207,7 @@ def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telem
         window_s=max(0.0, spooled.written_at - start),
         latency=latency,
         failures=failures,
+        not_finite=min(not_finite, latency.count),
         memory_bytes=spooled.memory_bytes or None,
         shadow_count=shadow.count,
         shadow_agreed=shadow.agreed,
@@ -221,6 +224,7 @@ def _merge(parts: list[Telemetry]) -> Telemetry:
         window_s=end - start,
         latency=histogram.merge(part.latency for part in parts),
         failures=sum(part.failures for part in parts),
+        not_finite=sum(part.not_finite for part in parts),
         memory_bytes=max((part.memory_bytes or 0 for part in parts), default=0) or None,
         shadow_count=sum(part.shadow_count for part in parts),
         shadow_agreed=sum(part.shadow_agreed for part in parts),

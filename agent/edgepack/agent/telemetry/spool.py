@@ -39,7 +39,9 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         digest, variant, provider: What ran.
         since, written_at: When counting began, and when this was written; seconds since the epoch.
         latency: Of all its inferences so far.
-        failures: Inferences that the provider failed.
+        failures: Inferences that raised, but for mistakes of the application.
+        not_finite: Inferences with NaN or infinity in an output that has none in the golden
+            samples. Since 1.5.
         is_final: Whether the process closed the model: the file will not change any more.
         troubles: Why it could not follow the pointer to a newer model, one sentence each.
         memory_bytes: Memory that the process held when it wrote this; 0 when not known. Since 1.2.
@@ -58,6 +60,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     written_at: float
     latency: Histogram
     failures: int = 0
+    not_finite: int = 0
     is_final: bool = False
     troubles: tuple[str, ...] = ()
     memory_bytes: int = 0
@@ -121,7 +124,7 @@ def read_spooled(path: Path) -> Spooled:
     except ValueError as error:
         raise TransferError(f"malformed spool file: {error}", found_in=str(path)) from error
     histogram.check(spooled.latency)
-    if min(spooled.failures, spooled.memory_bytes) < 0 or spooled.pid <= 0:
+    if min(spooled.failures, spooled.not_finite, spooled.memory_bytes) < 0 or spooled.pid <= 0:
         raise TransferError("malformed spool file: a count is negative", found_in=str(path))
     check_seen(spooled.seen, found_in=str(path))
     check_shadowed(spooled.shadowed, found_in=str(path))
@@ -142,13 +145,19 @@ class Record:
         self.values = ValueRecorder()
         self.shadowed = ShadowRecorder()
         self.failures = 0
-        self._written = (0, 0, 0, Shadowed(), False)
+        self.not_finite = 0
+        self._written = (0, 0, 0, 0, Shadowed(), False)
         self._lock = threading.Lock()
 
     def fail(self) -> None:
-        """Counts an inference that the provider failed."""
+        """Count an inference that raised."""
         with self._lock:
             self.failures += 1
+
+    def count_not_finite(self) -> None:
+        """Count an inference with NaN or infinity where the golden outputs have none."""
+        with self._lock:
+            self.not_finite += 1
 
     def spooled(self, troubles: tuple[str, ...], *, is_final: bool) -> Spooled:
         """All that was counted, as the agent reads it."""
@@ -163,6 +172,7 @@ class Record:
             written_at=time.time(),
             latency=self.latency.snapshot(),
             failures=self.failures,
+            not_finite=self.not_finite,
             troubles=troubles,
             is_final=is_final,
             memory_bytes=memory_bytes(),
@@ -177,7 +187,7 @@ class Record:
             OSError: The spool cannot be written; the next write takes everything along.
         """
         spooled = self.spooled(troubles, is_final=is_final)
-        counts = (spooled.latency.count, spooled.failures, len(troubles))
+        counts = (spooled.latency.count, spooled.failures, spooled.not_finite, len(troubles))
         state = (*counts, spooled.shadowed, is_final)
         if state != self._written and any(counts):
             write_spooled(state_dir, spooled)
@@ -185,5 +195,5 @@ class Record:
 
     @property
     def has_new_failures(self) -> bool:
-        """Whether inferences failed since it was last written."""
-        return self.failures != self._written[1]
+        """Whether inferences failed, or gave no finite outputs, since it was last written."""
+        return (self.failures, self.not_finite) != self._written[1:3]

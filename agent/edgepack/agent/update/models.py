@@ -186,7 +186,22 @@ class Models:
             waits.append(self._care.turn(updaters, self._deps.clock.monotonic()))
         except OSError as error:
             log.warning("slots cannot be looked after: %s", error)
+        self._clear_retired()
         return min((wait for wait in waits if wait is not None), default=None)
+
+    def _clear_retired(self) -> None:
+        """Remove the slots that sessions held when their time was over, once they are free."""
+        slots = self._deps.slots
+        if not slots.retired:
+            return
+        kept = [updater.kept_slots() for updater in self]
+        known = [one for one in kept if one is not None]
+        if len(known) < len(kept):
+            return  # A model whose journal is not read here may need any of them.
+        try:
+            slots.remove_retired(frozenset().union(*known))
+        except OSError as error:
+            log.warning("slots cannot be removed: %s", error)
 
     def _make(self, name: str, pointer: PointerFile) -> Updater:
         model = ModelParts(

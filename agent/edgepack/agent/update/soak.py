@@ -23,14 +23,17 @@ def why_unfit(windows: Iterable[Telemetry], troubles: Sequence[str], digest: str
     """
     if troubles:
         return f"a process could not serve it: {troubles[0]}"
-    failures = inferences = 0
+    failures = not_finite = inferences = 0
     for window in windows:
         if window.digest == digest:
             failures += window.failures
+            not_finite += window.not_finite
             inferences += window.failures + window.latency.count
-    if failures and failures > TOLERATED_FAILURES * inferences:
-        return (
-            f"{failures} of {inferences} real inferences failed while it soaked, "
-            f"more than {TOLERATED_FAILURES:.0%}"
-        )
+    kinds = ((failures, "failed"), (not_finite, "gave NaN or infinity"))
+    for count, kind in kinds:
+        if count > TOLERATED_FAILURES * inferences:
+            return (
+                f"{count} of {inferences} real inferences {kind} while it soaked, "
+                f"more than {TOLERATED_FAILURES:.0%}"
+            )
     return ""

@@ -1,0 +1,271 @@
+"""What follows the releases of one model in one process.
+
+A thread watches the pointer. A new release is opened and run once beside the old one, then takes
+over between two inferences. The thread also writes what inferences took and saw, ends sessions
+whose time is over, and gives the memory of replaced releases back to the system.
+"""
+
+import ctypes
+import logging
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Protocol
+
+from edgepack.agent.serving.capture import SampleKeeper
+from edgepack.agent.serving.opened import OpenedModel, open_release
+from edgepack.agent.state.pointer import ActivePointer, active_models, pointer_path, read_pointer
+from edgepack.agent.telemetry.spool import Record
+from edgepack.errors import BundleError, DeviceError
+
+logger = logging.getLogger(__name__)
+
+SPOOL_S = 5.0
+"""Seconds between writes of what inferences took."""
+
+FAILED_SPOOL_S = 0.5
+"""The same once inferences failed: a soak must hear of that before it ends."""
+
+RETRY_S = 10.0
+"""Seconds until a new model that could not be opened is tried again."""
+
+MAX_TROUBLES = 5
+_OPENING_TRIES = 5
+
+
+class Holder(Protocol):
+    """What holds a release that may have been replaced: a session."""
+
+    def look(self, serving: OpenedModel, now: float) -> bool:
+        """End the hold if its time is over; return whether anything is still held."""
+
+    def close(self) -> None:
+        """End the hold."""
+
+
+class Follower:
+    """The releases of one model in this process; `close` it.
+
+    Args:
+        name: The model.
+        state_dir: The agent's state folder.
+        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        poll_s: Seconds between looks at the pointer; a look is one `stat`.
+
+    Attributes:
+        serving: The release that serves now.
+        troubles: Why newer releases could not be opened here, the last few.
+        is_foreign: Whether the parent of this process began it, before a fork.
+
+    Raises:
+        DeviceError: No model of that name is active, or its provider fails here.
+        BundleError: The files of the model are not what was installed.
+    """
+
+    def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float) -> None:
+        self.is_foreign = False
+        self.troubles: tuple[str, ...] = ()
+        self.keeper = SampleKeeper(state_dir, name)
+        self._name = name
+        self._state_dir = state_dir
+        self._pointer_path = _pointer_path(state_dir, name)
+        self._threads = threads
+        self._poll_s = poll_s
+        self._records: dict[tuple[str, str, str], Record] = {}
+        self._holders: set[Holder] = set()
+        self._replaced: list[weakref.ref[OpenedModel]] = []
+        self._spool_fails = False
+        self._stop = threading.Event()
+        self._stamp, self.serving = self._open_first()
+        give_memory_back()
+        self._retry_at = 0.0
+        self._watcher = threading.Thread(target=self._watch, name=f"edgepack-{name}", daemon=True)
+        self._watcher.start()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._stop.is_set()
+
+    def hold(self, holder: Holder) -> OpenedModel:
+        """Hold the release that serves now, until `let_go`, or until the holder's time is over.
+
+        Raises:
+            DeviceError: Its files are being removed.
+        """
+        for _ in range(_OPENING_TRIES):
+            serving = self.serving
+            if serving.hold():
+                self._holders.add(holder)
+                return serving
+            self._stop.wait(self._poll_s)  # The agent has switched; the watcher follows soon.
+        raise DeviceError(
+            f"the files of {self._name} are being removed",
+            found_in=str(self._state_dir),
+            remedy="begin the session again once a release is active",
+        )
+
+    def let_go(self, holder: Holder) -> None:
+        """Forget a holder."""
+        self._holders.discard(holder)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: never use or free what is the parent's, nor report its counts."""
+        stop, self._stop = self._stop, threading.Event()  # Another thread may hold the old lock.
+        if stop.is_set():
+            self._stop.set()
+        self.is_foreign = True
+
+    def close(self) -> None:
+        """Stop watching, and write what inferences took; running ones end undisturbed."""
+        if not self._stop.is_set():
+            self._stop.set()
+            if self.is_foreign:
+                return
+            self._watcher.join()
+            for holder in tuple(self._holders):
+                holder.close()
+            self.serving.end_shadow()
+            self.keeper.write()
+            self._spool(is_final=True)
+
+    def _open_first(self) -> tuple[tuple[int, ...], OpenedModel]:
+        """Opens the active model; when the pointer moves meanwhile, the newer one."""
+        for _ in range(_OPENING_TRIES):
+            stamp = self._look()
+            pointer = read_pointer(self._state_dir, self._name)
+            if pointer is None:
+                raise self._is_not_here()
+            try:
+                return stamp, self._open(pointer)
+            except (DeviceError, BundleError) as error:
+                if self._look() == stamp:
+                    # The agent looks at the slot when it hears this, and mends it.
+                    self.troubles = (f"it cannot be opened: {error.problem}",)
+                    self._spool(is_final=True)
+                    raise
+        raise DeviceError(f"the active model changed {_OPENING_TRIES} times while it was opened")
+
+    def _is_not_here(self) -> DeviceError:
+        active = ", ".join(active_models(self._state_dir))
+        return DeviceError(
+            f"no model '{self._name}' is active on this device",
+            found_in=f"{self._state_dir}, which has {active or 'no model'}",
+            remedy="edgepack-agent install BUNDLE, or wait for a rollout",
+        )
+
+    def _look(self) -> tuple[int, ...]:
+        """What tells one pointer file from the next; empty when there is none."""
+        try:
+            status = self._pointer_path.stat()
+        except FileNotFoundError:
+            return ()
+        return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+    def _open(self, pointer: ActivePointer) -> OpenedModel:
+        key = (pointer.digest, pointer.choice.chosen, pointer.choice.provider)
+        if key not in self._records:
+            digest, name, provider = key
+            self._records[key] = Record(
+                model=self._name, digest=digest, variant=name, provider=provider
+            )
+        return open_release(
+            self._state_dir, pointer, self._records[key], self.keeper, threads=self._threads
+        )
+
+    def _watch(self) -> None:
+        spooled_at = time.monotonic()
+        while not self._stop.wait(self._poll_s):
+            try:
+                self._follow()
+                self._look_after_replaced()
+                if self.serving.shadow is not None:
+                    self.serving.shadow.look()
+                fails = any(record.has_new_failures for record in list(self._records.values()))
+                if time.monotonic() - spooled_at >= (FAILED_SPOOL_S if fails else SPOOL_S):
+                    spooled_at = time.monotonic()
+                    self._spool()
+                    self.keeper.write()
+            except Exception:  # The outermost loop: serving goes on.
+                logger.exception("watching the active model failed, trying on")
+
+    def _follow(self) -> None:
+        """Swaps in another model when the pointer names one."""
+        stamp = self._look()
+        is_known = not stamp or stamp == self._stamp
+        if is_known and (not self._retry_at or time.monotonic() < self._retry_at):
+            return
+        self._stamp, self._retry_at = stamp, 0.0
+        old = self.serving.pointer
+        try:
+            new = read_pointer(self._state_dir, self._name)
+            if new is None:
+                return
+            is_other = (new.digest, new.choice.chosen) != (old.digest, old.choice.chosen)
+            if is_other or new.shadow is None:
+                self.serving.end_shadow()
+            if is_other:
+                opened = self._open(new)
+                self._replaced.append(weakref.ref(self.serving))
+                self.serving = opened
+                logger.info(
+                    "model=%s from=%s to=%s variant=%s",
+                    self._name,
+                    old.bundle.version,
+                    new.bundle.version,
+                    new.choice.chosen,
+                )
+            else:
+                self.serving.pointer = new  # Committed now, or chosen anew with the same result.
+        except (DeviceError, BundleError, OSError) as error:
+            self._retry_at = time.monotonic() + RETRY_S
+            problem = getattr(error, "problem", str(error))
+            trouble = f"version {old.bundle.version} keeps serving, the new one failed: {problem}"
+            self.troubles = (*self.troubles, trouble)[-MAX_TROUBLES:]
+            logger.warning("model=%s %s", self._name, trouble)
+            self._spool()
+
+    def _look_after_replaced(self) -> None:
+        """End what held replaced releases for too long, and free what nobody holds any more."""
+        now = time.monotonic()
+        for holder in tuple(self._holders):
+            if not holder.look(self.serving, now):
+                self._holders.discard(holder)
+        held = [one for one in self._replaced if one() is not None]
+        if len(held) < len(self._replaced):
+            self._replaced = held
+            give_memory_back()
+
+    def _spool(self, *, is_final: bool = False) -> None:
+        """Writes every record that changed since it was written last."""
+        try:
+            for record in list(self._records.values()):
+                record.write(self._state_dir, self.troubles, is_final=is_final)
+            self._spool_fails = False
+        except OSError as error:
+            if not self._spool_fails:
+                logger.warning(
+                    "latencies cannot be handed to the agent, so no soak sees them: %s; may this "
+                    "process's user write there?",
+                    error,
+                )
+            self._spool_fails = True
+
+
+def give_memory_back() -> None:
+    """Return freed memory to the system, where the C library can (glibc).
+
+    A release is opened beside the one that serves. glibc keeps what the old one frees, spread over
+    its heaps, and the next release does not fit into these gaps: processes grew with each swap.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _pointer_path(state_dir: Path, name: str) -> Path:
+    try:
+        return pointer_path(state_dir, name)
+    except ValueError as error:
+        raise DeviceError(str(error), remedy="edgepack-agent status lists the models") from error

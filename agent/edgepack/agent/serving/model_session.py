@@ -1,0 +1,134 @@
+"""Inferences that belong together: they run on one release, whatever the device updates."""
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+
+from edgepack.agent.runtime.sessions import Tensor
+from edgepack.agent.serving.following import Follower
+from edgepack.agent.serving.opened import OpenedModel
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import BundleRef, Choice
+
+HOLD_S = 600.0
+"""How long a session keeps a release that was replaced, by default: a long text, a short stream."""
+
+MAX_HOLD_S = 24 * 3600.0
+
+
+class ModelSession:
+    """Inferences on one release of a model, from the first to the last.
+
+    Made by `Model.session`. Use it as a context manager, or `close` it.
+
+    Example:
+        ```python
+        import numpy as np
+
+        from edgepack.agent import ModelSession, open_model
+
+        def follow(session: ModelSession, frames: list[np.ndarray]) -> list[np.ndarray]:
+            return [session.run({"x": frame})["y"] for frame in frames]
+
+        with open_model("defects") as model, model.session() as session:
+            follow(session, [np.zeros((1, 3, 8, 8), np.float32)])
+        ```
+    """
+
+    def __init__(self, follower: Follower, *, hold_s: float) -> None:
+        if not 0.0 <= hold_s <= MAX_HOLD_S:
+            raise ValueError(f"hold_s is 0 to {MAX_HOLD_S:g} seconds, not {hold_s}")
+        self._follower = follower
+        self._hold_s = hold_s
+        self._replaced_at: float | None = None
+        self._held: OpenedModel | None = None
+        self._because = ""
+        self._guard = threading.Lock()
+        opened = follower.hold(self)
+        self._bundle, self._choice = opened.pointer.bundle, opened.pointer.choice
+        self._held = opened
+
+    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run one inference on the session's release; see `Model.run`.
+
+        Raises:
+            ValueError: The feeds do not fit the inputs, or the session or the model is closed.
+            DeviceError: The provider failed; or a newer release serves, and the session's time
+                for its own is over.
+
+        Example:
+            ```python
+            import numpy as np
+
+            from edgepack.agent import open_model
+
+            with open_model("defects") as model, model.session() as session:
+                print(session.run({"x": np.zeros((1, 3, 8, 8), np.float32)})["y"])
+            ```
+        """
+        follower, held = self._follower, self._held
+        if follower.is_foreign:
+            raise ValueError("the session was begun before this process was forked")
+        if follower.is_closed:
+            raise ValueError("the model is closed")
+        if held is None:
+            raise self._ended()
+        return held.run(feeds)
+
+    @property
+    def bundle(self) -> BundleRef:
+        """The bundle that runs the session's inferences."""
+        return self._bundle
+
+    @property
+    def choice(self) -> Choice:
+        """Which of its variants runs them, and why."""
+        return self._choice
+
+    def close(self) -> None:
+        """End the session: its release may be freed."""
+        self._because = self._because or "closed"
+        self._let_go()
+        self._follower.let_go(self)
+
+    def look(self, serving: OpenedModel, now: float) -> bool:
+        """For what follows the releases: see `Holder.look`."""
+        held = self._held
+        if held is None:
+            return self._because == ""  # It is being made.
+        if held is serving:
+            self._replaced_at = None
+        elif self._replaced_at is None:
+            self._replaced_at = now
+        if self._replaced_at is not None and now - self._replaced_at >= self._hold_s:
+            newer = serving.pointer.bundle.version
+            self._because = f"version {newer} serves, and {self._hold_s:g} s of hold_s are over"
+            self._let_go()
+        return self._held is not None
+
+    def __enter__(self) -> "ModelSession":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _let_go(self) -> None:
+        if self._follower.is_foreign:
+            return
+        with self._guard:
+            held, self._held = self._held, None
+        if held is not None:
+            held.let_go()
+
+    def _ended(self) -> Exception:
+        if self._because == "closed":
+            return ValueError("the session is closed")
+        return DeviceError(
+            f"the session's release {self._bundle.version} is no longer held: {self._because}",
+            remedy="begin a new session, with a new state",
+        )

@@ -1,0 +1,244 @@
+"""Applications on a device with a real agent, broker and updates: forked workers, and sessions."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.agent import Tensor, open_model
+from edgepack.agent.serving.model_session import MAX_HOLD_S
+from edgepack.agent.state.slots import slot_folder
+from edgepack.bundle.keys import PrivateKey
+from edgepack.errors import DeviceError
+from tests.simulators.broker import Broker
+from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
+from tests.simulators.controller import Controller
+from tests.simulators.device import DEVICE, Device
+
+WORKERS = 4
+SWAPS = 3
+
+
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    until = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < until, f"waited {timeout_s:g} s in vain: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
+    controller = Controller(mosquitto_broker.port)
+    yield controller
+    controller.close()
+
+
+@pytest.fixture
+def device(
+    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
+) -> Iterator[Device]:
+    device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
+    device.start()
+    yield device
+    if device.is_running:
+        device.stop()
+
+
+Roll = Callable[[int], ExampleBundle]
+
+
+@pytest.fixture
+def roll(
+    tmp_path: Path, controller: Controller, device: Device, release_keys: tuple[PrivateKey, Path]
+) -> Roll:
+    """Brings a release of that number to the device, and waits until it is committed."""
+
+    def bring(number: int) -> ExampleBundle:
+        bundle = make_bundle(tmp_path / f"release-{number}", release_keys[0], release=number)
+        controller.hold(bundle)
+        controller.offer(DEVICE, bundle.desired(number, soak_s=0.1))
+        controller.wait_for(lambda it: it.sequence == number and it.state == "COMMITTED", 60)
+        return bundle
+
+    return bring
+
+
+PREFORKING = """
+import collections, json, os, sys, time
+import numpy as np
+from edgepack.agent import Tensor, open_model
+from tests.simulators.bundles import WIDTH, expected_output
+
+state_dir, workers, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+x = np.random.default_rng(7).standard_normal((1, WIDTH)).astype(np.float32)
+known = {release: expected_output(x, release) for release in range(1, last + 1)}
+counts = collections.Counter()
+
+def infer(model):
+    y = model.run({"x": x})["y"]
+    (release,) = [it for it, want in known.items() if np.allclose(y, want, atol=1e-4)]
+    counts[release] += 1
+    return release
+
+def work(model):
+    until, seen = time.monotonic() + 90, 0
+    while seen < 20 and time.monotonic() < until:
+        seen += infer(model) == last
+        time.sleep(0.005)
+    model.close()
+    print(json.dumps(counts), flush=True)
+
+with open_model("tiny", state_dir, threads=2, poll_s=0.02) as model:
+    for _ in range(100):
+        infer(model)
+    children = []
+    for _ in range(workers):
+        pid = os.fork()
+        if not pid:
+            counts.clear()
+            work(model)
+            os._exit(0)
+        children.append(pid)
+    print("forked", file=sys.stderr, flush=True)
+    work(model)
+    for pid in children:
+        assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_forked_workers_follow_updates_and_each_inference_is_reported_once(
+    device: Device, controller: Controller, roll: Roll
+) -> None:
+    bundles = {1: roll(1)}
+    last = 1 + SWAPS
+    application = subprocess.Popen(
+        [sys.executable, "-c", PREFORKING, str(device.state_dir), str(WORKERS), str(last)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert application.stderr is not None
+    assert "forked" in application.stderr.readline()
+    for number in range(2, last + 1):
+        bundles[number] = roll(number)
+    said, errors = application.communicate(timeout=120)
+    assert application.returncode == 0, errors
+    told = [
+        Counter({int(k): v for k, v in json.loads(line).items()}) for line in said.split("\n")[:-1]
+    ]
+    assert len(told) == WORKERS + 1
+    assert all(counts[last] == 20 for counts in told), told
+    real = sum(told, Counter[int]())
+
+    def reported() -> Counter[int]:
+        releases = {bundle.ref.digest: number for number, bundle in bundles.items()}
+        found: Counter[int] = Counter()
+        for window in tuple(controller.telemetry):
+            found[releases[window.digest]] += window.latency.count
+        return found
+
+    wait_until(lambda: reported().total() >= real.total(), "all inferences are reported")
+    spool = device.state_dir / "latency"
+    wait_until(lambda: not list(spool.glob("*.json")), "the agent has read all files")
+    assert reported() == real
+
+
+def test_session_keeps_its_release_for_a_recurrent_loop_through_updates_under_load(
+    device: Device, roll: Roll
+) -> None:
+    """The state goes from each inference to the next: one step of another release changes it."""
+    first = roll(1)
+    start = np.random.default_rng(3).standard_normal((1, WIDTH)).astype(np.float32)
+    steps, last = 12, 5
+    expected: dict[int, np.ndarray] = {}
+    for release in range(1, last + 1):
+        state = start
+        for _ in range(steps):
+            state = expected_output(state, release)
+        expected[release] = state
+    ran: Counter[int] = Counter()
+    faults: list[str] = []
+    stopping = threading.Event()
+    with open_model("tiny", device.state_dir, threads=1, poll_s=0.02) as model:
+
+        def loop() -> None:
+            try:
+                while not stopping.is_set():
+                    with model.session() as session:
+                        state: Tensor = start
+                        for _ in range(steps):
+                            state = session.run({"x": state})["y"]
+                            stopping.wait(0.002)
+                        ran[session.bundle.release] += 1
+                    want = expected[session.bundle.release]
+                    if not np.allclose(state, want, rtol=1e-3, atol=1e-4 * np.abs(want).max()):
+                        faults.append(f"a session of {session.bundle.version} mixed releases")
+            except BaseException as error:
+                faults.append(repr(error))
+                raise
+
+        threads = [threading.Thread(target=loop) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        long = model.session()
+        for number in range(2, last + 1):
+            roll(number)
+            wait_until(lambda: model.bundle.release == number, "the application follows")  # noqa: B023
+        slot = slot_folder(device.state_dir, first.ref.digest)
+        assert slot.is_dir(), "the agent removed a slot that a session holds"
+        assert long.bundle == first.ref
+        assert np.allclose(long.run({"x": start})["y"], expected_output(start, 1), atol=1e-4)
+        long.close()
+        wait_until(lambda: not slot.exists(), "the agent removes the slot once nobody holds it")
+        wait_until(lambda: ran[last] > 3, "sessions begin on the newest release")
+        stopping.set()
+        for thread in threads:
+            thread.join(20)
+    assert faults == []
+    assert len(ran) > 1, "sessions ran on several releases"
+
+
+def test_session_ends_a_stated_time_after_a_newer_release_serves(
+    device: Device, roll: Roll
+) -> None:
+    first = roll(1)
+    x = np.zeros((1, WIDTH), np.float32)
+    with open_model("tiny", device.state_dir, threads=1, poll_s=0.02) as model:
+        session = model.session(hold_s=0.1)
+        session.run({"x": x})
+        other = model.session(hold_s=0.1)
+        other.close()
+        with pytest.raises(ValueError, match="the session is closed"):
+            other.run({"x": x})
+        second = roll(2)
+
+        reasons: list[str] = []
+
+        def is_over() -> bool:
+            try:
+                session.run({"x": x})
+            except DeviceError as error:
+                reasons.append(str(error))
+            return bool(reasons)
+
+        wait_until(is_over, "the session's time is over")
+        assert f"version {second.ref.version} serves" in reasons[0]
+        assert "begin a new session" in reasons[0]
+        assert session.bundle == first.ref
+        with model.session() as next_one:
+            assert next_one.bundle == second.ref
+        for hold_s in (-1.0, MAX_HOLD_S + 1, float("nan")):
+            with pytest.raises(ValueError, match="hold_s is 0 to 86400 seconds"):
+                model.session(hold_s=hold_s)
+    roll(3)
+    roll(4)
+    wait_until(
+        lambda: not slot_folder(device.state_dir, first.ref.digest).exists(), "nothing is left held"
+    )
