@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import paho.mqtt.client as mqtt
+from cryptography import x509
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -82,6 +83,17 @@ class Link:
     def is_connected(self) -> bool:
         """Whether the broker is there now."""
         return self._client.is_connected()
+
+    def broker_certificate(self) -> x509.Certificate | None:
+        """Return the certificate that the broker showed; None without TLS or a connection."""
+        opened = self._client.socket()
+        if not isinstance(opened, ssl.SSLSocket):
+            return None
+        try:
+            found = opened.getpeercert(binary_form=True)
+            return x509.load_der_x509_certificate(found) if found else None
+        except (OSError, ValueError):  # The connection ends just now.
+            return None
 
     @property
     def can_publish(self) -> bool:

@@ -238,7 +238,7 @@ def serve(
                 "with --keys when you sign (edgepack fleet keys)",
                 err=True,
             )
-        for warning in running.repository.warnings():
+        for warning in running.expiries.warnings():
             click.echo(f"note: {warning}", err=True)
         if not running.trust.keys:
             click.echo("note: no key is trusted yet, so no bundle is taken (--trust)", err=True)

@@ -1,6 +1,6 @@
 """Certificates that devices have, and tokens by which they get their first: digests of those."""
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.schema import CertificateRow, EnrolmentTokenRow
@@ -26,6 +26,14 @@ def of_device(session: Session, device: str) -> tuple[CertificateRow, ...]:
     """A device's certificates, that which ends last first."""
     query = select(CertificateRow).where(CertificateRow.device == device)
     return tuple(session.scalars(query.order_by(CertificateRow.expires_at.desc())))
+
+
+def ending_before(session: Session, moment: float) -> tuple[tuple[str, float], ...]:
+    """Return the devices whose newest certificate ends before a moment, and when it ends."""
+    newest = func.max(CertificateRow.expires_at)
+    query = select(CertificateRow.device, newest).group_by(CertificateRow.device)
+    found = session.execute(query.having(newest < moment).order_by(newest)).tuples()
+    return tuple(found)
 
 
 def awaits_first(session: Session, device: str) -> bool:

@@ -18,7 +18,8 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         sent_bytes: Chunk bytes the depot sent: to all (`broadcast`), several chunks to all as one
             (`coded`), to one device (`repair`).
         pace_bytes_per_s: What the depot sends a second, over the last seconds.
-        warnings: What the controller that answers cannot do, one sentence each.
+        warnings: What needs a person: what the controller that answers cannot do, and what expires
+            soon; one sentence each.
     """
 
     tenant: str

@@ -263,6 +263,11 @@ class Authority:
         )
 
 
+def controller_certificates(folder: Path) -> tuple[Path, ...]:
+    """Return the files of the controllers' certificates in the authority's folder."""
+    return tuple(path for path in sorted(folder.glob("*.crt")) if path.name != CA_FILE)
+
+
 def _make_ca(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     usage = x509.KeyUsage(

@@ -15,16 +15,21 @@ WARNED_DAYS = 30.0
 
 def expiry_of(role: str, now: float) -> datetime.datetime:
     """When metadata of a role expires that is signed now; whole seconds."""
-    moment = int(now + _DAYS.get(role, _OTHER_DAYS) * DAY_S)
+    moment = int(now + life_days(role) * DAY_S)
     return datetime.datetime.fromtimestamp(moment, datetime.UTC)
+
+
+def life_days(role: str) -> float:
+    """Return how long metadata of a role lives."""
+    return _DAYS.get(role, _OTHER_DAYS)
 
 
 def is_due(role: str, expires: datetime.datetime, now: float) -> bool:
     """Whether it is time to sign a role anew."""
-    life_s = _DAYS.get(role, _OTHER_DAYS) * DAY_S
+    life_s = life_days(role) * DAY_S
     return expires.timestamp() - now < life_s * (1 - RENEWED_AT)
 
 
 def days_left(expires: datetime.datetime, now: float) -> float:
-    """Days until it expires; negative once it has."""
+    """Return the days until it expires; negative once it has."""
     return (expires.timestamp() - now) / DAY_S

@@ -152,8 +152,20 @@ class ImageRepository:
         found = {name: self.files.content(path) for name, path in names.items()}
         return {name: content for name, content in found.items() if content is not None}
 
+    def warn_of_room(self) -> tuple[str, ...]:
+        """Return which publishers' lists are nearly full, one sentence each."""
+        state, found = self.state, []
+        for role, publisher in state.publishers.items():
+            size = self.files.size(role, publisher.signed.version)
+            if size > WARNED_SHARE * MAX_METADATA_BYTES:
+                found.append(
+                    f"'{role}' lists {len(publisher.signed.targets)} releases, and is "
+                    f"{size / MAX_METADATA_BYTES:.0%} full: edgepack fleet releases prune"
+                )
+        return tuple(found)
+
     def warnings(self) -> tuple[str, ...]:
-        """What a person must sign anew, or make room in, soon; one sentence each."""
+        """Return what a person must sign anew, or make room in, soon; one sentence each."""
         state, now = self.state, self._wall()
         expiries = {ROOT: state.root.signed.expires}
         expiries |= {role: listed.signed.expires for role, listed in state.lists.items()}
@@ -163,14 +175,7 @@ class ImageRepository:
             if left < WARNED_DAYS:
                 said = f"expires in {left:.0f} days" if left > 0 else "has expired"
                 found.append(f"the metadata of '{role}' {said}: edgepack fleet keys renew {role}")
-        for role, publisher in state.publishers.items():
-            size = self.files.size(role, publisher.signed.version)
-            if size > WARNED_SHARE * MAX_METADATA_BYTES:
-                found.append(
-                    f"'{role}' lists {len(publisher.signed.targets)} releases, and is "
-                    f"{size / MAX_METADATA_BYTES:.0%} full: edgepack fleet releases prune"
-                )
-        return tuple(found)
+        return (*found, *self.warn_of_room())
 
     # What is done.
 

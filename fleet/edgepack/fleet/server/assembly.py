@@ -32,6 +32,7 @@ from edgepack.fleet.repository.ceremony import init
 from edgepack.fleet.repository.director import Director
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.server.connections import Connections
+from edgepack.fleet.server.expiries import Expiries
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.place import take_place
 from edgepack.fleet.server.settings import ServeSettings
@@ -138,6 +139,14 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         part.start()
         stack.callback(part.stop)
     connections = Connections(settings.connections)
+    expiries = Expiries(
+        repository,
+        folder,
+        store,
+        link,
+        api_certificate=settings.tls_cert,
+        certificate_days=settings.certificate_days,
+    )
     fleet = Fleet(
         name=name,
         tenant=settings.tenant,
@@ -149,7 +158,8 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         trust=trust,
         store=store,
         releases=releases,
-        warners=(cache, *hooks, connections),
+        warners=(cache, *hooks, connections, expiries),
+        expiries=expiries,
         repository=repository,
         inbox=inbox,
         link=link,

@@ -36,6 +36,7 @@ class _Collector(Collector):
         yield from self._rollouts()
         yield from self._traffic()
         yield from self._connections()
+        yield from self._expiries()
 
     def _devices(self) -> Iterator[Metric]:
         overview = self._looking.overview()
@@ -111,3 +112,13 @@ class _Collector(Collector):
         for because, count in sorted(connections.dropped.copy().items()):
             dropped.add_metric([printable(because)], count)
         yield dropped
+
+    def _expiries(self) -> Iterator[Metric]:
+        expiring = GaugeMetricFamily(
+            "edgepack_expiring",
+            "Metadata, certificates and tokens that expire within 30 days, or have expired.",
+            labels=("kind",),
+        )
+        for kind, count in self._looking.fleet.expiries.count().items():
+            expiring.add_metric([kind], count)
+        yield expiring

@@ -15,6 +15,7 @@ from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.server.connections import Connections
+from edgepack.fleet.server.expiries import Expiries
 
 
 class Warner(Protocol):
@@ -32,6 +33,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
             somebody else sees it.
         certificate_days: How long the certificates last that devices get.
         warners: Those that work by themselves, and say what they cannot do.
+        expiries: What expires soon.
         connections: Those of the API's clients.
         device_sources: What has bundles beside the broker, as devices that are enrolled get it.
     """
@@ -54,3 +56,4 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     depot: Depot
     controller: Controller
     connections: Connections
+    expiries: Expiries
