@@ -79,6 +79,20 @@ def replacing(path: Path, *, mode: int = 0o644, lasting: bool = True) -> Iterato
         flush_folder(path.parent)
 
 
+def make_private(path: Path) -> None:
+    """Take a file or folder away from all but its owner; a missing one is left missing.
+
+    Raises:
+        OSError: Another user owns it.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if mode & 0o077:
+        path.chmod(mode & 0o700)
+
+
 def flush_folder(folder: Path) -> None:
     """Makes earlier renames and removals in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -4,6 +4,13 @@ import ipaddress
 from enum import IntEnum
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_SPECIAL = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23", "3fff::/20", "5f00::/16"),
+    )
+)
+"""Of IANA's special-purpose registries; Pythons before 3.11.10 call some of them global."""
 
 
 class Network(IntEnum):
@@ -46,7 +53,8 @@ def network_of(address: str) -> Network:
     if found.is_link_local or found.is_multicast:
         return Network.LINK
     is_site_local = isinstance(found, ipaddress.IPv6Address) and found.is_site_local
-    if not found.is_global or found.is_reserved or is_site_local:
+    is_special = is_site_local or any(found in network for network in _SPECIAL)
+    if not found.is_global or found.is_reserved or is_special:
         return Network.PRIVATE
     return Network.PUBLIC
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from edgepack.bundle.keys import key_id, load_public_key, public_pem
 from edgepack.bundle.trust import TrustPolicy
-from edgepack.durable import write_file
+from edgepack.durable import make_private, write_file
 from edgepack.errors import FleetError
 from edgepack.wire.topics import check_name
 
 CONTROLLER = "edgepack-controller"
 """What the name of every controller begins with, and the name of no device."""
+ONLINE_FOLDER, OFFLINE_FOLDER = "online", "offline"
+"""Of keys that sign metadata, in the folder `tuf`."""
 CONTROLLER_CERTIFICATE = "controller.crt"
 MAX_CONTROLLERS = 16
 """Of one fleet's folder, at most."""
@@ -31,6 +33,25 @@ class DataFolder:
                 found_in=str(root),
                 remedy="name another with --data",
             ) from error
+
+    def protect_secrets(self) -> None:
+        """Take every file with a secret away from other users, whoever made it and when.
+
+        Raises:
+            FleetError: Another user owns such a file.
+        """
+        folders = (self.pki, self.tuf / ONLINE_FOLDER, self.tuf / OFFLINE_FOLDER)
+        files = [token_file(self.root), *self.pki.glob("*.key")]
+        files += [path for folder in folders[1:] for path in folder.glob("*")]
+        for path in (*folders, *files):
+            try:
+                make_private(path)
+            except OSError as error:
+                raise FleetError(
+                    f"other users can read a secret of the fleet: {error.strerror}",
+                    found_in=str(path),
+                    remedy=f"chown it to the user of edgepack fleet serve, and chmod go= {path}",
+                ) from error
 
     @property
     def database_url(self) -> str:

@@ -1,5 +1,7 @@
 """The database: opening it, one writer at a time, and readers that wait for nobody."""
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from edgepack.durable import make_private
 from edgepack.errors import FleetError
 from edgepack.fleet.database.audit import ACTOR, CONTROLLER
 from edgepack.fleet.database.migrate import migrate
@@ -173,6 +176,8 @@ def open_store(url: str, called: str = "edgepack") -> Store:
     parsed = _parse(url)
     shown = parsed.render_as_string(hide_password=True)
     is_sqlite = parsed.get_backend_name() == "sqlite"
+    if (file := sqlite_file(url)) is not None:
+        _protect(file, shown)
     try:
         engine = _sqlite_engine(parsed) if is_sqlite else _postgresql_engine(parsed, called)
     except ModuleNotFoundError as error:
@@ -232,6 +237,27 @@ def _postgresql_engine(url: URL, called: str) -> Engine:
     return create_engine(
         url, pool_pre_ping=True, connect_args={**options, "application_name": called}
     )
+
+
+def _protect(file: Path, shown_url: str) -> None:
+    """Make the file of a new database, and let nobody but its owner read it.
+
+    The database holds the secrets of webhooks. SQLite gives the files beside it the same mode.
+
+    Raises:
+        FleetError: Another user owns it.
+    """
+    try:
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            make_private(Path(f"{file}{suffix}"))
+    except OSError as error:
+        raise FleetError(
+            f"cannot open the database: {error.strerror}",
+            found_in=shown_url,
+            remedy=f"chown {file} to the user of edgepack fleet serve",
+        ) from error
 
 
 def _sqlite_engine(url: URL) -> Engine:

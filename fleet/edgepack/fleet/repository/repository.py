@@ -17,6 +17,7 @@ from tuf.api.metadata import Metadata, MetaFile, Snapshot, Targets, Timestamp
 from edgepack.bundle.manifest import Manifest
 from edgepack.durable import write_file
 from edgepack.errors import FleetError, SignatureError, TrustError
+from edgepack.fleet.data_folder import OFFLINE_FOLDER, ONLINE_FOLDER
 from edgepack.fleet.repository.keyring import KeyRing
 from edgepack.fleet.repository.lifetimes import WARNED_DAYS, days_left, expiry_of, is_due
 from edgepack.fleet.repository.metadata_files import MetadataFiles
@@ -36,7 +37,7 @@ from edgepack.wire.messages import BundleRef
 
 log = logging.getLogger(__name__)
 
-METADATA_FOLDER, ONLINE_FOLDER, OFFLINE_FOLDER = "metadata", "online", "offline"
+METADATA_FOLDER = "metadata"
 PENDING_FOLDER = "pending"
 WARNED_SHARE = 0.8
 """Of what a file of metadata may have: then a person is told to make room."""

@@ -77,6 +77,7 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     check_sources(settings.device_sources)
     folder = DataFolder(settings.data)
     place = take_place(folder, settings.database, stack)
+    folder.protect_secrets()
     name = folder.controller(place)
     trust = folder.trust(settings.trust)
     holder = make_holder(name)
