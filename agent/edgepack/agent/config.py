@@ -103,10 +103,14 @@ class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         folder: Holds `<stage>.<before|after>.d/` folders with executables; "" means none.
         timeout_s: Time limit of one hook.
+        from_bundles: Whether hooks that come with a bundle run.
+        user: Name of the user that runs hooks from bundles; required with `from_bundles`.
     """
 
     folder: str = ""
     timeout_s: float = 60.0
+    from_bundles: bool = False
+    user: str = ""
 
 
 class DecryptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "hooks.md"
 LINES = [
     shlex.split(line)
     for line in re.findall(
-        r"^\$ python -m edgepack\.firmware_hooks (install [a-z].*)$",
+        r"^\$ python -P -m edgepack\.firmware_hooks (install [a-z].*)$",
         PAGE.read_text().replace("\\\n", " "),
         re.M,
     )

@@ -22,6 +22,7 @@ from edgepack.agent.enrolment.renewal import make_keeper
 from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
+from edgepack.agent.hooks.users import find_bundle_user
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.plain_files import sweep_memory
 from edgepack.agent.runtime.probe import probe_variant
@@ -142,13 +143,21 @@ def assemble_models(
     state_dir = Path(config.state_dir)
     if config.hooks.folder:
         check_hook_folder(Path(config.hooks.folder))
+    own_hooks = {Path(config.hooks.folder)} if config.hooks.folder else set()
+    user = find_bundle_user(config.hooks.user) if config.hooks.from_bundles else None
     check_sources(config)
     verdicts = Verdicts(state_dir)
     tools = Tools(
         read_facts=lambda: read_device_facts(config.providers),
         probe=lambda folder, variant, halt: _probe(folder, variant, config, verdicts, halt),
         run_hooks=lambda stage, when, folders, facts, halt: run_hooks(
-            stage, when, folders, facts, config.hooks.timeout_s, halt=halt
+            stage,
+            when,
+            folders,
+            facts,
+            config.hooks.timeout_s,
+            halt=halt,
+            users={} if user is None else dict.fromkeys(set(folders) - own_hooks, user),
         ),
         collect=telemetry.collect,
         forget_verdicts=verdicts.forget,
@@ -163,7 +172,7 @@ def assemble_models(
         slots=Slots(state_dir),
         tools=tools,
         link=link,
-        bench=bench or InlineBench(),
+        bench=bench or InlineBench(end_strays),
         fetch_bench=fetch_bench,
     )
     return Models(deps, notify)

@@ -20,6 +20,7 @@ from edgepack.agent.cli.trusting import check_released, load_trust
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.enrolment.installation import install_package
 from edgepack.agent.enrolment.package import read_package
+from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.state.lock import lock_state_dir
 from edgepack.agent.state.slots import slot_folder
@@ -290,6 +291,7 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
     SIGTERM unwinds what is done, so that no probe and no hook stays behind.
     """
     _log_to_stderr(verbose=False)
+    adopt_strays()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     config = read_config(config_path)
     with lock_state_dir(Path(config.state_dir)):
@@ -301,6 +303,8 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
                 found_in=str(error.filename or config.state_dir),
                 remedy="make room on the disk; what serves is unchanged",
             ) from error
+        finally:
+            end_strays()
 
 
 def _models(config: AgentConfig, link: LocalLink) -> Models:

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
+from edgepack.agent.hooks.users import HookUser
 from edgepack.halt import NEVER, Halt
 
 _POLL_S = 0.02
@@ -69,6 +70,7 @@ def run_process(
     timeout_s: float,
     output_limit_bytes: int,
     halt: Halt = NEVER,
+    user: HookUser | None = None,
 ) -> EndedHook:
     """Runs a program in a process group of its own and ends the whole group with it.
 
@@ -83,15 +85,20 @@ def run_process(
         timeout_s: Time after which it must end.
         output_limit_bytes: How much of its output is kept; the rest is read and dropped.
         halt: Ends it before its time.
+        user: Runs it; None is this process's user.
 
     Raises:
         OSError: It could not be started.
         HaltedError: It was ended because of `halt`.
     """
+    switch: dict[str, Any] = {}
+    if user is not None and user.uid != os.geteuid():
+        switch = {"user": user.uid, "group": user.gid, "extra_groups": user.groups}
     process = subprocess.Popen(
         [str(program)],
         cwd="/",
         env=environment,
+        **switch,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -10,12 +10,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, get_args
 
 import msgspec
 
 from edgepack.agent.hooks.files import HOOK_PATH, find_hooks, why_not_runnable
 from edgepack.agent.hooks.process import EndedHook, run_process
+from edgepack.agent.hooks.users import HookUser
 from edgepack.errors import DeviceError
 from edgepack.halt import NEVER, Halt
 from edgepack.wire.messages import BundleRef, Choice
@@ -30,6 +32,7 @@ WHENS: tuple[When, ...] = get_args(When)
 RETRY_CODE = 21
 """A hook's exit code for "try again later"; the number is that of Mender's state scripts."""
 OUTPUT_LIMIT_BYTES = 10 * 1024
+_NO_USERS: Mapping[Path, HookUser] = MappingProxyType({})
 _FACT_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -59,6 +62,7 @@ def run_hooks(
     timeout_s: float,
     *,
     halt: Halt = NEVER,
+    users: Mapping[Path, HookUser] = _NO_USERS,
 ) -> HookVerdict:
     """Runs the hooks of one stage, folder by folder and in name order, until one does not say go.
 
@@ -69,6 +73,7 @@ def run_hooks(
         facts: What a hook may know; `{"bundle_name": "ocr"}` becomes `EDGEPACK_BUNDLE_NAME=ocr`.
         timeout_s: Time limit of each hook.
         halt: Ends the hook that runs, or lets it end by itself; begins no other.
+        users: Who runs the hooks of a folder, where this is not this process's user.
 
     Returns:
         The verdict. What is wrong with a hook or its folder is a refusal that says so, since a
@@ -89,7 +94,7 @@ def run_hooks(
             return _refusal(str(error.found_in), error.problem)
         for hook in hooks:
             halt.check_between()
-            verdict = _run_one(hook, environment, timeout_s, halt)
+            verdict = _run_one(hook, environment, timeout_s, halt, users.get(folder))
             log.info("hook=%s verdict=%s because=%s", hook, verdict.verdict, verdict.because)
             if verdict.verdict != "go":
                 return verdict
@@ -170,7 +175,15 @@ def _environment(stage: str, when: str, facts: Mapping[str, str]) -> dict[str, s
     return environment
 
 
-def _run_one(hook: Path, environment: dict[str, str], timeout_s: float, halt: Halt) -> HookVerdict:
+def _run_one(
+    hook: Path,
+    environment: dict[str, str],
+    timeout_s: float,
+    halt: Halt,
+    user: HookUser | None,
+) -> HookVerdict:
+    if user is not None:
+        environment = {**environment, "USER": user.name, "LOGNAME": user.name, "HOME": user.home}
     if problem := why_not_runnable(hook):
         return _refusal(str(hook), f"hook {hook.name} {problem}")
     try:
@@ -180,7 +193,12 @@ def _run_one(hook: Path, environment: dict[str, str], timeout_s: float, halt: Ha
             timeout_s=timeout_s,
             output_limit_bytes=OUTPUT_LIMIT_BYTES,
             halt=halt,
+            user=user,
         )
+    except PermissionError as error:
+        who = f"user {user.name}" if user else "the agent's user"
+        because = f"hook {hook.name} could not be started: {who} may not read it: {error.strerror}"
+        return _refusal(str(hook), because)
     except OSError as error:
         return _refusal(str(hook), f"hook {hook.name} could not be started: {error}")
     return _judge(hook, ended, timeout_s)

@@ -323,12 +323,17 @@ class UpdateContext:
             self.scratch.hooks_done.add((stage, when))
 
     def _hook_folders(self) -> tuple[Path, ...]:
-        """The device's hooks; the bundle's own too, once its files were verified."""
+        """Return the device's hook folder, and that of a verified bundle where they may run."""
         folder = self.deps.config.hooks.folder
         own = (Path(folder),) if folder else ()
-        if self.journal.state in ("OFFERED", "DOWNLOADING"):
+        is_verified = self.journal.state not in ("OFFERED", "DOWNLOADING")
+        if not is_verified or not self.deps.config.hooks.from_bundles:
             return own
-        return (*own, self.deps.slots.folder(self.digest) / HOOKS_FOLDER)
+        return (*own, self.bundle_hooks())
+
+    def bundle_hooks(self) -> Path:
+        """Return where the hooks that came with the bundle are."""
+        return self.deps.slots.folder(self.digest) / HOOKS_FOLDER
 
     def _hook_facts(self) -> dict[str, str]:
         folder = self.deps.slots.folder(self.digest)

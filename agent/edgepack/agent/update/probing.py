@@ -4,11 +4,17 @@ from edgepack.agent.runtime.basis import basis_of
 from edgepack.agent.runtime.choice import choose
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 
+_NOT_ALLOWED = (
+    "the bundle's own hooks do not run: this device's settings do not allow it (hooks.from_bundles)"
+)
+
 
 def before_staging(context: UpdateContext) -> Step:
     """Asks the hooks, the bundle's own among them: its files were verified."""
     if not context.journal.was_staged:
         context.model.store.update(was_staged=True)
+        if not context.deps.config.hooks.from_bundles and context.bundle_hooks().is_dir():
+            context.note("hook", _NOT_ALLOWED)
     return context.run_hooks("staged", "before") or Ended(
         outcome="success", because="the hooks let it be staged"
     )

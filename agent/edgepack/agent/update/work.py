@@ -58,12 +58,19 @@ class Bench(Protocol):
 
 
 class InlineBench:
-    """Does the work at once; for a command that has nothing else to do, and for tests."""
+    """Does the work at once; for a command that has nothing else to do, and for tests.
+
+    Args:
+        tidy: Called after each piece.
+    """
+
+    def __init__(self, tidy: Callable[[], object] = lambda: None) -> None:
+        self._tidy = tidy
 
     def begin(self, work: Work) -> Job:
-        """Does it."""
+        """Do the work."""
         job = Job(work)
-        job.do()
+        job.do(self._tidy)
         return job
 
 
