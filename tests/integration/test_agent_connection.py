@@ -1,7 +1,10 @@
 """The agent and brokers that are away, refuse it, or want certificates."""
 
+import json
 import random
+import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -207,3 +210,63 @@ def test_a_message_that_is_far_too_long_never_reaches_the_agent(
     assert isinstance(arrived, Arrived)
     assert arrived.payload == b"short"
     assert connection.is_connected
+
+
+@pytest.mark.usefixtures("needs_mosquitto")
+def test_status_says_whether_the_broker_is_reached_since_when_not_and_why(
+    tmp_path: Path, release_keys: Keys
+) -> None:
+    def status(*words: str) -> str:
+        command = [sys.executable, "-m", "edgepack.agent.cli", "status", *words]
+        place = ("--state-dir", str(device.state_dir))
+        done = subprocess.run([*command, *place], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    port = free_port()
+    device = Device(tmp_path / "device", f"mqtt://127.0.0.1:{port}", release_keys[1])
+    with running(device):
+        wait_for_line(device, "cannot reach the broker")
+        said = status()
+        assert re.search(rf"broker    127\.0\.0\.1:{port} is not reached since 20\d\d-", said)
+        assert "Connection refused" in said
+        with Broker(tmp_path, port=port):
+            wait_for_line(device, "connected to 127.0.0.1")
+            assert re.search(rf"broker    127\.0\.0\.1:{port} is reached since 20\d\d-", status())
+            assert json.loads(status("--json"))["broker"]["is_connected"] is True
+        wait_for_line(device, "the connection was lost")
+        found = json.loads(status("--json"))["broker"]
+        assert found["is_connected"] is False
+        assert "the connection was lost" in found["because"]
+        assert device.stop() == 0
+    assert "not reached when the agent last ran" in status()
+
+
+@pytest.mark.usefixtures("needs_mosquitto")
+@pytest.mark.parametrize("early", ["server", "device"])
+def test_a_clock_before_a_certificates_validity_is_named(
+    tmp_path: Path, release_keys: Keys, early: str
+) -> None:
+    authority = make_authority(tmp_path, "ca")
+    for file, name in (("server", "127.0.0.1"), ("device", DEVICE)):
+        begins_in_s = 86400 if file == early else -3600
+        issue(tmp_path, file, authority, name, begins_in_s=begins_in_s)
+    listener = (
+        f"cafile {tmp_path}/ca.pem",
+        f"certfile {tmp_path}/server.pem",
+        f"keyfile {tmp_path}/server.key",
+        "require_certificate true",
+    )
+    with Broker(tmp_path, listener=listener) as broker:
+        url = broker.url.replace("mqtt:", "mqtts:")
+        lines = (
+            f'ca_file = "{tmp_path}/ca.pem"',
+            f'cert_file = "{tmp_path}/device.pem"',
+            f'key_file = "{tmp_path}/device.key"',
+        )
+        device = Device(tmp_path / "device", url, release_keys[1], broker_lines=lines)
+        with running(device):
+            line = wait_for_line(device, "set the clock")
+            assert "clock" in line.split("set the clock")[0]
+            assert re.search(r"shows 20\d\d-\d\d-\d\d \d\d:\d\d UTC", line)
+            assert device.stop() == 0

@@ -19,10 +19,14 @@ def make_authority(folder: Path, name: str) -> Authority:
     return subject, key
 
 
-def issue(folder: Path, file: str, authority: Authority, name: str) -> None:
+def issue(
+    folder: Path, file: str, authority: Authority, name: str, *, begins_in_s: float = -3600
+) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    (folder / f"{file}.pem").write_bytes(_certificate(subject, key, authority, is_authority=False))
+    (folder / f"{file}.pem").write_bytes(
+        _certificate(subject, key, authority, is_authority=False, begins_in_s=begins_in_s)
+    )
     (folder / f"{file}.key").write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
@@ -67,6 +71,7 @@ def _certificate(
     authority: Authority,
     *,
     is_authority: bool,
+    begins_in_s: float = -3600,
 ) -> bytes:
     now = datetime.datetime.now(datetime.UTC)
     builder = (
@@ -75,8 +80,8 @@ def _certificate(
         .issuer_name(authority[0])
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
+        .not_valid_before(now + datetime.timedelta(seconds=begins_in_s))
+        .not_valid_after(now + datetime.timedelta(seconds=max(0.0, begins_in_s) + 3600))
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(

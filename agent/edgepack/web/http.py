@@ -3,6 +3,7 @@
 import http.client
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ReadTimeoutError
 from urllib3.exceptions import ProxyError as TunnelError
 
 from edgepack.text import printable
+from edgepack.web.clock import describe_invalid_time
 from edgepack.web.deadline import (
     DEFAULT_LIMITS,
     Deadline,
@@ -379,6 +381,8 @@ def _because(error: BaseException) -> str:
     """Return the part of an error that wraps others which helps a person."""
     seen: BaseException | None = error
     while seen is not None:
+        if invalid := describe_invalid_time(seen, time.time()):
+            return invalid
         if isinstance(seen, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {printable(seen.verify_message)}"
         if isinstance(seen, ssl.SSLError) and seen.reason == "WRONG_VERSION_NUMBER":

@@ -18,10 +18,11 @@ class Complaints:
 
     Args:
         title: Where it is.
+        note: Gets each complaint that is made.
     """
 
-    def __init__(self, title: str) -> None:
-        self._title = title
+    def __init__(self, title: str, note: Callable[[str], None] = lambda _because: None) -> None:
+        self._title, self._note = title, note
         self._said, self._said_at = "", 0.0
         self._waiting = threading.Timer(ANSWER_S, self.say, (SILENT,))
         self._waiting.daemon = True
@@ -50,4 +51,5 @@ class Complaints:
             return
         self._said, self._said_at = sign, now
         cause = explain() if explain else ""
+        self._note(cause or because)
         log.warning("broker %s: %s; trying on", self._title, cause or because)

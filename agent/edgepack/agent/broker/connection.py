@@ -12,9 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import paho.mqtt.client as mqtt
+from cryptography import x509
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -28,7 +30,9 @@ from edgepack.agent.broker.quick_client import QuickClient
 from edgepack.agent.broker.rivals import Rivals
 from edgepack.agent.broker.spoken import why_no_answer
 from edgepack.agent.config import AgentConfig, BrokerConfig
+from edgepack.agent.state.broker_state import BrokerStateNote
 from edgepack.errors import DeviceError
+from edgepack.web.clock import describe_invalid_time, describe_own_certificate
 from edgepack.wire import topics
 from edgepack.wire.messages import Message, Reported, encode
 from edgepack.wire.router import Router
@@ -105,7 +109,10 @@ class Connection:
         self._title = ",".join(way.address.title for way in ways)
         if proxies := sorted({way.proxy.title for way in ways if way.proxy}):
             self._title += f" through the proxy {','.join(proxies)}"
-        self._complaints = Complaints(self._title)
+        self._note = BrokerStateNote(Path(config.state_dir), self._title)
+        self._complaints = Complaints(
+            self._title, lambda because: self._note.note(is_connected=False, because=because)
+        )
         client = QuickClient(
             CallbackAPIVersion.VERSION2, client_id=config.device, protocol=mqtt.MQTTv5
         )
@@ -144,6 +151,7 @@ class Connection:
 
     def start(self) -> None:
         """Connects in the background, and again whenever the broker is lost."""
+        self._note.note(is_connected=False)
         self._connect()
         self._complaints.await_answer()
 
@@ -270,6 +278,7 @@ class Connection:
             return
         log.info("connected to %s as %s", self._client.way.address.title, self._device)
         self._complaints.forget()
+        self._note.note(is_connected=True)
         self._in_since = time.monotonic()
         client.subscribe([(name, 1) for name in self._filters])
         with self._lock:
@@ -284,6 +293,9 @@ class Connection:
         is_handshake = isinstance(error, ssl.SSLError | ConnectionResetError)
         is_refused_here = isinstance(error, ssl.SSLCertVerificationError)
         explain = self._explain if is_handshake and not is_refused_here else None
+        if invalid := describe_invalid_time(error, time.time()):
+            self._complaints.say(f"cannot reach the broker: {invalid}")
+            return
         self._complaints.say(f"cannot reach the broker: {error or 'unknown reason'}", explain)
 
     def _on_disconnect(
@@ -311,15 +323,30 @@ class Connection:
             self._client.reconnect_delay_set(FIRST_DELAY_S, self._last_delay_s)
             self._complaints.say(f"the connection was lost: {reason}")
         else:
+            self._note.note(is_connected=False, because=self.trouble)
             self._client.reconnect_delay_set(delay_s, delay_s)
             log.warning("broker %s: %s; trying on in %d s", self._title, self.trouble, delay_s)
 
     def _explain(self) -> str:
+        if invalid := self._own_certificate_problem():
+            return invalid
         way = self._client.way
         address = way.address
         if address.is_web or way.proxy:
             return ""  # What is between says so itself, in the connection's error.
         return why_no_answer(address.host, address.port, is_tls=address.is_tls)
+
+    def _own_certificate_problem(self) -> str:
+        """Return why the device's own certificate is not valid yet by its clock; "" if it is."""
+        try:
+            content = Path(self._broker.cert_file).read_bytes() if self._broker.cert_file else b""
+            return (
+                describe_own_certificate(x509.load_pem_x509_certificate(content), time.time())
+                if content
+                else ""
+            )
+        except (OSError, ValueError):
+            return ""
 
     def _on_message(self, _client: mqtt.Client, _data: Any, message: mqtt.MQTTMessage) -> None:
         self._take(bytes(message._topic), bytes(message.payload))

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 
+from edgepack.agent.state.broker_state import BrokerState
 from edgepack.agent.update.status import ModelStatus, Status
 from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts
 
@@ -16,11 +17,30 @@ _RUNNING = {
 def describe_status(status: Status) -> str:
     """The status as lines for a person."""
     lines = [f"agent     {_RUNNING[status.is_running]}"]
+    if status.broker is not None:
+        lines += _describe_broker(status.broker, is_running=status.is_running is not False)
     if not status.models:
         lines.append("models    none: no model was installed")
     for name, model in status.models.items():
         lines += ["", *_describe_model(name, model)]
     return "\n".join(lines)
+
+
+def _describe_broker(broker: BrokerState, *, is_running: bool) -> Iterator[str]:
+    since = _local_time(broker.since)
+    if not is_running:
+        seen = "reached" if broker.is_connected else "not reached"
+        yield f"broker    {broker.broker} was {seen} when the agent last ran"
+    elif broker.is_connected:
+        yield f"broker    {broker.broker} is reached since {since}"
+    else:
+        yield f"broker    {broker.broker} is not reached since {since}"
+    if broker.because:
+        yield f"          {broker.because}"
+
+
+def _local_time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _describe_model(name: str, model: ModelStatus) -> Iterator[str]:
@@ -32,7 +52,7 @@ def _describe_model(name: str, model: ModelStatus) -> Iterator[str]:
         yield "active    nothing"
     else:
         kept = "" if active.committed else ", not committed yet"
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(active.since))
+        since = _local_time(active.since)
         yield f"active    {_title(active.bundle)} since {since}{kept}"
         if model.fault:
             yield f"damaged   {model.fault}; a running agent repairs it"

@@ -24,6 +24,7 @@ from edgepack.agent.enrolment.identity import (
 )
 from edgepack.durable import write_file
 from edgepack.errors import DeviceError
+from edgepack.web.clock import describe_own_certificate
 from edgepack.wire.messages import Renewal
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ class CertificateKeeper:
     @property
     def trouble(self) -> str:
         """What needs a person, one sentence; "" when all is well."""
+        if invalid := describe_own_certificate(self._certificate, self._wall()):
+            return invalid
         left = left_s(self._certificate, self._wall())
         begins, ends = self._certificate.not_valid_before_utc, self._certificate.not_valid_after_utc
         if left >= WARNED_AT * (ends - begins).total_seconds() and not self._problem:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.state.broker_state import BrokerState, read_broker_state
 from edgepack.agent.state.lock import is_locked
 from edgepack.agent.state.models import model_names
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
@@ -49,10 +50,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         is_running: Whether an agent holds the state folder; None when this user may not look.
         models: By name.
+        broker: The connection to the broker as the agent last saw it; None if it never tried.
     """
 
     is_running: bool | None
     models: dict[str, ModelStatus]
+    broker: BrokerState | None = None
 
 
 def read_status(state_dir: Path) -> Status:
@@ -70,6 +73,7 @@ def read_status(state_dir: Path) -> Status:
     return Status(
         is_running=is_locked(state_dir),
         models={name: _read_model(state_dir, name) for name in model_names(state_dir)},
+        broker=read_broker_state(state_dir),
     )
 
 
