@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from edgepack.agent.runtime.quiet_loading import without_log_lines
+from edgepack.core_files import forbid_core_files
 from edgepack.errors import EdgepackError
 
 _OBJECTS_A_COLLECTION = 50_000
@@ -137,6 +138,7 @@ def main() -> None:
 
     So does what the system says of a file or folder that a command counted on.
     """
+    forbid_core_files()
     gc.set_threshold(_OBJECTS_A_COLLECTION)
     for name, value in _LINEAR_ALGEBRA.items():
         os.environ.setdefault(name, value)  # read when a command loads NumPy

@@ -35,6 +35,7 @@ from edgepack.agent.update.local_install import (
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.status import read_status
 from edgepack.bundle.forms import open_bundle
+from edgepack.core_files import forbid_core_files
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.json_text import json_text
 from edgepack.key_place import check_key_place, into_work_tree_option
@@ -276,6 +277,7 @@ def providers(as_json: bool) -> None:
 
 def main() -> None:
     """Runs the command; errors go to stderr, with exit code 1 (2 for wrong usage)."""
+    forbid_core_files()
     os.umask(0o022)  # The state folder's own mode says who may look into it.
     try:
         cli(prog_name="edgepack-agent")
