@@ -300,6 +300,30 @@ def test_enrolment_writes_settings_that_the_agent_reads(serve: Serve, tmp_path: 
     assert "this folder holds a device's settings already" in done.stderr
 
 
+def test_enrolment_rejects_an_id_that_differs_in_case_only_and_one_that_is_too_long(
+    tls_fleet: Any, tmp_path: Path
+) -> None:
+    def enroll(name: str, *words: str) -> Any:
+        where = ("-o", str(tmp_path / f"folder-{name[:9]}"))
+        return edgepack(tls_fleet, "fleet", "enroll", name, "--group", "g", *where, *words)
+
+    assert enroll("cam-5").returncode == 0
+    for words in ((), ("--replace",)):
+        done = enroll("CAM-5", *words)
+        assert done.returncode == 1
+        assert "cam-5 is enrolled already" in done.stderr
+        assert "upper and lower case" in done.stderr
+        assert not (tmp_path / "folder-CAM-5").exists()
+    for name in ("x" * 65, "x" * 200):
+        done = enroll(name)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "1 to 64" in done.stderr
+    assert enroll("x" * 64).returncode == 0
+    shown = json.loads(edgepack(tls_fleet, "fleet", "devices", "--json").stdout)
+    assert {one["device"] for one in shown} == {"cam-5", "x" * 64}
+
+
 def test_certificates_carry_a_whole_rollout(
     tls_fleet: Any, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:

@@ -13,6 +13,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess
 from edgepack.fleet.broker.link import Link
 from edgepack.fleet.controller.quotas import QUOTAS, Quotas
+from edgepack.fleet.data_folder import CONTROLLER
 from edgepack.fleet.database import inventory, records
 from edgepack.wire import topics
 from edgepack.wire.messages import (
@@ -29,6 +30,17 @@ def test_devices_that_are_not_enrolled_are_ignored(world: World) -> None:
     for kind in topics.UP_KINDS:
         world.hear("mallory", says("IDLE"), kind)
     assert world.inbox.counters == {"not_enrolled": 4}
+
+
+def test_auto_enrolment_ignores_an_id_that_differs_in_case_only(tmp_path: Path) -> None:
+    world = World(tmp_path, auto_enroll=True)
+    for name in ("cam-5", "CAM-5", CONTROLLER.upper() + "x", "cam-6"):
+        world.hear(name, says("IDLE"))
+    with world.store.transaction() as session:
+        found = inventory.list_devices(session)
+    assert [device.device for device in found] == ["cam-5", "cam-6"]
+    assert world.inbox.counters["not_enrolled"] == 2
+    world.store.close()
 
 
 def test_auto_enrolment_takes_in_whoever_reports_and_only_well_formed(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from edgepack.fleet.documents.devices import (
 )
 from edgepack.fleet.documents.fleet import FleetInfo
 from edgepack.fleet.enrolment.device_sources import check_sources
+from edgepack.wire import topics
 
 MAX_CERTIFICATE_BYTES = 64 * 1024
 TOKEN_S = 24 * 3600.0
@@ -215,6 +216,12 @@ class EnrolmentMethods:
     def _request(
         self, device: str, group: str, labels: Mapping[str, str] | None, *, replace: bool
     ) -> EnrollRequest:
+        for name, what in ((device, "device id"), (group, "group")):
+            try:
+                topics.check_name(name, what)
+            except ValueError as error:
+                remedy = "edgepack fleet enroll cam-7 --group cameras"
+                raise FleetError(str(error), remedy=remedy) from error
         return EnrollRequest(device=device, group=group, labels=dict(labels or {}), replace=replace)
 
     def _enroll(self, request: EnrollRequest, state_dir: Path, sources: Sequence[str]) -> Package:

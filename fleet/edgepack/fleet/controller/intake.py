@@ -12,6 +12,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from edgepack.errors import FleetError
 from edgepack.fleet.controller.inbox import Incoming
 from edgepack.fleet.database import devices, latency, measurements, records, standing
 from edgepack.fleet.database.devices import Presence, Publication
@@ -94,15 +95,18 @@ class Intake:
         presence = batch.known.get(message.device)
         if presence is None:
             if not self._auto_enroll or message.kind != "reported":
-                return self._ignore(message.device)
-            presence = _take_in(batch, message)
+                return self._ignore(message.device, "it is not enrolled")
+            try:
+                presence = _take_in(batch, message)
+            except FleetError as error:
+                return self._ignore(message.device, error.problem)
         is_news = HANDLERS[message.kind](batch, presence, message)
         return message.kind if is_news else "stale"
 
-    def _ignore(self, device: str) -> str:
+    def _ignore(self, device: str, because: str) -> str:
         if device not in self._strangers and len(self._strangers) < MAX_STRANGERS:
             self._strangers.add(device)
-            log.warning("device=%s ignored because=it is not enrolled", device)
+            log.warning("device=%s ignored because=%s", device, because)
         return "not_enrolled"
 
 

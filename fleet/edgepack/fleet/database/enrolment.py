@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
@@ -47,10 +48,11 @@ def enroll(
     """
     check_name(device, "device id")
     check_name(group, "group")
-    if device.startswith(CONTROLLER):
+    if device.lower().startswith(CONTROLLER):
         raise FleetError(f"{device!r} is a name of controllers", remedy="choose another id")
     row = session.get(DeviceRow, device)
     if row is None:
+        _check_case(session, device)
         row = DeviceRow(id=device, group=group, enrolled_at=now, labels="{}")
         session.add(row)
         session.flush()
@@ -69,6 +71,27 @@ def enroll(
         move(session, row, group, now)
     label(session, row, called or {}, now)
     return row
+
+
+def _check_case(session: Session, device: str) -> None:
+    """Reject an id that differs from an enrolled one in case only.
+
+    MQTT tells the two apart, but brokers that take the user name as a host name do not: ejabberd
+    lets the second device take over the first one's session.
+
+    Raises:
+        FleetError: Such a device is enrolled.
+    """
+    found = session.scalar(
+        select(DeviceRow.id).where(func.lower(DeviceRow.id) == device.lower()).limit(1)
+    )
+    if found is not None:
+        raise FleetError(
+            f"device {found} is enrolled already, and {device} differs from it in upper and lower "
+            "case only: some brokers take both for one device",
+            found_in="edgepack fleet devices",
+            remedy=f"choose another id, or write {found} --replace",
+        )
 
 
 def move(session: Session, row: DeviceRow, group: str, now: float) -> None:
