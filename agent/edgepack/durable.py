@@ -68,9 +68,9 @@ def replacing(path: Path, *, mode: int = 0o644, lasting: bool = True) -> Iterato
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
+            os.fchmod(file.fileno(), mode)
             if lasting:
                 os.fsync(file.fileno())
-        temporary.chmod(mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

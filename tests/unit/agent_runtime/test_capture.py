@@ -1,5 +1,6 @@
 """Inputs are kept for a build where the settings ask for it: few, small, private, and no longer."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from edgepack.agent.serving import capture
 from edgepack.agent.serving.model import open_model
 from edgepack.agent.state.captured import (
     CaptureSettings,
+    Kept,
     captured_folder,
     draw_priority,
     forget_samples,
@@ -51,6 +53,29 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(capture, "OFFER_S", 0.0)
     write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     return tmp_path
+
+
+def test_a_folder_with_a_samples_name_does_not_stop_the_upkeep(serving: Path) -> None:
+    assert switch_capture(serving, settings(5)) == ""
+    for number in range(5):
+        keep(serving, number, settings(5), priority=number + 10)
+    folder = captured_folder(serving)
+    (folder / f"{0:016x}-tiny.npz" / "inner").mkdir(parents=True)
+    (folder / f"{1:016x}-tiny.npz").symlink_to("/etc/passwd")
+    os.mkfifo(folder / f"{2:016x}-tiny.npz")
+    keep(serving, 9, settings(5), priority=99)
+    assert numbers_of(kept_samples(serving, "tiny")) == [11, 12, 13, 14, 99]
+    assert switch_capture(serving, settings(2)) == ""
+    assert numbers_of(kept_samples(serving, "tiny")) == [14, 99]
+    assert {path.name for path in folder.iterdir()} == {
+        "settings.json",
+        f"{14:016x}-tiny.npz",
+        f"{99:016x}-tiny.npz",
+    }
+
+
+def numbers_of(kept: list[Kept]) -> list[int]:
+    return [each.priority for each in kept]
 
 
 def run(state_dir: Path, count: int) -> None:

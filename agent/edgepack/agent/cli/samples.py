@@ -4,9 +4,9 @@ from pathlib import Path
 
 from edgepack.agent.state.captured import FILE_MODE, captured_folder, kept_samples
 from edgepack.agent.state.models import MODEL_NAME
-from edgepack.bundle.chunks import read_bounded
+from edgepack.agent.state.state_file import read_shared
 from edgepack.durable import write_file
-from edgepack.errors import BundleError, DeviceError
+from edgepack.errors import DeviceError
 
 MAX_SAMPLE_BYTES = 1024**3
 
@@ -38,10 +38,12 @@ def export_samples(state_dir: Path, model: str, target: Path) -> int:
             raise DeviceError("the folder for the samples is not empty", found_in=str(target))
         count = 0
         for each in sorted(kept, key=lambda one: (one.path.lstat().st_mtime, one.path)):
-            content = read_bounded(each.path, MAX_SAMPLE_BYTES)
+            content = read_shared(each.path, limit_bytes=MAX_SAMPLE_BYTES)
+            if content is None:  # Another sample took its place meanwhile.
+                continue
             write_file(target / f"{count:05}.npz", content, mode=FILE_MODE, lasting=False)
             count += 1
-    except (OSError, BundleError) as error:
+    except OSError as error:
         raise DeviceError(
             f"the samples cannot be copied: {error}",
             found_in=str(target),

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ import numpy.typing as npt
 
 from edgepack.agent.state.models import MODEL_NAME
 from edgepack.agent.state.pointer import active_models
-from edgepack.agent.state.state_file import put_aside, read_regular, remove
+from edgepack.agent.state.state_file import put_aside, read_shared, remove
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
 
@@ -90,8 +91,12 @@ def switch_capture(state_dir: Path, settings: CaptureSettings) -> str:
         serving = active_models(state_dir)
         for path in folder.iterdir():
             name = _NAME.fullmatch(path.name)
-            # What a killed process left, and what one wrote while its model was removed.
-            if path.name != SETTINGS_FILE and (name is None or name[2] not in serving):
+            is_sample = name is not None and name[2] in serving
+            # What a killed process left, what one wrote while its model was removed, and anything
+            # that is not a file.
+            if not stat.S_ISREG(path.lstat().st_mode) or not (
+                is_sample or path.name == SETTINGS_FILE
+            ):
                 remove(path)
         for model in serving:
             _make_room(kept_samples(state_dir, model), settings)
@@ -104,7 +109,7 @@ def switch_capture(state_dir: Path, settings: CaptureSettings) -> str:
 def read_capture(state_dir: Path) -> CaptureSettings | None:
     """The settings; None where nothing is to be kept, or where that cannot be read."""
     try:
-        content = read_regular(captured_folder(state_dir) / SETTINGS_FILE)
+        content = read_shared(captured_folder(state_dir) / SETTINGS_FILE)
         found = CAPTURE.decode(content).value if content is not None else None
     except (OSError, ValueError, NewerVersionError):
         return None
@@ -118,7 +123,9 @@ def kept_samples(state_dir: Path, model: str) -> list[Kept]:
         name = _NAME.fullmatch(path.name)
         if name is not None and name[2] == model:
             with contextlib.suppress(FileNotFoundError):
-                found.append(Kept(int(name[1], 16), path, path.lstat().st_size))
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    found.append(Kept(int(name[1], 16), path, status.st_size))
     return sorted(found)
 
 

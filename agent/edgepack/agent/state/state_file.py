@@ -29,20 +29,39 @@ DAMAGED = ".damaged"
 
 
 def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES) -> bytes | None:
-    """The content of a regular file; None when nothing is there.
-
-    A pipe in its place does not make the reader wait.
+    """Return the content of a regular file, None if nothing is there. Links are followed.
 
     Raises:
-        OSError: Something else lies there, it is too long, or it cannot be read.
+        OSError: The file is not regular, is too long, or cannot be read.
     """
+    return _read(path, os.O_NONBLOCK, limit_bytes)
+
+
+def read_shared(path: Path, *, limit_bytes: int = MAX_BYTES) -> bytes | None:
+    """Return the content of a regular file in a folder that other users may write to.
+
+    Another user may put a link there, to a file that only this process may read.
+
+    Raises:
+        OSError: A link or anything else that is not a regular file lies there, or see
+            `read_regular`.
+    """
+    return _read(path, os.O_NOFOLLOW, limit_bytes)
+
+
+def _read(path: Path, flags: int, limit_bytes: int) -> bytes | None:
+    """Look first, then open what was looked at: to open a device or a pipe may have effects."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        found = os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
     except FileNotFoundError:
         return None
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        descriptor = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(found)
     with os.fdopen(descriptor, "rb", closefd=True, buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
         content = bytearray()
         while piece := file.read(limit_bytes + 1 - len(content)):
             content += piece

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.state.state_file import put_aside, read_regular
+from edgepack.agent.state.state_file import put_aside, read_shared
 from edgepack.agent.telemetry.readings import memory_bytes
 from edgepack.agent.telemetry.shadowed import Shadowed, ShadowRecorder, check_shadowed
 from edgepack.agent.telemetry.values import Seen, ValueRecorder, check_seen
@@ -118,7 +118,7 @@ def read_spooled(path: Path) -> Spooled:
         NewerVersionError: A newer edgepack wrote it.
         OSError: It is too long, no file, or cannot be read.
     """
-    content = read_regular(path, limit_bytes=MAX_SPOOL_BYTES)
+    content = read_shared(path, limit_bytes=MAX_SPOOL_BYTES)
     try:
         spooled = SPOOLED.decode(content or b"").value
     except ValueError as error:
