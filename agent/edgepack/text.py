@@ -1,6 +1,7 @@
 """Text that people read: nothing in it steers a terminal, and it counts and sorts as they do."""
 
 import re
+from collections.abc import Iterable
 
 _NUMBER = re.compile(r"(\d+)")
 
@@ -18,6 +19,11 @@ def printable(text: str) -> str:
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def printable_lines(lines: Iterable[str]) -> str:
+    """Join lines whose text may be another party's: each stays one line, and steers nothing."""
+    return "\n".join(map(printable, lines))
 
 
 def counted(number: int, noun: str, nouns: str = "") -> str:

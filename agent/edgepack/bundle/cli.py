@@ -21,7 +21,7 @@ from edgepack.bundle.provenance import read_documents, read_origin
 from edgepack.bundle.verify import VerifiedBundle, verify_archive, verify_folder
 from edgepack.errors import BundleError
 from edgepack.json_text import json_text
-from edgepack.text import counted
+from edgepack.text import counted, printable, printable_lines
 
 _bundle = click.argument("bundle", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -116,7 +116,8 @@ def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
             )
         )
         return
-    click.echo(f"{facts.name} {facts.version}, release {facts.release}: verified")
+    title = printable(f"{facts.name} {facts.version}")
+    click.echo(f"{title}, release {facts.release}: verified")
     click.echo(_describe_signature(verified))
     for line in describe_origin(origin):
         click.echo(line)
@@ -159,7 +160,8 @@ def unpack(archive: Path, folder: Path, key_paths: tuple[Path, ...]) -> None:
     else:
         manifest, state = unpack_archive(archive, folder), "not verified"
     facts = manifest.facts
-    click.echo(f"{facts.name} {facts.version}, release {facts.release}: {folder} ({state})")
+    title = printable(f"{facts.name} {facts.version}")
+    click.echo(f"{title}, release {facts.release}: {folder} ({state})")
     if not key_paths:
         click.echo("not verified: give --key to check the signature", err=True)
 
@@ -205,7 +207,7 @@ def _describe(manifest: Manifest) -> str:
     for variant in manifest.variants:
         for entry in variant.facts.files:
             lines.append(f"{_size(entry.size_bytes):>10}  {entry.path}")
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 _MOST_RECIPIENTS = 10
@@ -246,6 +248,7 @@ def _plain_runtime(variant: Variant) -> Iterator[str]:
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from edgepack.agent.state.broker_state import BrokerState
 from edgepack.agent.update.status import ModelStatus, Status
+from edgepack.text import printable_lines
 from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts
 
 _RUNNING = {
@@ -23,7 +24,7 @@ def describe_status(status: Status) -> str:
         lines.append("models    none: no model was installed")
     for name, model in status.models.items():
         lines += ["", *_describe_model(name, model)]
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 def _describe_broker(broker: BrokerState, *, is_running: bool) -> Iterator[str]:
@@ -87,7 +88,7 @@ def describe_facts(facts: DeviceFacts) -> str:
     for *cells, because in rows:
         padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=False))
         lines.append("  ".join(("", *padded, because)))
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 def _describe_provider(provider: ProviderFacts) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from edgepack.packager.number_format import (
     format_metric,
     format_placement,
 )
-from edgepack.text import counted
+from edgepack.text import counted, printable, printable_lines
 
 _side = click.Path(path_type=Path)
 _MOST_LISTED = 8
@@ -62,11 +62,10 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
 
 def _print(comparison: Comparison) -> None:
     for side, path in (("A", comparison.a), ("B", comparison.b)):
-        click.echo(f"{side}  {click.style(path, bold=True)}")
+        click.echo(f"{side}  {click.style(printable(path), bold=True)}")
     click.echo(f"\n{_verdict(comparison)}\n")
     _print_variants(comparison.variants)
-    for line in _lines(comparison):
-        click.echo(line)
+    click.echo(printable_lines(_lines(comparison)))
 
 
 def _verdict(comparison: Comparison) -> str:

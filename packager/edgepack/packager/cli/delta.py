@@ -15,7 +15,7 @@ from edgepack.packager.comparison.result import Transfer, VariantComparison
 from edgepack.packager.comparison.tensors import TensorChange, TensorComparison
 from edgepack.packager.graph.model_files import keep_runtime_quiet
 from edgepack.packager.number_format import format_bytes
-from edgepack.text import counted
+from edgepack.text import counted, printable
 
 _side = click.Path(path_type=Path)
 _MOST_LISTED = 8
@@ -111,7 +111,8 @@ def _fetched(transfer: Transfer) -> int:
 
 
 def _print(found: Delta) -> None:
-    click.echo(f"{found.old} → {click.style(found.new, bold=True)}\n")
+    new = click.style(printable(found.new), bold=True)
+    click.echo(f"{printable(found.old)} → {new}\n")
     headings = ("variant", "chunks unchanged", "tensors changed", "over the wire", "of all")
     rows = [plain(*_cells(one, found.head_bytes)) for one in found.variants]
     print_table(headings, rows, right=headings[3:])
@@ -121,7 +122,7 @@ def _print(found: Delta) -> None:
     )
     for one in found.variants:
         if one.tensors is not None and one.tensors.changes:
-            click.echo(f"{one.name}: {_listed(one.tensors.changes)}")
+            click.echo(printable(f"{one.name}: {_listed(one.tensors.changes)}"))
 
 
 def _cells(one: VariantDelta, head_bytes: int) -> tuple[str, ...]:

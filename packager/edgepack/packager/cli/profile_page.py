@@ -9,6 +9,7 @@ import click
 
 from edgepack.packager.profiles.description import describe_gates, describe_recipe, describe_target
 from edgepack.packager.profiles.schema import Profile
+from edgepack.text import printable, printable_lines
 
 _WIDEST = 100
 """Columns; longer lines are hard to read."""
@@ -22,15 +23,16 @@ def print_profile(profile: Profile, given: str) -> None:
         given: How it was named.
     """
     about = profile.about
-    click.echo(f"{click.style(profile.name, bold=True)} ({about.precision})\n{about.summary}")
+    title = click.style(printable(profile.name), bold=True)
+    click.echo(f"{title} ({printable(about.precision)})")
+    click.echo(printable_lines(about.summary.splitlines()))
     for heading, facts in (
         ("", describe_target(profile)),
         ("What is done to a model, in this order", describe_recipe(profile)),
         ("What it must hold to be published", describe_gates(profile.gates)),
     ):
         click.echo(f"\n{click.style(heading, bold=True)}" if heading else "")
-        for line in _laid_out(facts):
-            click.echo(line)
+        click.echo(printable_lines(_laid_out(facts)))
     click.echo(f"\nEvery setting by its key: edgepack profiles show {shlex.quote(given)} --json")
 
 

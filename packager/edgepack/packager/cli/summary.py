@@ -21,6 +21,7 @@ from edgepack.packager.provenance.minimum_elements import MINIMUM_ELEMENTS
 from edgepack.packager.reports.reasons import sum_up
 from edgepack.packager.reports.report import VariantReport, latency_text
 from edgepack.packager.wording import short_provider
+from edgepack.text import printable, printable_lines
 
 _HEADINGS = ("profile", "size", "accuracy kept", "nodes", "latency")
 _RIGHT = ("size", "nodes", "latency")
@@ -29,7 +30,7 @@ _RIGHT = ("size", "nodes", "latency")
 def print_summary(result: BuildResult) -> None:
     """The report's verdict, the variants, what a person should know, and the next command."""
     report = result.report
-    title = click.style(f"{report.name} {report.version}", bold=True)
+    title = click.style(printable(f"{report.name} {report.version}"), bold=True)
     click.echo(
         f"\n{title} (release {report.release}), float model {format_bytes(report.model.size_bytes)}"
     )
@@ -48,7 +49,8 @@ def print_summary(result: BuildResult) -> None:
         click.echo(_wrapped(f"- {note}"))
     for proposal in report.proposals:
         click.echo(_wrapped(f"- {proposal.profile} may need a tighter budget: {proposal.because}."))
-        click.echo(f"  in a profile that extends it, below [gates.accuracy]:\n{proposal.line}")
+        click.echo("  in a profile that extends it, below [gates.accuracy]:")
+        click.echo(printable_lines(proposal.line.splitlines()))
     click.echo(f"\n{_wrapped(f'In this environment: {report.choice}')}")
     bundle = click.style(str(result.output), bold=True)
     click.echo(f"bundle  {bundle}  sha256:{result.digest[:16]}…")
@@ -63,7 +65,11 @@ def print_summary(result: BuildResult) -> None:
 
 
 def _wrapped(words: str) -> str:
-    """Words as wide as the terminal; a piped line stays whole, for those who search it."""
+    """Lay words out as wide as the terminal; a piped line stays whole, for those who search it.
+
+    The words may hold names of the model's nodes and tensors, and are made printable.
+    """
+    words = printable(words)
     if not sys.stdout.isatty():
         return words
     width = shutil.get_terminal_size().columns

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from edgepack.text import printable
+
 _GAP = "  "
 
 Cells = Sequence[tuple[str, str]]
@@ -18,11 +20,14 @@ def plain(*cells: str) -> Cells:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Cells], *, right: Sequence[str]) -> None:
-    """Prints a table; where it is wider than the terminal, a list with a line for each cell.
+    """Print a table; if it is wider than the terminal, a list with a line for each cell.
+
+    Cells may hold another party's text, and are made printable.
 
     Args:
         headings, rows, right: See `text_table`.
     """
+    rows = [[(printable(first), printable(second)) for first, second in row] for row in rows]
     lines = list(text_table(headings, rows, right=right))
     is_terminal = sys.stdout.isatty()
     if is_terminal and max(map(_length, lines)) > shutil.get_terminal_size().columns:
