@@ -266,6 +266,20 @@ class Active(msgspec.Struct, frozen=True, kw_only=True):
     since: float
 
 
+class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
+    """How the most recent real inferences of a release ended.
+
+    Attributes:
+        inferences: All that were tried.
+        failed: Those that raised.
+        not_finite: Those with NaN or infinity in an output that has none in the golden samples.
+    """
+
+    inferences: Count = 0
+    failed: Count = 0
+    not_finite: Count = 0
+
+
 class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     """One model of a device: the mirror of its journal.
 
@@ -280,6 +294,8 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
         active: What serves now.
         previous: The release that was committed before it, kept for a rollback.
         progress: 0..1 of the bytes while downloading.
+        outcomes: How the most recent inferences of what serves ended; None while there are none.
+            Since version 2.4.
     """
 
     state: str = "IDLE"
@@ -291,6 +307,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     active: Active | None = None
     previous: BundleRef | None = None
     progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    outcomes: Outcomes | None = None
 
 
 class Trusted(msgspec.Struct, frozen=True, kw_only=True):

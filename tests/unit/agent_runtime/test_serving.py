@@ -258,3 +258,25 @@ def test_threads_run_through_twenty_swaps_without_a_failed_inference(tmp_path: P
     assert model.troubles == ()
     telemetry = LatencyCollector(tmp_path).collect().telemetry
     assert sum(one.latency.count for one in telemetry) == sum(counts) + 1
+
+
+def test_nan_and_infinity_are_counted_where_the_golden_outputs_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
+    feeds = make_inputs(1)[0]
+    with open_model("tiny", tmp_path, threads=1) as model:
+        model.run(feeds)
+        for value in (np.nan, np.inf, -np.inf):
+            model.run({"x": np.full_like(feeds["x"], value)})
+        with pytest.raises(ValueError, match="inputs are"):
+            model.run({})
+
+        def crash(_feeds: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(model._serving.session, "run", crash)
+        with pytest.raises(MemoryError):
+            model.run(feeds)
+    (window,) = LatencyCollector(tmp_path).collect().telemetry
+    assert (window.latency.count, window.failures, window.not_finite) == (4, 1, 3)

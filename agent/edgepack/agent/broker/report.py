@@ -1,15 +1,17 @@
 """The device's report: its journals and pointers, as the controller sees them, and when."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from edgepack.agent.telemetry.outcomes import describe_failures
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.updater import Updater
 from edgepack.wire.messages import (
     MAX_MESSAGE_BYTES,
     Active,
+    Outcomes,
     Renewal,
     Reported,
     ReportedModel,
@@ -27,6 +29,25 @@ _BUDGET_BYTES = MAX_MESSAGE_BYTES - 1024
 _BRIEF_TEXT = 200
 
 
+OutcomesOf = Callable[[str], Outcomes | None]
+"""Returns how the most recent inferences of a release ended, by its digest."""
+
+
+def no_outcomes(_digest: str) -> None:
+    """Know of no inferences."""
+
+
+def warn_of_failures(models: Models, outcomes: OutcomesOf) -> tuple[str, ...]:
+    """Return a sentence for each model whose recent inferences fail."""
+    found = []
+    for updater in models:
+        active = updater.active
+        known = outcomes(active.digest) if active else None
+        if active and known and (failures := describe_failures(known)):
+            found.append(f"{updater.name} {active.bundle.version}: {failures}")
+    return tuple(found)
+
+
 def report_due_s(device: str, *, is_news: bool) -> float:
     """Seconds after a report until the next one is due, though nothing may have changed.
 
@@ -39,8 +60,8 @@ def report_due_s(device: str, *, is_news: bool) -> float:
     return 10.0 + zlib.crc32(device.encode()) % 1000 / 100
 
 
-def report_model(updater: Updater) -> ReportedModel:
-    """One model, as its journal and pointer have it."""
+def report_model(updater: Updater, outcomes: OutcomesOf = no_outcomes) -> ReportedModel:
+    """One model, as its journal and pointer have it, and how its inferences ended."""
     journal, pointer = updater.journal, updater.active
     offer = journal.offer
     active = None
@@ -56,6 +77,7 @@ def report_model(updater: Updater) -> ReportedModel:
         active=active,
         previous=journal.previous.bundle if journal.previous else None,
         progress=updater.progress,
+        outcomes=outcomes(pointer.digest) if pointer is not None else None,
     )
 
 
@@ -69,6 +91,7 @@ def make_report(
     at: float,
     trust: Trusted | None = None,
     renewal: Renewal | None = None,
+    outcomes: OutcomesOf = no_outcomes,
 ) -> Reported:
     """Mirrors the journals.
 
@@ -81,6 +104,7 @@ def make_report(
         at: Seconds since the epoch.
         trust: What it believes of the fleet's metadata.
         renewal: Asks for another certificate.
+        outcomes: How the most recent inferences ended.
     """
     report = Reported(
         online=True,
@@ -89,8 +113,12 @@ def make_report(
         count=count,
         facts=models.facts,
         sequence=sequence,
-        models={updater.name: report_model(updater) for updater in models},
-        warnings=(*filter(None, troubles), *models.troubles)[:MAX_WARNINGS],
+        models={updater.name: report_model(updater, outcomes) for updater in models},
+        warnings=(
+            *filter(None, troubles),
+            *warn_of_failures(models, outcomes),
+            *models.troubles,
+        )[:MAX_WARNINGS],
         trust=trust,
         renewal=renewal,
     )

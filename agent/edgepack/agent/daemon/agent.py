@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.link import Publisher
-from edgepack.agent.broker.report import make_report, report_due_s
+from edgepack.agent.broker.report import make_report, report_due_s, warn_of_failures
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.enrolment.renewal import CertificateKeeper
@@ -22,7 +22,7 @@ from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.wire import topics
 from edgepack.wire.coded import read_coded
-from edgepack.wire.messages import Certificate, Desired, Event, decode
+from edgepack.wire.messages import Certificate, Desired, Event, Outcomes, decode
 from edgepack.wire.router import Router
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Agent:
         self._is_news = True
         self._heard_sequence = 0
         self._reported_progress = 0.0
+        self._failures: tuple[str, ...] = ()
         self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
         self._unheard: deque[Event] = deque(maxlen=MAX_OWN_EVENTS)
         self._in_flight: dict[int, Event] = {}
@@ -281,12 +282,18 @@ class Agent:
         progress = self._progress()
         has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
         due_s = report_due_s(self._config.device, is_news=self._is_news)
-        if has_moved or now - self._reported_at >= due_s:
+        failures = warn_of_failures(self._models, self._outcomes)
+        has_failures_news, self._failures = failures != self._failures, failures
+        if has_moved or has_failures_news or now - self._reported_at >= due_s:
             self._report()
             self._is_news = has_moved
         if now >= self._telemetry_at:
             self._telemetry_at = now + self._config.limits.telemetry_interval_s
             self._publish_latency()
+
+    def _outcomes(self, digest: str) -> Outcomes | None:
+        """How the most recent inferences of a release ended."""
+        return self._telemetry.outcomes.recent(digest, self._clock.monotonic())
 
     def _progress(self) -> float:
         """Of all downloads together; it moves when any of them does."""
@@ -311,6 +318,7 @@ class Agent:
             at=self._clock.wall(),
             trust=trust.reported if trust else None,
             renewal=keeper.renewal if keeper else None,
+            outcomes=self._outcomes,
         )
         self._silence.sent_report(self._publisher.publish("reported", report, retain=True))
         waiting = {id(event) for event in self._in_flight.values()}

@@ -1,11 +1,13 @@
 """Latency reports between the moment they are collected and the moment they are sent."""
 
 import logging
+import time
 from pathlib import Path
 
 import msgspec
 
 from edgepack.agent.telemetry.collector import Collected, LatencyCollector, Trouble
+from edgepack.agent.telemetry.outcomes import OutcomeWatch
 from edgepack.agent.telemetry.readings import highest_temperature_c
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.telemetry.spool import open_spool
@@ -31,12 +33,14 @@ class TelemetryBuffer:
 
     Attributes:
         trouble: Why processes cannot say anything, one sentence; "" when all is well.
+        outcomes: How the most recent inferences ended, by release.
     """
 
     def __init__(self, state_dir: Path) -> None:
         self.trouble = open_spool(state_dir)
         if self.trouble:
             log.warning("%s", self.trouble)
+        self.outcomes = OutcomeWatch()
         self._collector = LatencyCollector(state_dir)
         self._unsent: dict[_Key, Telemetry] = {}
         self._unseen: dict[_Key, Telemetry] = {}
@@ -77,6 +81,7 @@ class TelemetryBuffer:
     def _gather(self) -> None:
         collected = self._collector.collect()
         for one in collected.telemetry:
+            self.outcomes.add(one, time.monotonic())
             for box in (self._unsent, self._unseen):
                 key = (one.digest, one.variant, one.provider)
                 box[key] = _add(box[key], one) if key in box else one

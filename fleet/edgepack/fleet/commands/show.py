@@ -17,6 +17,7 @@ from edgepack.fleet.documents.wording import (
     labels_line,
     megabytes,
     numbers_line,
+    outcomes_line,
     short_provider,
     stamp,
 )
@@ -126,6 +127,7 @@ def info_table(info: FleetInfo) -> RenderableType:
         ("sent", sent),
         ("pace", f"{megabytes(info.pace_bytes_per_s)}/s"),
         ("messages", taken or "none yet"),
+        *([("inferences", outcomes_line(info.inferences))] if info.inferences else []),
         *([("dropped", numbers_line(info.dropped))] if info.dropped else []),
         *(("warning", warning) for warning in info.warnings),
     ):

@@ -9,7 +9,7 @@ from rich.text import Text
 from edgepack.fleet.commands.show import model_rows, styled
 from edgepack.fleet.documents.devices import DeviceDetails
 from edgepack.fleet.documents.releases import full_title
-from edgepack.fleet.documents.wording import ago, labels_line, numbers_line
+from edgepack.fleet.documents.wording import ago, failures_line, labels_line, numbers_line
 from edgepack.wire.messages import DeviceFacts
 
 UNSIGNED = "it obeys orders that nobody signed, since it was enrolled before: enrol it again"
@@ -30,6 +30,11 @@ def device_panel(device: DeviceDetails, now: float) -> RenderableType:
         *([("trust", UNSIGNED)] if device.obeys_unsigned else []),
         *(_facts(device.facts) if device.facts else [("facts", "not reported yet")]),
         *(("warning", warning) for warning in device.warnings),
+        *(
+            (model.name, failures_line(model.outcomes))
+            for model in device.models
+            if model.outcomes and (model.outcomes.failed or model.outcomes.not_finite)
+        ),
         *([("dropped", numbers_line(device.dropped))] if device.dropped else []),
     ]
     for name, value in lines:

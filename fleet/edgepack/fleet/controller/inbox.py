@@ -46,6 +46,7 @@ class Inbox:
 
     Attributes:
         counters: Messages by what became of them.
+        outcomes: Real inferences that devices reported, by how they ended.
         quotas: What each device may say, and what was dropped of it.
         was_woken: Whether somebody woke the controller since it took the batch before.
         take_need: Takes a need at once, if it may: device, payload and when it came.
@@ -61,6 +62,7 @@ class Inbox:
         )
         self._clock = clock
         self.counters: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         self.quotas = Quotas()
         self.reconnected = threading.Event()
         self.take_need: Callable[[str, bytes, float], bool] = lambda *_: False

@@ -6,6 +6,7 @@ messages there are.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -46,6 +47,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         first: Devices that reported for the first time.
         unanswered: Devices that may have to be told something.
         publications: To publish once it is durable.
+        outcomes: Real inferences that the devices reported, by how they ended.
     """
 
     session: Session
@@ -61,6 +63,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     first: set[str] = set()
     unanswered: set[str] = set()
     publications: list[Publication] = []
+    outcomes: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 Handler = Callable[[Batch, Presence, Incoming], bool]
@@ -128,6 +131,10 @@ def finish(batch: Batch) -> bool:
     records.add_device_events(batch.session, batch.events, batch.now)
     taken = latency.add_telemetry(batch.session, batch.telemetry, batch.now)
     measurements.add_windows(batch.session, taken)
+    for _, window in taken:
+        batch.outcomes["finished"] += window.latency.count
+        batch.outcomes["failed"] += window.failures
+        batch.outcomes["not_finite"] += window.not_finite
     # 2.
     moved = execution.note_reports(batch.session, batch.heard, batch.now)
     if names := batch.first | batch.unanswered | moved.passed:

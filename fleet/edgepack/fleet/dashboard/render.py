@@ -163,6 +163,7 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(
         asset=cache(_asset_link),
         details_line=wording.details_line,
+        failures_line=wording.failures_line,
         gate_numbers=wording.gate_numbers,
         is_live=False,
         labels_line=wording.labels_line,

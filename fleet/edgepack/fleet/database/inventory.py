@@ -231,4 +231,5 @@ def _view_model(
         choice_because=active.choice.because if active else "",
         wanted=order.bundle if isinstance(order, RunModel) else None,
         rollout=order.rollout if order else "",
+        outcomes=said.outcomes if said else None,
     )

@@ -27,6 +27,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         temperature_c, temperatures: Sum of the windows' highest temperatures, and how many told.
         drift, drifts: Sum of stability indices, and how many windows told.
         shadow_count, shadow_agreed: Shadow inferences, and those that agreed.
+        not_finite: Inferences with NaN or infinity where the golden outputs have none.
     """
 
     windows: int = 0
@@ -40,6 +41,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     drifts: int = 0
     shadow_count: int = 0
     shadow_agreed: int = 0
+    not_finite: int = 0
 
     @property
     def is_full(self) -> bool:
@@ -101,7 +103,8 @@ def _percentile(name: str, percent: float) -> Callable[[Sums], float | None]:
 
 def _errors(sums: Sums) -> float | None:
     tried = sums.latency.count + sums.failures
-    return sums.failures / tried if tried >= BY_NAME["errors"].fewest else None
+    wrong = sums.failures + sums.not_finite
+    return wrong / tried if tried >= BY_NAME["errors"].fewest else None
 
 
 def _shadow(sums: Sums) -> float | None:
@@ -136,6 +139,7 @@ def _sums_of(window: Telemetry) -> Sums:
         drifts=int(has_drift),
         shadow_count=window.shadow_count,
         shadow_agreed=min(window.shadow_agreed, window.shadow_count),
+        not_finite=window.not_finite,
     )
 
 
@@ -154,4 +158,5 @@ def _add(one: Sums, other: Sums) -> Sums:
         drifts=one.drifts + other.drifts,
         shadow_count=one.shadow_count + other.shadow_count,
         shadow_agreed=one.shadow_agreed + other.shadow_agreed,
+        not_finite=one.not_finite + other.not_finite,
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.wire.messages import BundleRef, Choice, DeviceFacts
+from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, Outcomes
 
 SIMULATED = "simulated"
 """Agent version of a device that `edgepack simulate` plays: it runs no model, whatever comes."""
@@ -104,6 +104,8 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
         choice_because: The device's reason for its choice.
         wanted: The bundle that it was last told to run; None when nothing is wanted of it.
         rollout: Id of the rollout that told it; "" when none did.
+        outcomes: How the most recent inferences of the active bundle ended; None while the device
+            reported none.
     """
 
     name: str
@@ -118,6 +120,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     choice_because: str
     wanted: BundleRef | None
     rollout: str
+    outcomes: Outcomes | None = None
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):

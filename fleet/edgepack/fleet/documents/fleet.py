@@ -20,6 +20,9 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         pace_bytes_per_s: What the depot sends a second, over the last seconds.
         warnings: What needs a person: what the controller that answers cannot do, and what expires
             soon; one sentence each.
+        inferences: Real inferences that devices reported since the controller serves, by outcome:
+            `finished`, `failed` (raised), `not_finite` (finished, with NaN or infinity where the
+            golden outputs have none).
     """
 
     tenant: str
@@ -35,6 +38,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
     controller: str = ""
     leader: str = ""
     warnings: tuple[str, ...] = ()
+    inferences: dict[str, int] = {}
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.gates import BY_NAME, GateView
 from edgepack.fleet.documents.rollouts import RolloutView
+from edgepack.wire.messages import Outcomes
 
 STATES = (
     "COMMITTED",
@@ -43,6 +44,20 @@ def counts_line(rollout: RolloutView) -> str:
 def numbers_line(numbers: Mapping[str, int]) -> str:
     """How many of what: `3 need, 1 event`."""
     return ", ".join(f"{number} {what}" for what, number in numbers.items())
+
+
+def outcomes_line(inferences: Mapping[str, int]) -> str:
+    """Return how inferences ended: `984 finished, 12 failed, 3 gave NaN or infinity`."""
+    words = {"finished": "finished", "failed": "failed", "not_finite": "gave NaN or infinity"}
+    return ", ".join(f"{inferences.get(key, 0):,} {word}" for key, word in words.items())
+
+
+def failures_line(outcomes: Outcomes) -> str:
+    """Return how many of a model's recent inferences went wrong."""
+    return (
+        f"of {outcomes.inferences:,} recent inferences {outcomes.failed:,} failed, "
+        f"{outcomes.not_finite:,} gave NaN or infinity"
+    )
 
 
 def gate_numbers(view: GateView) -> tuple[str, str, str, str, str]:

@@ -92,6 +92,14 @@ class _Collector(Collector):
         for outcome, count in sorted(info.counters.items()):
             messages.add_metric([printable(outcome)], count)
         yield messages
+        inferences = CounterMetricFamily(
+            "edgepack_inferences",
+            "Real inferences that devices reported; those that are not finite finished, too.",
+            labels=("outcome",),
+        )
+        for outcome in ("finished", "failed", "not_finite"):
+            inferences.add_metric([outcome], info.inferences.get(outcome, 0))
+        yield inferences
         sent = CounterMetricFamily(
             "edgepack_depot_sent_bytes", "Bytes of bundles that the depot sent.", labels=("way",)
         )
