@@ -189,9 +189,16 @@ def test_edgepack_toml_stands_in_for_options(material: Path, tmp_path: Path) -> 
     )
     kept = [line for line in text.splitlines() if not line.startswith(_IMAGE_KEYS)]
     (tmp_path / "edgepack.toml").write_text("\n".join(kept).replace('["cpu"]', '["fp32"]'))
-    done = _run(tmp_path, "build", "small.onnx", EDGEPACK_KEY="release.key")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "small-1.0.0.edgepack").is_file()
+    unnumbered = _run(tmp_path, "build", "small.onnx", EDGEPACK_KEY="release.key")
+    assert unnumbered.returncode == 1
+    assert "--version 1.0.0, or -o small-1.0.0.edgepack" in unnumbered.stderr
+    for version, words in (
+        ("1.0.0", ("--version", "1.0.0")),
+        ("1.2.0", ("-o", "small-1.2.0.edgepack")),
+    ):
+        done = _run(tmp_path, "build", "small.onnx", *words, EDGEPACK_KEY="release.key")
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / f"small-{version}.edgepack").is_file(), "init fixes no version"
 
 
 _IMAGE_KEYS = ("layout", "color", "size", "resize", "scale", "mean", "std")
@@ -380,3 +387,20 @@ def test_a_model_with_external_data_is_built(material: Path, tmp_path: Path) -> 
     words = ("build", "small.onnx", "--profile", "fp32", *samples, *key)
     done = _run(tmp_path, *words, "-o", "small-1.0.0")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("budget", ["0.001s", "3s"])
+def test_a_budget_is_for_the_whole_build_and_an_early_end_is_reported(
+    material: Path, tmp_path: Path, budget: str
+) -> None:
+    output = tmp_path / "small-1.0.0.edgepack"
+    words = ("--calibration", "samples.npz", "--shape", "images=1,3,8,8", "--key", "release.key")
+    command = ("build", "small.onnx", "--profile", "qnn-htp", *words, "--budget", budget)
+    done = _run(material, *command, "-o", str(output))
+    assert "Traceback" not in done.stderr
+    assert output.is_file() == (done.returncode == 0)
+    if done.returncode:
+        assert "ended before the first candidate was finished" in done.stderr
+        assert "a longer --budget" in done.stderr
+    if budget == "0.001s":
+        assert done.returncode == 1, "no candidate can be finished in that time"

@@ -97,7 +97,9 @@ def test_no_name_in_a_model_adds_a_setting_or_runs_code(name: str, folder: Path)
     assert settings["build"] == {"profiles": ["cpu"]}
     assert list(settings["inputs"]) == [name]
     assert set(settings) == {"model", "inputs", "calibration", "build"}
-    built = _edgepack(folder, "build", "small.onnx", "--profile", "fp32", "--force")
+    built = _edgepack(
+        folder, "build", "small.onnx", "--profile", "fp32", "--version", "1.0.0", "--force"
+    )
     for output in (written.stdout, written.stderr, built.stdout, built.stderr):
         assert all(letter.isprintable() or letter == "\n" for letter in output), repr(output)
     page = folder / "small-1.0.0.edgepack.report.html"

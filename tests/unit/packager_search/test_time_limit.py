@@ -1,9 +1,18 @@
 """Times on the command line, and limits that searches share."""
 
+import subprocess
+import sys
+
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.search.time_limit import describe_duration, parse_duration, share_time
+from edgepack.packager.search.time_limit import (
+    OutOfTimeError,
+    TimeLimit,
+    describe_duration,
+    parse_duration,
+    share_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +78,52 @@ def test_durations_are_told_in_words() -> None:
         "10 min",
         "2 h",
     ]
+
+
+def test_the_builds_end_holds_before_the_first_candidate_too() -> None:
+    clock = _Clock()
+    limit = TimeLimit(10.0, clock, total_s=20.0)
+    clock.now_s = 15.0
+    limit.check()
+    assert not limit.is_build_over
+    clock.now_s = 20.0
+    with limit.paused():
+        limit.check()
+    with pytest.raises(OutOfTimeError):
+        limit.check()
+    assert limit.is_build_over
+
+
+def test_what_does_not_fit_into_the_time_is_not_begun() -> None:
+    clock = _Clock()
+    limit = TimeLimit(10.0, clock)
+    limit.check_fits(11.0)
+    limit.enforce()
+    clock.now_s = 6.0
+    limit.check()
+    limit.check_fits(3.0)
+    with pytest.raises(OutOfTimeError):
+        limit.check_fits(5.0)
+
+
+_COMPUTES = """
+import signal
+from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
+
+limit = TimeLimit(0.2)
+limit.enforce()
+try:
+    with limit.interrupting():
+        while True:
+            sum(range(1000))
+except OutOfTimeError:
+    print("stopped", signal.getitimer(signal.ITIMER_REAL)[0])
+"""
+
+
+def test_a_computation_under_way_is_stopped_at_the_end_of_the_time() -> None:
+    """In a process of its own: pytest's timeout has the timer of this one."""
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPUTES], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "stopped 0.0\n"

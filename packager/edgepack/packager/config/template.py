@@ -77,7 +77,9 @@ def template(model_file: str, inputs: tuple[TensorSpec, ...], shapes: Shapes) ->
     model = tomlkit.table()
     stem = Path(model_file).stem
     model.add("name", "".join(c if c.isalnum() or c in "._-" else "-" for c in stem))
-    model.add("version", "1.0.0")
+    _comment(
+        model, "The version comes from the output's name, -o NAME-1.2.0.edgepack, or --version."
+    )
     _comment(model, "release = 1000000     # counter that only goes up; default: 1.2.0 -> 1002000")
     model.add(tomlkit.nl())
     _comment(model, _ABOUT)

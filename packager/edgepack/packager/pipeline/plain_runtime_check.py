@@ -69,6 +69,8 @@ def check_plain_runtime(
     """
     if searched.evaluator.is_on_cpu and not searched.profile.provider.session and not releases[1:]:
         return PlainCheck(found=PlainRuntime(releases=(releases[0].release,), right=True))
+    if resources.limit.is_build_over:
+        return PlainCheck(notes=("Not run in ONNX Runtime by itself: the time was used up.",))
     return _check(model, searched, verdict, inputs, releases, resources)
 
 

@@ -113,7 +113,9 @@ def _search_and_validate(
     if plan.venue.is_simulated:  # and nothing is raced here, which a process that loads disturbs
         provider_validation.load_ahead(plan.profile, plan.venue)
     search = SettingsSearch(inputs, plan, resources, work_dir)
-    validator = VariantValidator(inputs, provider_validation, work_dir, resources.progress)
+    validator = VariantValidator(
+        inputs, provider_validation, work_dir, resources.progress, resources.limit
+    )
     return search_until_valid(search, search.run(), validator)
 
 

@@ -196,7 +196,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
     told = config.model
     name = options.get("name") or _agreed("name", told.name, named, config_path) or model.stem
     name = check_name(name)
-    version = options.get("version") or _agreed("version", told.version, numbered, config_path)
+    version = _version(str(options.get("version") or ""), told.version, numbered, config_path)
     if not version:
         raise BuildError(
             "the model has no version",
@@ -254,8 +254,30 @@ def _replaced(options: BuildOptions) -> frozenset[str]:
     return frozenset(given | {f"toolchain.{name}" for name in options.get("toolchains", {})})
 
 
+def _version(given: str, configured: str, in_output: str, path: str | Path | None) -> str:
+    """Return the version, which the option or the output's name gives, else the file.
+
+    Raises:
+        BuildError: Two places contradict each other.
+    """
+    if given and in_output and given != in_output:
+        raise BuildError(
+            f"the version is {in_output} by the output's name, and {given} by --version",
+            found_in="--output, --version",
+            remedy="give the version once: by the output's name alone, or by --version with a "
+            "name that has no version",
+        )
+    if not given and configured and in_output and configured != in_output:
+        raise BuildError(
+            f"the version is {in_output} by the output's name, and {configured} by {path}",
+            found_in=f"{path}, [model] version",
+            remedy=f"remove version from {path}: the output's name gives it, or --version does",
+        )
+    return given or configured or in_output
+
+
 def _agreed(what: str, configured: str, in_output: str, path: str | Path | None) -> str:
-    """What the file says and the output's name says, where both say the same or one of them.
+    """Return what the file and the output's name give, or the one that gives something.
 
     Raises:
         BuildError: They contradict each other: nobody could tell which release it is.

@@ -108,6 +108,12 @@ class SettingsSearch:
                     selection=selection,
                 )
             )
+        if not searched and not failed:
+            raise BuildError(
+                "the time of the build ended before the first candidate was finished",
+                found_in="--budget",
+                remedy="a longer --budget, or none; fewer calibration samples take less time",
+            )
         if not searched:
             raise failed[0]
         best = select_cheapest(searched)

@@ -25,6 +25,7 @@ from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.pipeline.unsupported_nodes import exclude_unsupported
 from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_outputs import without_watched
 
@@ -86,12 +87,14 @@ class VariantValidator:
         provider_validation: Runs it on its provider.
         work_dir: The variant is written in its folder `variant`.
         progress: Told about each step.
+        limit: The time of the search.
     """
 
     inputs: EvaluationInputs
     provider_validation: ProviderValidation
     work_dir: Path
     progress: Progress
+    limit: TimeLimit
 
     def validate(
         self, search: SettingsSearch, searched: SearchedCombination, notes: tuple[str, ...] = ()
@@ -128,8 +131,12 @@ class VariantValidator:
         return self._run(validated)
 
     def inspect(self, searched: SearchedCombination) -> Inspection | None:
-        """Looks inside the best lowered candidate, whether it is the one to publish or not."""
-        if searched.selection.found is None:
+        """Look inside the best lowered candidate, published or not; only informs, so not in haste.
+
+        Returns:
+            What was seen; None where nothing was lowered, or the time of the search is used up.
+        """
+        if searched.selection.found is None or self.limit.left_s == 0.0:
             return None
         self.progress(BuildStep(what="looking at the error of each layer"))
         best = searched.selection.found.best

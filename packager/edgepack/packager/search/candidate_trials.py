@@ -30,6 +30,7 @@ class CandidateTrials:
         self._candidates: list[Candidate] = []
         self._reasons: list[str] = []
         self._ranked: tuple[NodeSensitivity, ...] = ()
+        self._quickest_s = 0.0
 
     def add(self, spec: CandidateSpec, because: str) -> Candidate:
         """Makes, runs and judges one candidate, unless it was judged before.
@@ -48,9 +49,16 @@ class CandidateTrials:
             if known.key == spec.key:
                 return known
         number = len(self._candidates) + 1
+        limit = self.conditions.limit
+        limit.check_fits(self._quickest_s)
         self._tell(number)
-        measured = self._measurer.measure(number, spec, at_least=self._least_spare)
+        began_s = limit.looked_at_s
+        with limit.interrupting():
+            measured = self._measurer.measure(number, spec, at_least=self._least_spare)
         is_recalled = not measured.path.exists()  # it was never made
+        if not is_recalled:
+            took_s = limit.looked_at_s - began_s
+            self._quickest_s = min(self._quickest_s or took_s, took_s)
         candidate = replace(measured, sensitivities=self._ranked)
         self._candidates.append(candidate)
         self._reasons.append(because)
