@@ -12,6 +12,7 @@ from edgepack.packager.pipeline.heads import with_head
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
+from edgepack.packager.samples.cache_shapes import advise_cache
 from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.source.huggingface.folder import open_source
@@ -66,7 +67,8 @@ def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -
         BuildError: It has, and the profile does.
     """
     if profile.limits.static_shapes and not all(spec.is_static for spec in source.inputs):
-        refuse_open_shapes(source, profile.name, _sample_shapes(source, request))
+        advice = advise_cache(source, request.declarations, request.declared_in)
+        refuse_open_shapes(source, profile.name, _sample_shapes(source, request), advice)
 
 
 def wanted_inputs(source: SourceModel, request: BuildRequest) -> WantedInputs:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from edgepack.errors import BuildError
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.token_steps import (
@@ -64,12 +65,26 @@ def take_later_steps(
 
 
 def _go_on(decoder: Decoder, feeds: Feeds, run: Run, steps: int) -> Feeds:
-    """What is fed after some steps, or as many as the model has positions for."""
+    """Return what is fed after some steps, or as many as the model takes.
+
+    A table of positions may be shorter than the text, and only an input of positions shows its
+    length. So each step that is made here runs before it is used; the first sample that does not
+    run ends the text, and nobody's samples are to blame.
+
+    Raises:
+        BuildError: The given sample itself does not run.
+    """
     feeds = without_padding_behind(decoder, feeds)
     left = steps_left(decoder, feeds)
-    for _ in range(steps if left is None else min(steps, left - 1)):
-        said = run(feeds)
-        feeds = next_feeds(decoder, feeds, said, int(next_scores(decoder, said).argmax()))
+    count = steps if left is None else min(steps, left - 1)
+    said = run(feeds) if count > 0 else {}
+    for _ in range(count):
+        later = next_feeds(decoder, feeds, said, int(next_scores(decoder, said).argmax()))
+        try:
+            said = run(later)
+        except BuildError:
+            break
+        feeds = later
     return feeds
 
 

@@ -40,13 +40,16 @@ _SUM = re.compile(r"[\w.]+(?: *[+-] *[\w.]+)+")
 _TERM = re.compile(r"([+-]?) *([\w.]+)")
 
 
-def refuse_open_shapes(source: SourceModel, profile: str, known: Shapes | None = None) -> None:
+def refuse_open_shapes(
+    source: SourceModel, profile: str, known: Shapes | None = None, advice: str = ""
+) -> None:
     """Refuses a model with open dimensions for a profile that needs every dimension fixed.
 
     Args:
         source: The model.
         profile: Its name, for the message.
         known: The shapes of a sample, by input, where there is one.
+        advice: What to do, where that is known; by default sizes are looked for.
 
     Raises:
         BuildError: An input has an open dimension; the message names each, and the option
@@ -59,7 +62,7 @@ def refuse_open_shapes(source: SourceModel, profile: str, known: Shapes | None =
         f"profile {profile!r} needs every dimension fixed, and {source.path.name} leaves open "
         f"{'; '.join(map(describe_open_dimensions, dynamic))}",
         found_in=str(source.path),
-        remedy=suggest_shapes(source, known),
+        remedy=advice or suggest_shapes(source, known),
     )
 
 
@@ -89,6 +92,17 @@ def example_shapes(source: SourceModel) -> Shapes:
     if all(spec.is_static for spec in source.inputs):
         return {}
     return _find_shapes(source) or next(_usual_shapes(source.inputs))
+
+
+def describe_options(inputs: Sequence[TensorSpec], shapes: Shapes) -> str:
+    """Return the options that fix every open input."""
+    return _options([spec for spec in inputs if not spec.is_static], shapes)
+
+
+def runs_with(source: SourceModel, shapes: Shapes) -> bool:
+    """Return whether a model runs with all inputs of these sizes."""
+    with tempfile.TemporaryDirectory(prefix="edgepack-shapes-") as folder:
+        return _runs(source, shapes, Path(folder) / "model.onnx")
 
 
 def _find_shapes(source: SourceModel) -> Shapes | None:

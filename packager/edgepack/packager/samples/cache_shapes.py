@@ -1,0 +1,84 @@
+"""Fixed sizes for a decoder whose cache grows: one token a step, and a cache with a mask.
+
+Each step of such a decoder returns a cache that is larger than the one that it was fed. With the
+sizes of a prompt (an empty cache) the fixed graph takes no second step. It generates where a step
+takes one token, and the cache has places that a mask hides until they are filled; the application
+drops a hidden place, later the oldest one, after each step.
+"""
+
+from collections.abc import Mapping
+
+from edgepack.packager.config.inputs import InputDeclaration
+from edgepack.packager.samples.recurrence import find_states, may_grow
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.shape_advice import Shapes, describe_options, runs_with
+from edgepack.packager.tensors.spec import TensorSpec
+
+_PLACES = (128, 64, 32, 16)
+"""Places of a cache to try, the most first: a table of positions may be short."""
+
+_OR_CPU = "or build for a profile that takes open sizes, such as cpu"
+
+
+def advise_cache(
+    source: SourceModel, declarations: Mapping[str, InputDeclaration], declared_in: str
+) -> str:
+    """Return what fixes the sizes of a decoder with a growing cache; "" for another model.
+
+    Args:
+        source: The model, with open sizes.
+        declarations, declared_in: What is declared of its inputs, and where.
+    """
+    inputs = {spec.name: spec for spec in source.inputs}
+    outputs = {spec.name: spec for spec in source.outputs}
+    pairs = find_states(source.inputs, source.outputs, declarations, declared_in, fits=may_grow)
+    growing = {
+        state.input: axis
+        for state in pairs.states
+        if (axis := _growing_axis(inputs[state.input], outputs[state.output])) is not None
+    }
+    if not growing:
+        return ""
+    masks = [
+        spec.name
+        for spec in source.inputs
+        if "mask" in spec.name.lower() and len(spec.shape) == 2 and isinstance(spec.shape[1], str)
+    ]
+    for places in _PLACES if masks else ():
+        shapes = _shapes(source, growing, masks, places)
+        if runs_with(source, shapes):
+            return (
+                f"{describe_options(source.inputs, shapes)}  (the cache grows with each step, and "
+                "a graph of fixed sizes cannot grow: these sizes take one token a step and keep "
+                f"{places} places, which the mask hides until they are filled; samples and "
+                f"application must feed them so), {_OR_CPU}"
+            )
+    return (
+        "export the decoder with a cache of fixed size and a mask that hides empty places (the "
+        f"cache grows with each step, and a graph of fixed sizes cannot grow), {_OR_CPU}"
+    )
+
+
+def _growing_axis(spec: TensorSpec, output: TensorSpec) -> int | None:
+    """Return the axis, behind the batch, that is open and has another size in the output."""
+    pairs = enumerate(zip(spec.shape, output.shape, strict=True))
+    axes = [
+        axis for axis, (mine, other) in pairs if axis and isinstance(mine, str) and mine != other
+    ]
+    return axes[0] if len(axes) == 1 else None
+
+
+def _shapes(
+    source: SourceModel, growing: Mapping[str, int], masks: list[str], places: int
+) -> Shapes:
+    def size_of(spec: TensorSpec, axis: int, size: int | str) -> int:
+        if isinstance(size, int):
+            return size
+        if growing.get(spec.name) == axis:
+            return places
+        return places + 1 if spec.name in masks and axis == 1 else 1
+
+    return {
+        spec.name: tuple(size_of(spec, axis, size) for axis, size in enumerate(spec.shape))
+        for spec in source.inputs
+    }
