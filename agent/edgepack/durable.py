@@ -4,7 +4,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -73,7 +73,8 @@ def replacing(path: Path, *, mode: int = 0o644, lasting: bool = True) -> Iterato
                 os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # The first error says more.
+            temporary.unlink(missing_ok=True)
         raise
     if lasting:
         flush_folder(path.parent)

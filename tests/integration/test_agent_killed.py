@@ -115,6 +115,7 @@ def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_com
             os.kill(process, signal.SIGTERM)
         nursery.close()
     assert "Traceback" not in device.said()
+    assert not list(device.state_dir.rglob(".*")), "temporary files of killed writers"
     # They did hit the update, not only the pauses between updates.
     assert sum(killed_in[state] for state in killed_in if state not in RESTING) >= KILLS // 2
     slots = list((device.state_dir / "slots").iterdir())
@@ -188,6 +189,7 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
             os.kill(process, signal.SIGTERM)
         nursery.close()
     assert "Traceback" not in device.said()
+    assert not list(device.state_dir.rglob(".*")), "temporary files of killed writers"
     assert sum(killed_in[state] for state in killed_in if state not in RESTING) >= KILLS // 2
     counters = json.loads((device.state_dir / "releases.json").read_text())["highest"]
     assert counters == dict.fromkeys(names, release)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
@@ -85,9 +85,9 @@ class Device:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> None:
+    def start(self, environment: Mapping[str, str] = {}) -> None:
         marked = {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(self.state_dir)}
-        environment = os.environ | marked
+        environment = os.environ | marked | dict(environment)
         command = ["-m", "edgepack.agent.cli", "run", "--config", str(self.config)]
         with self.log.open("ab") as log:
             if self._user is not None:

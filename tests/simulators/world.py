@@ -145,6 +145,7 @@ class World:
         said_at_rest: What they say next while none does.
         facts: What it is.
         faults: What goes wrong.
+        disk_patience_s: How long an update waits for a disk that does not work.
     """
 
     state_dir: Path
@@ -159,6 +160,7 @@ class World:
     said_at_rest: list[Collected] = field(default_factory=list)
     facts: DeviceFacts = field(default_factory=lambda: make_facts())
     faults: Faults = field(default_factory=Faults)
+    disk_patience_s: float = 3600.0
     link: DepotLink = field(default_factory=DepotLink)
     now: float = START
     hooks_run: list[str] = field(default_factory=list)
@@ -218,6 +220,7 @@ class World:
                 collect=self._collect,
             ),
             write=write,
+            disk_patience_s=self.disk_patience_s,
             link=self.link,
             clock=Clock(wall=lambda: self.now, monotonic=lambda: self.now),
             rng=random.Random(1),

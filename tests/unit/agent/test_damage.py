@@ -176,6 +176,21 @@ def test_a_folder_or_a_file_in_place_of_another_is_put_aside(device: World, shel
     assert (device.state_dir / "models" / "det.damaged").is_file()
 
 
+def test_temporary_files_of_killed_writers_go_when_the_agent_starts(device: World) -> None:
+    folders = ("", "models/ocr", "models/det", "downloads", "trust", "latency")
+    for folder in folders:
+        (device.state_dir / folder).mkdir(exist_ok=True)
+        left = device.state_dir / folder / ".journal.json.x1y2z3"
+        left.write_bytes(b"half")
+        os.utime(left, (0, 0))
+    young = device.state_dir / "latency" / ".17-a-b.json.x1y2z3"
+    young.write_bytes(b"an application writes this now")
+    device.restart()
+    assert list(device.state_dir.rglob(".*")) == [young]
+    device.settle()
+    assert served(device) == {"det": 1, "ocr": 1, "tiny": 1}
+
+
 def rot(world: World, bundle: ExampleBundle) -> Path:
     path = world.state_dir / "slots" / bundle.ref.digest / "model" / "cpu" / "model.onnx"
     content = bytearray(path.read_bytes())

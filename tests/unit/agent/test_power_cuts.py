@@ -88,7 +88,29 @@ def test_a_power_cut_at_any_moment_of_a_rollback_leaves_the_old_model_serving(
 
 
 @pytest.mark.parametrize("full_for", [1, 3])
-def test_a_disk_that_is_full_after_any_number_of_writes_loses_nothing(
+def test_an_update_waits_for_a_disk_that_is_full_after_any_number_of_writes(
+    tmp_path_factory: pytest.TempPathFactory,
+    world: World,
+    serving_one: Path,
+    releases: Releases,
+    full_for: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("full")
+    writes = count_moments(world, releases).writes
+    for number in range(writes):
+        tried = new_world(folder / f"full-{number}", serving_one, releases)
+        tried.faults.writes, tried.faults.full_from = 0, number
+        tried.faults.full_for = full_for
+        offer_with_a_controller(tried, releases)
+        assert tried.settle() == "COMMITTED", f"full at {number}"
+        assert tried.pointer is not None
+        assert tried.pointer.bundle == releases.two.ref
+        assert tried.models.troubles == ()
+        tried.check_pointer()
+
+
+@pytest.mark.parametrize("full_for", [1, 3])
+def test_an_update_that_does_not_wait_for_a_full_disk_fails_and_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory,
     world: World,
     serving_one: Path,
@@ -102,6 +124,8 @@ def test_a_disk_that_is_full_after_any_number_of_writes_loses_nothing(
         tried = new_world(folder / f"full-{number}", serving_one, releases)
         tried.faults.writes, tried.faults.full_from = 0, number
         tried.faults.full_for = full_for
+        tried.disk_patience_s = 0.0
+        tried.restart()
         offer_with_a_controller(tried, releases)
         end = tried.settle()
         ends.add(end)

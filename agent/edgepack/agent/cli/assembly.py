@@ -31,7 +31,7 @@ from edgepack.agent.state.captured import CaptureSettings, switch_capture
 from edgepack.agent.state.decryption_key import write_key_file
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
-from edgepack.agent.update.dependencies import AgentDependencies, Link, Tools
+from edgepack.agent.update.dependencies import DISK_PATIENCE_S, AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.work import Bench, InlineBench, ThreadBench
 from edgepack.bundle.manifest import Variant
@@ -162,7 +162,6 @@ def assemble_models(
         collect=telemetry.collect,
         forget_verdicts=verdicts.forget,
     )
-    write_key_file(state_dir, config.decryption_key)
     sweep_memory()
     if trouble := switch_capture(state_dir, _capture(config)):
         log.warning("%s", trouble)
@@ -174,6 +173,9 @@ def assemble_models(
         link=link,
         bench=bench or InlineBench(end_strays),
         fetch_bench=fetch_bench,
+        prepare=lambda: write_key_file(state_dir, config.decryption_key),
+        # A command has somebody who waits for it; an agent has time.
+        disk_patience_s=DISK_PATIENCE_S if bench else 0.0,
     )
     return Models(deps, notify)
 

@@ -22,7 +22,7 @@ from edgepack.agent.enrolment.installation import install_package
 from edgepack.agent.enrolment.package import read_package
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.runtime.facts import read_device_facts
-from edgepack.agent.state.lock import lock_state_dir
+from edgepack.agent.state.lock import lock_state_dir, lock_when_disk_works
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.local_install import (
@@ -34,6 +34,7 @@ from edgepack.agent.update.local_install import (
 )
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.status import read_status
+from edgepack.agent.update.updater import DISK_RETRY_S
 from edgepack.bundle.forms import open_bundle
 from edgepack.core_files import forbid_core_files
 from edgepack.errors import DeviceError, EdgepackError
@@ -90,7 +91,7 @@ def run(config_path: Path, verbose: bool) -> None:
             found_in=str(config_path),
             remedy='add a section [broker] with url = "mqtts://…"',
         )
-    with lock_state_dir(Path(config.state_dir)):
+    with lock_when_disk_works(Path(config.state_dir), DISK_RETRY_S):
         run_daemon(config, config.broker)
 
 

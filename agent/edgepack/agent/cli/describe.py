@@ -20,6 +20,8 @@ def describe_status(status: Status) -> str:
     lines = [f"agent     {_RUNNING[status.is_running]}"]
     if status.broker is not None:
         lines += _describe_broker(status.broker, is_running=status.is_running is not False)
+    if status.disk:
+        lines.append(f"disk      {status.disk}")
     if not status.models:
         lines.append("models    none: no model was installed")
     for name, model in status.models.items():

@@ -5,6 +5,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
@@ -13,11 +14,13 @@ from edgepack.agent.broker.report import make_report, report_due_s, warn_of_fail
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.enrolment.renewal import CertificateKeeper
+from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.transfer.chunk_status import ChunkOutcome
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.transitions import MAX_TEXT
+from edgepack.agent.update.updater import DISK_RETRY_S
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.wire import topics
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROGRESS_STEP = 0.1
+FAULT_PAUSE_S = 1.0
+"""Until the loop goes on after the disk failed in it."""
 IDLE_S = 5.0
 BATCH = 16
 """Messages taken before the updates go on: a device says how far it is between two batches."""
@@ -94,12 +99,16 @@ class Agent:
         self._reported_at = 0.0
         self._is_news = True
         self._heard_sequence = 0
+        self._unkept: tuple[Desired, Mapping[str, str]] | None = None
+        self._retry_at = 0.0
         self._reported_progress = 0.0
         self._failures: tuple[str, ...] = ()
+        self._reported_troubles: tuple[str, ...] = ()
         self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
         self._unheard: deque[Event] = deque(maxlen=MAX_OWN_EVENTS)
         self._in_flight: dict[int, Event] = {}
         self._silence = SilenceWatch(config.tenant, config.device)
+        self._disk = DiskWatch(Path(config.state_dir))
         self._models = make_models(self._report)
         self.dropped: Counter[str] = Counter()
 
@@ -111,13 +120,20 @@ class Agent:
         """Works until it is told to stop."""
         self.start()
         while not stop.is_set():
-            self.turn()
+            try:
+                self.turn()
+                self._disk.works("agent")
+            except OSError as error:
+                # A disk that does not work never ends the agent: what serves serves on.
+                self._disk.failed("agent", error)
+                stop.wait(FAULT_PAUSE_S)
         self._models.suspend()
 
     def turn(self) -> None:
         """One turn of the loop: goes on, waits for messages, takes a batch of them."""
         self._publisher.look_after()
         self._judge()
+        self._carry_out_again()
         wait_s = self._models.advance()
         now = self._clock.monotonic()
         self._report_when_due(now)
@@ -175,8 +191,13 @@ class Agent:
             self._refuse(error)
 
     def _take_metadata(self, name: str, payload: bytes) -> None:
-        if self._trust is not None and payload and not self._trust.put_metadata(name, payload):
-            self._drop("unknown metadata", name)
+        if self._trust is None or not payload:
+            return
+        try:
+            if not self._trust.put_metadata(name, payload):
+                self._drop("unknown metadata", name)
+        except OSError as error:
+            self._drop("metadata not compared with what is kept", str(error))
 
     def _take_certificate(self, _: str, payload: bytes) -> None:
         if self._keeper is None or not payload:
@@ -219,13 +240,26 @@ class Agent:
             self._heard_sequence = desired.sequence
             heard = self._models.take(desired, refusals)
         except OSError as error:
-            # It is said again: the controller answers the next report.
+            # Tried again here; the controller, too, answers a report with this sequence.
             self._heard_sequence = 0
+            self._unkept = (desired, refusals)
+            self._retry_at = self._clock.monotonic() + DISK_RETRY_S
             self._drop("offer not kept", str(error))
         else:
+            self._unkept = None
             log.debug("desired sequence=%d %s", desired.sequence, heard)
             if set(heard.values()) <= {"known"}:
                 self._report()
+
+    def _carry_out_again(self) -> None:
+        """Carry out what the disk did not let be carried out before."""
+        if self._unkept is None or self._clock.monotonic() < self._retry_at:
+            return
+        try:
+            self._carry_out(*self._unkept)
+        except TransferError as error:
+            self._unkept = None
+            self._refuse(error)
 
     def _refuse(self, error: TransferError) -> None:
         self._drop("malformed offer", error.problem)
@@ -280,6 +314,9 @@ class Agent:
     def _report_when_due(self, now: float) -> None:
         """Sends what is due: a report when a download got on or a heartbeat is due, latencies."""
         progress = self._progress()
+        if (troubles := self._models.troubles) != self._reported_troubles:
+            self._reported_troubles = troubles
+            self._report()
         has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
         due_s = report_due_s(self._config.device, is_news=self._is_news)
         failures = warn_of_failures(self._models, self._outcomes)
@@ -311,7 +348,7 @@ class Agent:
         parts = (self._publisher, self._telemetry, trust, keeper)
         report = make_report(
             self._models,
-            tuple(part.trouble for part in parts if part is not None),
+            (*(part.trouble for part in parts if part is not None), *self._disk.troubles),
             sequence=self._heard_sequence,
             boot=self._boot,
             count=self._count,
@@ -335,7 +372,8 @@ class Agent:
         try:
             windows = self._telemetry.take()
         except OSError as error:
-            log.warning("latencies cannot be collected: %s", error)
+            self._disk.failed("latencies", error)
             return
+        self._disk.works("latencies")
         for window in windows:
             self._publisher.publish("telemetry", window)

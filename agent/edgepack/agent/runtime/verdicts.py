@@ -94,7 +94,11 @@ class Verdicts:
 
     def __init__(self, state_dir: Path) -> None:
         self._file = StateFile(state_dir / VERDICTS_FILE, VERDICTS)
-        found = self._file.load()
+        try:
+            found = self._file.load()
+        except OSError as error:
+            logger.warning("verdicts cannot be read now, so variants prove themselves: %s", error)
+            found = None
         self._kept = found.verdicts if found else ()
 
     def reach(self, circumstances: Circumstances, probe: Callable[[], ProbeResult]) -> ProbeResult:

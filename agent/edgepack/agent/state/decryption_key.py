@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.state.state_file import Write, read_regular, remove
-from edgepack.durable import write_file
+from edgepack.durable import is_disk_fault, write_file
 from edgepack.errors import DeviceError
 from edgepack.versions import Format, NewerVersionError, Version
 
@@ -36,13 +36,17 @@ def write_key_file(state_dir: Path, key_file: str, *, write: Write = write_file)
     """
     path = state_dir / KEY_PLACE_FILE
     content = KEY_PLACE.encode(KeyPlace(key_file=str(Path(key_file).resolve())))
+    if not key_file:
+        remove(path)
+        return
     try:
         is_known = read_regular(path) == content
-    except OSError:
+    except OSError as error:
+        if is_disk_fault(error):
+            raise
+        remove(path)  # No regular file.
         is_known = False
-    if not key_file or not is_known:
-        remove(path)
-    if key_file and not is_known:
+    if not is_known:
         write(path, content)
 
 

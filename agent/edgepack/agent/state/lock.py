@@ -1,14 +1,20 @@
 """One agent at a time on a state folder."""
 
+import contextlib
 import fcntl
+import logging
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.agent.state.state_file import put_aside
+from edgepack.durable import is_disk_fault
 from edgepack.errors import DeviceError
+
+log = logging.getLogger(__name__)
 
 LOCK_FILE = "agent.lock"
 LOCK_MODE = 0o600
@@ -29,7 +35,7 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
         state_dir.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             put_aside(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
+        descriptor = _open_lock(state_dir, path)
     except OSError as error:
         raise DeviceError(
             f"cannot use the state folder: {error.strerror}",
@@ -47,11 +53,30 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
                 found_in=str(state_dir),
                 remedy="stop it first, or give this agent a state_dir of its own",
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # A hint for people; the disk may be full.
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _open_lock(state_dir: Path, path: Path) -> int:
+    """Open the lock file; where the disk cannot be written, what can be locked without writing.
+
+    Raises:
+        OSError: Nothing can be opened.
+    """
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, LOCK_MODE)
+    except OSError as error:
+        if not is_disk_fault(error):
+            raise
+    try:
+        return os.open(path, os.O_RDONLY | flags)
+    except FileNotFoundError:
+        return os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | flags)
 
 
 def _keep_strangers_out(state_dir: Path, path: Path, descriptor: int) -> None:
@@ -69,8 +94,32 @@ def _keep_strangers_out(state_dir: Path, path: Path, descriptor: int) -> None:
             found_in=str(path),
             remedy=f"rm {path}; the agent makes one of its own",
         )
-    if stat.S_IMODE(lock.st_mode) != LOCK_MODE:
-        os.fchmod(descriptor, LOCK_MODE)
+    if stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) != LOCK_MODE:
+        with contextlib.suppress(OSError):  # A read-only disk.
+            os.fchmod(descriptor, LOCK_MODE)
+
+
+@contextmanager
+def lock_when_disk_works(state_dir: Path, retry_s: float) -> Iterator[None]:
+    """Hold the state folder as `lock_state_dir` does; wait while the disk does not work.
+
+    Raises:
+        DeviceError: Another agent holds the folder, others could, or it cannot be made.
+    """
+    with contextlib.ExitStack() as stack:
+        said = ""
+        while True:
+            try:
+                stack.enter_context(lock_state_dir(state_dir))
+                break
+            except DeviceError as error:
+                if not isinstance(error.__cause__, OSError) or not is_disk_fault(error.__cause__):
+                    raise
+                if said != error.problem:
+                    log.warning("%s (%s); trying again", error.problem, state_dir)
+                    said = error.problem
+            time.sleep(retry_s)
+        yield
 
 
 def is_locked(state_dir: Path) -> bool | None:

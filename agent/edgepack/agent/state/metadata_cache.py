@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 
 from edgepack.agent.state.state_file import Write, put_aside, read_regular
-from edgepack.durable import write_file
+from edgepack.durable import is_disk_fault, write_file
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,17 @@ class MetadataCache:
         self._write = write
 
     def load(self, name: str) -> bytes | None:
-        """A file; None when it is not there or cannot be read: then it is fetched again."""
+        """A file; None when it is missing or damaged: then it is fetched again.
+
+        Raises:
+            OSError: The disk cannot be read now. What was accepted must not be forgotten for that,
+                or an older version would be accepted.
+        """
         try:
             return read_regular(self._folder / name, limit_bytes=_MAX_BYTES)
         except OSError as error:
+            if is_disk_fault(error):
+                raise
             log.warning("%s cannot be read: %s", self._folder / name, error)
             return None
 

@@ -5,6 +5,7 @@ written by the agent alone. A reader finds the old pointer or the new one, never
 a model was installed, never none.
 """
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -137,16 +138,28 @@ class PointerFile:
         return self._file.is_sealed
 
     def read(self) -> ActivePointer | None:
-        """What serves; a pointer that was damaged while the agent ran is written anew."""
+        """Return what serves.
+
+        A pointer that was damaged or lost while the agent ran is written again. While the disk
+        cannot be read or written, what was read last holds.
+
+        Raises:
+            OSError: The disk cannot be read, and the pointer was never read.
+        """
         if self._file.is_sealed:
             return None
-        before = self._file.trouble
-        found = self._file.load()
-        if found is None and self._file.trouble != before and self._last is not None:
-            self.write(self._last)
-        else:
-            self._last = found
-        return self._last
+        try:
+            found = self._file.load()
+        except OSError:
+            if self._last is None:
+                raise
+            return self._last
+        if found is None and self._last is not None:
+            with contextlib.suppress(OSError):  # The next read tries again.
+                self._file.save(self._last)
+            return self._last
+        self._last = found
+        return found
 
     def write(self, pointer: ActivePointer) -> None:
         """Switches to another release, or marks the one that serves as committed: THE switch.

@@ -34,6 +34,9 @@ class ReleaseCounters:
         known: Releases that were committed, by model, as far as pointers say: the least that holds
             when the file is missing or damaged.
         write: Writes a small file durably.
+
+    Raises:
+        OSError: The disk cannot be read now.
     """
 
     def __init__(

@@ -6,11 +6,14 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from edgepack.agent.state.metadata_cache import TRUST_FOLDER
+from edgepack.agent.state.models import MODELS_FOLDER
 from edgepack.agent.state.slot_lock import lock_for_removal
 from edgepack.agent.state.state_file import Write, put_aside, read_regular, remove
 from edgepack.bundle.chunks import (
@@ -26,11 +29,13 @@ from edgepack.bundle.manifest import (
     FileEntry,
     decode_manifest,
 )
-from edgepack.durable import flush_folder, write_file
+from edgepack.durable import flush_folder, is_disk_fault, write_file
 from edgepack.errors import BundleError
 from edgepack.versions import Format, NewerVersionError, Version
 
 SLOTS_FOLDER = "slots"
+LEFT_AFTER_S = 60.0
+"""A temporary file of an application that is older is one of a process that was killed."""
 DOWNLOADS_FOLDER = "downloads"
 
 
@@ -89,8 +94,12 @@ class Slots:
         self._state_dir = state_dir
         self._write = write
         self.retired: set[str] = set()
+        with contextlib.suppress(OSError):  # The disk may be full; each write tries again.
+            self._make_folders()
+
+    def _make_folders(self) -> None:
         for name in (SLOTS_FOLDER, DOWNLOADS_FOLDER):
-            folder = state_dir / name
+            folder = self._state_dir / name
             if not folder.is_dir() and folder.exists():
                 put_aside(folder)
             folder.mkdir(exist_ok=True)
@@ -101,7 +110,7 @@ class Slots:
 
     def digests(self) -> frozenset[str]:
         """The bundles that have a slot."""
-        return frozenset(path.name for path in (self._state_dir / SLOTS_FOLDER).iterdir())
+        return frozenset(path.name for path in _inside(self._state_dir / SLOTS_FOLDER))
 
     def allocated_bytes(self, digest: str) -> int:
         """Disk that a slot takes."""
@@ -122,6 +131,7 @@ class Slots:
         Raises:
             OSError: The disk is full.
         """
+        self._make_folders()
         folder = self.folder(digest)
         target = folder / path
         if os.path.lexists(folder) and not _is_folder(folder):
@@ -153,6 +163,7 @@ class Slots:
         Raises:
             OSError: The disk is full; the older note still stands.
         """
+        self._make_folders()
         path = self._held_path(digest)
         if not path.is_file():
             remove(path)
@@ -160,8 +171,10 @@ class Slots:
 
     def forget_held(self, digest: str) -> None:
         """Removes the note about a partial slot."""
-        remove(self._held_path(digest))
-        flush_folder(self._state_dir / DOWNLOADS_FOLDER)
+        path = self._held_path(digest)
+        if os.path.lexists(path):
+            remove(path)
+            flush_folder(path.parent)
 
     def remove(self, digest: str) -> None:
         """Removes a slot; the note goes first, so that it never speaks of chunks that are gone.
@@ -170,7 +183,9 @@ class Slots:
         """
         try:
             lock = lock_for_removal(self.folder(digest))
-        except OSError:
+        except OSError as error:
+            if is_disk_fault(error):
+                raise
             lock = None  # Without a manifest nobody can hold it.
         else:
             if lock is None:
@@ -206,16 +221,24 @@ class Slots:
         for digest in removed:
             self.remove(digest)
         removed = tuple(digest for digest in removed if digest not in self.retired)
-        for note in (self._state_dir / DOWNLOADS_FOLDER).iterdir():
+        for note in _inside(self._state_dir / DOWNLOADS_FOLDER):
             if note.stem not in kept and not note.name.startswith("."):
                 remove(note)
         return removed
 
     def sweep_temporaries(self) -> None:
-        """Removes the temporary files of writers that were killed before they could rename."""
-        for folder in (self._state_dir, self._state_dir / DOWNLOADS_FOLDER):
+        """Remove the temporary files of writers that were killed before they could rename.
+
+        Applications write to the spool while the agent starts: only old files go there.
+        """
+        own = (self._state_dir, *map(self._state_dir.joinpath, (DOWNLOADS_FOLDER, TRUST_FOLDER)))
+        for folder in (*own, *_inside(self._state_dir / MODELS_FOLDER)):
             for path in folder.glob(".*.json.*"):
-                path.unlink(missing_ok=True)
+                remove(path)
+        for path in (self._state_dir / "latency").glob(".*.json.*"):
+            with contextlib.suppress(FileNotFoundError):
+                if abs(time.time() - path.lstat().st_mtime) > LEFT_AFTER_S:
+                    remove(path)
 
     def remove_strangers(self, digest: str, known: Iterable[str]) -> None:
         """Remove what a slot must not hold: other files, and what is no regular file.
@@ -275,6 +298,13 @@ def _read_small(path: Path) -> bytes | None:
     except BundleError as error:
         raise_disk_fault(error)
         return None
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _is_folder(path: Path) -> bool:

@@ -1,7 +1,8 @@
 """One small versioned file of the state folder; whatever lies in its place, the agent goes on.
 
 What is damaged is put aside under another name, for a person to look at. What a newer edgepack
-wrote is left as it is: nothing is read from it, and nothing is written over it.
+wrote is left as it is: nothing is read from it, and nothing is written over it. A disk that cannot
+be read now (EIO) is no damage: the file stays, and is read again later.
 """
 
 import errno
@@ -9,13 +10,14 @@ import logging
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from edgepack.durable import flush_folder, write_file
+from edgepack.durable import flush_folder, is_disk_fault, write_file
 from edgepack.versions import Format, NewerVersionError
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ Write = Callable[[Path, bytes], None]
 
 MAX_BYTES = 16 * 1024 * 1024
 DAMAGED = ".damaged"
+LASTING_FAULT_S = 60.0
+"""A file that cannot be read for so long, while others can, lies on a bad part of the disk."""
 
 
 def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES) -> bytes | None:
@@ -116,9 +120,14 @@ class StateFile(Generic[T]):
         self._form = form
         self._write = write
         self._unknown: dict[str, Any] = {}
+        self._fails_since: float | None = None
 
     def load(self) -> T | None:
-        """What it holds; None when there is none, or none that can be used: `trouble` says why."""
+        """Return the content; None when there is none, or none that can be used: see `trouble`.
+
+        Raises:
+            OSError: The disk cannot be read now; the file is left as it is.
+        """
         try:
             content = read_regular(self.path)
             if content is None:
@@ -130,10 +139,19 @@ class StateFile(Generic[T]):
             log.warning("%s: %s", self.path, self.trouble)
             return None
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and is_disk_fault(error) and not self._is_lasting():
+                raise
             self.reject(error.strerror or str(error) if isinstance(error, OSError) else str(error))
             return None
-        self._unknown = document.unknown
+        self._unknown, self._fails_since = document.unknown, None
         return document.value
+
+    def _is_lasting(self) -> bool:
+        """Whether the file could not be read for so long that it counts as damaged."""
+        now = time.monotonic()
+        if self._fails_since is None:
+            self._fails_since = now
+        return now - self._fails_since >= LASTING_FAULT_S
 
     def reject(self, because: str) -> None:
         """Puts the file aside: it cannot be used."""
@@ -142,6 +160,8 @@ class StateFile(Generic[T]):
             aside = put_aside(self.path)
             self.trouble = f"the {title} was damaged ({because}) and put aside as {aside.name}"
         except OSError as error:
+            if self._fails_since is not None:
+                raise  # The disk fails as a whole: that is no word about the file.
             self.trouble = f"the {title} is damaged ({because}) and cannot be put aside: {error}"
         log.warning("%s: %s", self.path, self.trouble)
 

@@ -37,6 +37,7 @@ class TelemetryBuffer:
     """
 
     def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
         self.trouble = open_spool(state_dir)
         if self.trouble:
             log.warning("%s", self.trouble)
@@ -79,6 +80,8 @@ class TelemetryBuffer:
         return waiting
 
     def _gather(self) -> None:
+        if self.trouble:
+            self.trouble = open_spool(self._state_dir)
         collected = self._collector.collect()
         for one in collected.telemetry:
             self.outcomes.add(one, time.monotonic())

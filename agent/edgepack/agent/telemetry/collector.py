@@ -102,8 +102,8 @@ class LatencyCollector:
         self._state_dir = state_dir
         self._is_running = is_running
         self._file = StateFile(state_dir / COLLECTED_FILE, KNOWN)
-        found = self._file.load()
-        self._known = found.files if found else {}
+        self._known: dict[str, Spooled] = {}
+        self._is_loaded = False
         self._drift = DriftWatch()
 
     def collect(self) -> Collected:
@@ -113,8 +113,11 @@ class LatencyCollector:
         collected; files that cannot be read are removed at once.
 
         Raises:
-            OSError: What was collected cannot be remembered; nothing is handed out then.
+            OSError: What was collected cannot be read or remembered; nothing is handed out then.
         """
+        if not self._is_loaded:
+            found = self._file.load()
+            self._known, self._is_loaded = found.files if found else {}, True
         fresh: dict[Release, list[Telemetry]] = {}
         seen: dict[Release, list[Seen]] = {}
         troubles: list[Trouble] = []

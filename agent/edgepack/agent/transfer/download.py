@@ -359,6 +359,12 @@ class Download:
         return os.pread(self._descriptors[file], size, self._offsets[file][index])
 
     def _is_there(self, file: int, index: int) -> bool:
+        """Whether a chunk is there; one that the disk cannot read is written again."""
+        with contextlib.suppress(OSError):
+            return self._has_digest(file, index)
+        return False
+
+    def _has_digest(self, file: int, index: int) -> bool:
         return hashlib.sha256(self._read(file, index)).digest() == self._digests[file][index]
 
     def _put(self, sha256: bytes, content: Content) -> int:

@@ -66,6 +66,11 @@ class Actions:
         scratch = self._context.scratch
         return scratch.download.progress if scratch.download and scratch.is_prepared else 0.0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether long work of the action is under way."""
+        return bool(self._context.scratch.jobs)
+
     def act(self) -> Step:
         """Runs the action of the journal's state, or goes on with it.
 
@@ -119,6 +124,12 @@ class Actions:
         scratch = self._context.scratch
         if scratch.download and scratch.is_open:
             scratch.download.note()
+
+    def make_room(self) -> None:
+        """Remove what was fetched, since the update fails: the journal may need the space."""
+        context = self._context
+        if context.journal.state == "DOWNLOADING" and context.digest not in context.own_slots():
+            context.deps.slots.remove(context.digest)
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
         """Takes a chunk that came, if anything waits for it."""

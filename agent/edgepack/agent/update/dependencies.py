@@ -23,6 +23,9 @@ from edgepack.durable import write_file
 from edgepack.halt import Halt
 from edgepack.wire.messages import DeviceFacts, Need, ProbeResult
 
+DISK_PATIENCE_S = 3600.0
+"""Long enough for a log that fills the disk to be rotated; an order has a deadline of its own."""
+
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time comes from.
@@ -76,6 +79,9 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
         bench: Where long work is done.
         fetch_bench: Where sources are read, which may take hours; None reads none.
         write: Writes a small file durably.
+        prepare: What must be done once at start, and is tried again while the disk does not work.
+        disk_patience_s: How long an update waits for a disk that does not work, before the update
+            fails.
         clock, rng: Time and randomness.
     """
 
@@ -87,6 +93,8 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
     bench: Bench = msgspec.field(default_factory=InlineBench)
     fetch_bench: Bench | None = None
     write: Write = write_file
+    prepare: Callable[[], None] = lambda: None
+    disk_patience_s: float = DISK_PATIENCE_S
     clock: Clock = msgspec.field(default_factory=Clock)
     rng: random.Random = msgspec.field(default_factory=random.Random)
 

@@ -72,7 +72,12 @@ class DeviceTrust:
         self._known: SignedOrders | None = None
         self._is_whole = False
         self.trouble = ""
-        self._refresh()
+        try:
+            self._refresh()
+        except OSError as error:
+            self._pool.has_news = True  # The next turn tries again.
+            self.trouble = f"nothing new is installed: metadata cannot be read: {error.strerror}"
+            log.warning("%s", self.trouble)
 
     @property
     def reported(self) -> Trusted:
@@ -121,11 +126,15 @@ class DeviceTrust:
             OSError: What was accepted cannot be kept; it is to come again.
         """
         if self._pool.has_news or self._has_expired():
-            self._pool.has_news = False
             self._refresh()
+            self._pool.has_news = False
         if self._waiting is not None and self._is_whole:
             content, self._waiting = self._waiting, None
-            self._undecided = self._accept(content)
+            try:
+                self._undecided = self._accept(content)
+            except OSError:
+                self._waiting = content
+                raise
         if self._undecided is None or not self._is_fresh_for(self._undecided):
             return None
         said, self._undecided = self._undecided, None

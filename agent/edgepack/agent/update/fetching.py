@@ -22,6 +22,7 @@ from edgepack.agent.update.offer import (
     is_active,
 )
 from edgepack.agent.update.reconsider import prove_again
+from edgepack.bundle.chunks import raise_disk_fault
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
     HOOKS_FOLDER,
@@ -142,22 +143,30 @@ def _judge_bundle(
 
 
 def fetch_files(context: UpdateContext) -> Step:
-    """Fetches what is missing, and verifies every file once all is there."""
+    """Fetch what is missing, and verify every file once all is there.
+
+    Raises:
+        OSError: The disk does not work; called again, this goes on with what is there.
+    """
+    try:
+        return _fetch(context)
+    except OSError:
+        _close_download(context)
+        raise
+
+
+def _fetch(context: UpdateContext) -> Step:
     scratch, deps = context.scratch, context.deps
     if scratch.trouble:
-        return _give_up(context, scratch.trouble)
+        raise scratch.trouble
     folder = deps.slots.folder(context.digest)
-    try:
-        download = _open_download(context)
-        if held_up := context.request_missing(download):
-            return held_up
-    except OSError as error:
-        return _give_up(context, error)
+    download = _open_download(context)
+    if held_up := context.request_missing(download):
+        return held_up
     try:
         context.beside("finish", lambda halt: _finish(download, folder, deps.trust, halt))
-    except OSError as error:
-        return _give_up(context, error)
-    except BundleError:
+    except BundleError as error:
+        raise_disk_fault(error)
         if scratch.was_rechecked:
             raise
         # A disk may have lost what it was told to keep: look at every chunk once.
@@ -279,13 +288,10 @@ def _finish(download: Download, folder: Path, trust: TrustPolicy, halt: Halt) ->
     trust.check_folder(folder, complete=False, checkpoint=halt.check)
 
 
-def _give_up(context: UpdateContext, error: OSError) -> Ended:
-    """The disk is full: what was fetched makes room for the journal."""
-    if context.scratch.download:
-        context.scratch.download.close()
-        context.scratch.download = None
-    if context.digest not in context.own_slots():
-        context.deps.slots.remove(context.digest)
-    free_bytes = context.deps.slots.free_bytes()
-    because = f"the disk failed while downloading: {error.strerror} ({free_bytes} bytes free)"
-    return Ended(outcome="failure", because=because)
+def _close_download(context: UpdateContext) -> None:
+    """Forget the download: it is opened again, with what is on the disk."""
+    scratch = context.scratch
+    if scratch.download:
+        scratch.download.close()
+    scratch.download, scratch.trouble = None, None
+    scratch.is_open = scratch.is_prepared = False

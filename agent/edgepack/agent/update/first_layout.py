@@ -17,7 +17,7 @@ from edgepack.agent.state.pointer import POINTER_FILE
 from edgepack.agent.state.release_counters import COUNTERS, COUNTERS_FILE, Counters
 from edgepack.agent.state.state_file import Write, put_aside, read_regular
 from edgepack.agent.update.journal import JOURNAL_FILE
-from edgepack.durable import flush_folder, write_file
+from edgepack.durable import flush_folder, is_disk_fault, write_file
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ def _read(path: Path) -> dict[str, Any]:
             return {}
         found = msgspec.json.decode(content, type=dict[str, Any])
     except (OSError, msgspec.DecodeError) as error:
+        if isinstance(error, OSError) and is_disk_fault(error):
+            raise
         log.warning("%s was damaged (%s); put aside as %s", path, error, put_aside(path).name)
         return {}
     return found

@@ -123,6 +123,11 @@ def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> 
     updater = models.install(name, order)
     while not updater.is_at_rest:
         wait_s = updater.advance()
+        if updater.disk_fault:
+            raise DeviceError(
+                f"the agent's state cannot be written: {updater.disk_fault}",
+                remedy="make room on the disk and run the command again; what serves is unchanged",
+            )
         if not link.deliver(updater.accept_chunk):
             time.sleep(MAX_WAIT_S if wait_s is None else min(wait_s, MAX_WAIT_S))
     journal, wanted = updater.journal, "COMMITTED" if isinstance(order, RunModel) else "REMOVED"

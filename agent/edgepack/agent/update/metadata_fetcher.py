@@ -81,7 +81,10 @@ class MetadataFetcher:
         if self._lacking_s < PATIENCE_S or self._rest_s > 0:
             return
         self._rest_s = AGAIN_S
-        found, problem = fetch_newer(self._source, self._root, self._cache, self._wall)
+        try:
+            found, problem = fetch_newer(self._source, self._root, self._cache, self._wall)
+        except OSError as error:
+            found, problem = {}, f"what is kept cannot be read: {error.strerror}"
         if problem != self._problem:
             log.log(logging.WARNING if problem else logging.INFO, "metadata by HTTP: %s", problem)
             self._problem = problem

@@ -1,5 +1,6 @@
 """The models of a device: an update for each, and what they share."""
 
+import errno
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -7,6 +8,7 @@ from typing import get_args
 
 import msgspec
 
+from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.state.models import (
     MODEL_NAME,
     make_model_folder,
@@ -22,7 +24,7 @@ from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.first_layout import migrate_first_layout
 from edgepack.agent.update.journal import JournalStore
 from edgepack.agent.update.orders import OfferOutcome
-from edgepack.agent.update.updater import Updater
+from edgepack.agent.update.updater import DISK_RETRY_S, Updater
 from edgepack.errors import TransferError
 from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import Desired, DeviceFacts, ModelOrder, Need, RunModel
@@ -49,18 +51,11 @@ class Models:
         self._seen: dict[str, Collected] = {}
         self._updaters: dict[str, Updater] = {}
         self._facts: DeviceFacts | None = None
-        migrate_first_layout(deps.state_dir, write=deps.write)
-        found = model_names(deps.state_dir)
-        pointers = {name: PointerFile(deps.state_dir, name, write=deps.write) for name in found}
-        serving = {name: pointer.read() for name, pointer in pointers.items()}
-        known = {
-            name: active.bundle.release
-            for name, active in serving.items()
-            if active and active.committed
-        }
-        self._counters = ReleaseCounters(deps.state_dir, known, write=deps.write)
-        for name in found:
-            self._updaters[name] = self._make(name, pointers[name])
+        self._disk = DiskWatch(deps.state_dir)
+        self._counters: ReleaseCounters | None = None
+        self._is_prepared = False
+        self._retry_at = self._look_at = 0.0
+        self._try("state folder", self._load)
         self._care = Care(
             deps.bench,
             deps.slots,
@@ -91,17 +86,78 @@ class Models:
     def troubles(self) -> tuple[str, ...]:
         """What is wrong with the state folder, one sentence each."""
         of_models = (f"{one.name}: {one.trouble}" for one in self if one.trouble)
-        return (*filter(None, (self._counters.trouble,)), *of_models, *self._care.troubles)
+        counters = self._counters.trouble if self._counters else ""
+        care = self._care.troubles
+        return (*self._disk.troubles, *filter(None, (counters,)), *of_models, *care)
 
     def start(self) -> None:
-        """Goes on where the journals say, after the agent was started.
+        """Go on where the journals say, after the agent was started.
 
-        Raises:
-            OSError: A journal cannot be written.
+        A disk that does not work keeps no agent from starting: `advance` tries again.
         """
-        self._deps.slots.sweep_temporaries()
+        self._prepare()
         for updater in self:
             updater.start()
+
+    def _prepare(self) -> None:
+        self._is_prepared = self._try("state folder", self._deps.slots.sweep_temporaries)
+        self._is_prepared &= self._try("state folder", self._deps.prepare)
+
+    def _load(self) -> None:
+        """Read what is in the state folder.
+
+        Raises:
+            OSError: Something cannot be read now, or the disk is full.
+        """
+        deps = self._deps
+        migrate_first_layout(deps.state_dir, write=deps.write)
+        found = model_names(deps.state_dir)
+        pointers = {name: PointerFile(deps.state_dir, name, write=deps.write) for name in found}
+        serving = {name: pointer.read() for name, pointer in pointers.items()}
+        known = {
+            name: active.bundle.release
+            for name, active in serving.items()
+            if active and active.committed
+        }
+        counters = ReleaseCounters(deps.state_dir, known, write=deps.write)
+        made = {name: self._make(name, pointers[name], counters) for name in found}
+        self._updaters.update(made)
+        self._counters = counters
+
+    def _try(self, subject: str, work: Callable[[], None]) -> bool:
+        """Do what needs the disk; whether it worked."""
+        try:
+            work()
+        except OSError as error:
+            self._disk.failed(subject, error)
+            self._retry_at = self._deps.clock.monotonic() + DISK_RETRY_S
+            return False
+        self._disk.works(subject)
+        return True
+
+    def _try_again(self) -> float | None:
+        """Do what the disk did not let be done at start; seconds until the next try."""
+        if self._counters is not None and self._is_prepared:
+            return None
+        now = self._deps.clock.monotonic()
+        if now >= self._retry_at:
+            if self._counters is None and self._try("state folder", self._load):
+                for updater in self:
+                    updater.start()
+                self._notify()
+            if self._counters is not None and not self._is_prepared:
+                self._prepare()
+        return max(0.0, self._retry_at - now)
+
+    def _known_counters(self) -> ReleaseCounters:
+        """The counters of the device.
+
+        Raises:
+            OSError: The state folder cannot be read yet.
+        """
+        if self._counters is None:
+            raise OSError(errno.EIO, "the state folder cannot be read yet")
+        return self._counters
 
     def take(
         self, desired: Desired, refusals: Mapping[str, str] = NO_REFUSALS
@@ -119,6 +175,16 @@ class Models:
             TransferError: An order makes no sense; the others were taken.
             OSError: A journal cannot be written; it is to be said again.
         """
+        try:
+            outcomes = self._take(desired, refusals)
+        except OSError as error:
+            self._disk.failed("orders", error)
+            raise
+        self._disk.works("orders")
+        return outcomes
+
+    def _take(self, desired: Desired, refusals: Mapping[str, str]) -> dict[str, OfferOutcome]:
+        self._known_counters()
         outcomes: dict[str, OfferOutcome] = {}
         problems = []
         for name, order in desired.models.items():
@@ -144,8 +210,9 @@ class Models:
 
         Raises:
             TransferError: It cannot be a model's name, or there are too many models.
-            OSError: Its folder cannot be made.
+            OSError: Its folder cannot be made, or the state folder cannot be read yet.
         """
+        counters = self._known_counters()
         if name not in self._updaters:
             if not MODEL_NAME.fullmatch(name):
                 raise TransferError(f"{name[:100]!a} is no name of a model")
@@ -153,7 +220,7 @@ class Models:
                 self._forget_one(name)
             make_model_folder(self._deps.state_dir, name)
             pointer = PointerFile(self._deps.state_dir, name, write=self._deps.write)
-            self._updaters[name] = self._make(name, pointer)
+            self._updaters[name] = self._make(name, pointer, counters)
         return self._updaters[name]
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
@@ -180,12 +247,20 @@ class Models:
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
         """
+        waits = [self._try_again()]
+        now = self._deps.clock.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + DISK_RETRY_S
+            self._disk.look()
         updaters = tuple(self)
-        waits = [updater.advance() for updater in updaters]
+        waits += [updater.advance() for updater in updaters]
         try:
             waits.append(self._care.turn(updaters, self._deps.clock.monotonic()))
         except OSError as error:
-            log.warning("slots cannot be looked after: %s", error)
+            self._disk.failed("slots", error)
+            waits.append(DISK_RETRY_S)
+        else:
+            self._disk.works("slots")
         self._clear_retired()
         return min((wait for wait in waits if wait is not None), default=None)
 
@@ -203,17 +278,17 @@ class Models:
         except OSError as error:
             log.warning("slots cannot be removed: %s", error)
 
-    def _make(self, name: str, pointer: PointerFile) -> Updater:
+    def _make(self, name: str, pointer: PointerFile, counters: ReleaseCounters) -> Updater:
         model = ModelParts(
             name=name,
             store=JournalStore(self._deps.state_dir, name, write=self._deps.write),
             pointer=pointer,
             link=_ModelLink(name, self),
-            counters=self._counters,
+            counters=counters,
             collect=lambda: self._collect(name),
             others=_Others(name, self._updaters),
         )
-        return Updater(self._deps, model, self._notify)
+        return Updater(self._deps, model, self._disk, self._notify)
 
     def _forget_one(self, newcomer: str) -> None:
         """Makes room for another model: one goes of which nothing was ever proven, or is left."""

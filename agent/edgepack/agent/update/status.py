@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.state.broker_state import BrokerState, read_broker_state
+from edgepack.agent.state.disk import read_disk_state
 from edgepack.agent.state.lock import is_locked
 from edgepack.agent.state.models import model_names
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
@@ -51,11 +52,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         is_running: Whether an agent holds the state folder; None when this user may not look.
         models: By name.
         broker: The connection to the broker as the agent last saw it; None if it never tried.
+        disk: What the disk of the state folder cannot do now; "" when nothing is seen.
     """
 
     is_running: bool | None
     models: dict[str, ModelStatus]
     broker: BrokerState | None = None
+    disk: str = ""
 
 
 def read_status(state_dir: Path) -> Status:
@@ -74,6 +77,7 @@ def read_status(state_dir: Path) -> Status:
         is_running=is_locked(state_dir),
         models={name: _read_model(state_dir, name) for name in model_names(state_dir)},
         broker=read_broker_state(state_dir),
+        disk=read_disk_state(state_dir),
     )
 
 

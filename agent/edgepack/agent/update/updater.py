@@ -7,6 +7,7 @@ What the actions do is in `actions`, what follows what in `lifecycle`; what is t
 import logging
 from collections.abc import Callable
 
+from edgepack.agent.state.disk import DiskWatch, describe_fault
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
 from edgepack.agent.update.actions import Actions
@@ -18,6 +19,7 @@ from edgepack.agent.update.lifecycle import RESTING, TABLE, Row, State, follow, 
 from edgepack.agent.update.orders import Orders
 from edgepack.agent.update.reconsider import is_gone
 from edgepack.agent.update.transitions import Transitions
+from edgepack.durable import is_disk_fault
 from edgepack.errors import EdgepackError
 from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import DeviceFacts, Event, ModelOrder, RemoveModel, RunModel
@@ -25,7 +27,7 @@ from edgepack.wire.messages import DeviceFacts, Event, ModelOrder, RemoveModel, 
 log = logging.getLogger(__name__)
 
 DISK_RETRY_S = 5.0
-"""How long the agent waits when its journal or pointer cannot be written."""
+"""Seconds until the agent tries again what the disk did not do."""
 
 
 class Updater:
@@ -34,6 +36,7 @@ class Updater:
     Args:
         deps: What all updates need of the world.
         model: What this one needs.
+        disk: Is told of the disk's faults.
         notify: Called after every transition, when the journal says something new.
 
     Attributes:
@@ -41,10 +44,18 @@ class Updater:
     """
 
     def __init__(
-        self, deps: AgentDependencies, model: ModelParts, notify: Callable[[], None]
+        self,
+        deps: AgentDependencies,
+        model: ModelParts,
+        disk: DiskWatch,
+        notify: Callable[[], None],
     ) -> None:
         self._deps = deps
         self._model = model
+        self._disk = disk
+        self._is_resumed = True
+        self._fails_since: float | None = None
+        self._retry_at = 0.0
         self._unsaved: Ended | None = None
         self._transitions = Transitions(model, deps.clock, leave=self._leave, notify=notify)
         self._actions = Actions(deps, model, self._transitions.note)
@@ -69,8 +80,11 @@ class Updater:
 
     @property
     def active(self) -> ActivePointer | None:
-        """What serves now."""
-        return self._model.pointer.read()
+        """What serves now; None where nothing does, or the pointer cannot be read yet."""
+        try:
+            return self._model.pointer.read()
+        except OSError:
+            return None
 
     @property
     def progress(self) -> float:
@@ -83,6 +97,11 @@ class Updater:
         if self._model.trouble or self._actions.trouble == "" or self.active is not None:
             return self._model.trouble
         return self._actions.trouble
+
+    @property
+    def disk_fault(self) -> str:
+        """Why the disk keeps the update from going on; "" when the disk works."""
+        return self._disk.fault_of(self.name)
 
     @property
     def is_sealed(self) -> bool:
@@ -105,6 +124,10 @@ class Updater:
     def kept_slots(self) -> frozenset[str] | None:
         """Slots that this model needs; None when that cannot be known."""
         if self.is_sealed:
+            return None
+        try:
+            self._model.pointer.read()
+        except OSError:
             return None
         offer = self.journal.offer
         is_running = self.journal.state not in RESTING and isinstance(offer, RunModel)
@@ -129,16 +152,28 @@ class Updater:
         return self.journal.memory_bytes if is_coming else 0
 
     def start(self) -> None:
-        """Goes on where the journal says, after the agent was started.
+        """Go on where the journal says, after the agent was started.
+
+        While the disk cannot be written, `advance` tries again; what serves serves on.
+        """
+        self._is_resumed = self.is_sealed
+        try:
+            self._resume()
+        except OSError as error:
+            self._note_fault(error)
+
+    def _resume(self) -> None:
+        """Note the restart, and find the state to go on in.
 
         Raises:
-            OSError: The journal cannot be written.
+            OSError: The journal or the pointer cannot be read or written.
         """
-        if self.is_sealed:
+        if self._is_resumed:
             return
         self._mend()
         journal = self.journal
         if journal.state in RESTING and journal.is_settled:
+            self._is_resumed = True
             return
         restarts = journal.restarts + 1
         after = resume(
@@ -156,6 +191,7 @@ class Updater:
             )
         else:
             self._transitions.move(after.state, after.because, restarts=restarts)
+        self._is_resumed = True
 
     def _mend(self) -> None:
         """Puts journal and pointer in step again, when one of them was lost."""
@@ -196,21 +232,34 @@ class Updater:
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
         """
+        now = self._deps.clock.monotonic()
+        if now < self._retry_at:
+            return self._retry_at - now
         while not self.is_sealed:
             try:
+                self._resume()
                 wait = self._step()
             except OSError as error:
-                log.warning(
-                    "state=%s cannot go on: %s; trying again in %g s",
-                    self.journal.state,
-                    error,
-                    DISK_RETRY_S,
-                )
+                self._note_fault(error)
                 return DISK_RETRY_S
+            if wait is None or self.is_at_rest or self._has_worked_for_long():
+                self._fails_since, self._retry_at = None, 0.0
+                self._disk.works(self.name)
             if wait is not None:
                 again_s = self._actions.reconsider_in_s
                 return wait.seconds if wait.seconds is not None else again_s
         return None
+
+    def _note_fault(self, error: OSError) -> None:
+        now = self._deps.clock.monotonic()
+        self._disk.failed(self.name, error)
+        self._fails_since = now if self._fails_since is None else self._fails_since
+        self._retry_at = now + DISK_RETRY_S
+
+    def _has_worked_for_long(self) -> bool:
+        """Whether what failed went well since: waiting for work beside the loop proves nothing."""
+        now = self._deps.clock.monotonic()
+        return not self._actions.is_busy and now >= self._retry_at + 2 * DISK_RETRY_S
 
     def _step(self) -> Wait | None:
         """One step of the table; None when the next one can follow at once."""
@@ -240,14 +289,20 @@ class Updater:
         try:
             return self._actions.act()
         except OSError as error:
-            if row.failure is None:
+            if row.failure is None or (is_disk_fault(error) and not self._is_tired_of_waiting()):
                 raise
-            because = f"the disk failed: {error.strerror or error}"
+            self._actions.make_room()
+            because = describe_fault(error, self._deps.state_dir)
             return Ended(outcome="failure", because=because)
         except EdgepackError as error:
             if row.failure is None:
                 raise
             return Ended(outcome="failure", because=_one_line(error))
+
+    def _is_tired_of_waiting(self) -> bool:
+        """Whether the disk has failed for as long as an update waits for it."""
+        now, since = self._deps.clock.monotonic(), self._fails_since
+        return now - (now if since is None else since) >= self._deps.disk_patience_s
 
     def _leave(self) -> None:
         """The state has changed: what its action did and could not save is over."""
