@@ -211,6 +211,9 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         f"takes {title(rollout.takes_back)} back; " if rollout.takes_back else "",
         f"{counts_line(rollout)}; {rollout.because}",
         f"\nwaits for {rollout.waits_for}" if rollout.waits_for else "",
+        (f"\ndevices cannot get this release: {rollout.release_problem}", "red")
+        if rollout.release_problem
+        else "",
     )
     parts: list[RenderableType] = [head, _assignments_table(rollout), *gates_tables(rollout.gates)]
     measured = [row for row in rollout.latency if not row.is_simulator]

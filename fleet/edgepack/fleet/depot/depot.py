@@ -22,7 +22,12 @@ from edgepack.errors import EdgepackError
 from edgepack.fleet.depot.limit import Limit
 from edgepack.fleet.depot.listener import Listener
 from edgepack.fleet.depot.stream import Stream
-from edgepack.fleet.releases.folder import ReleaseAwayError, ReleaseFolder, read_chunks
+from edgepack.fleet.releases.folder import (
+    ReleaseAwayError,
+    ReleaseDamagedError,
+    ReleaseFolder,
+    read_chunks,
+)
 from edgepack.wire import topics
 from edgepack.wire.coded import pack_coded
 from edgepack.wire.messages import Need, decode
@@ -186,6 +191,9 @@ class Depot:
                     has_sent = send(stream, shares, now) or has_sent
                 except _NoConnectionError:
                     return self._break_off()
+                except ReleaseDamagedError as damage:
+                    self._drop_release(damage)
+                    return 0.0
         self._forget()
         return 0.0 if has_sent else max(LEAST_WAIT_S, min(waits))
 
@@ -268,6 +276,14 @@ class Depot:
                     self._streams[sha256].drop(device)
         if not rounds:
             del self._rounds[device]
+
+    def _drop_release(self, damage: ReleaseDamagedError) -> None:
+        """Send nothing more of a damaged release; devices ask again until it is repaired."""
+        self.counters["chunks_damaged"] += 1
+        self._releases.set_aside(damage)
+        for sha256, stream in list(self._streams.items()):
+            if stream.blob.release == damage.release:
+                del self._streams[sha256]
 
     def _break_off(self) -> float:
         for stream in self._streams.values():

@@ -26,6 +26,7 @@ Action = Literal[
     "certificate.revoke",
     "release.publish",
     "release.fetch",
+    "release.damaged",
     "release.sign",
     "release.withdraw",
     "release.delete",

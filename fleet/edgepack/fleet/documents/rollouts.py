@@ -223,6 +223,7 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         assignments: Devices' parts, by wave and id: of all, or of those of many that need a look
             (see `FleetClient.rollout_devices`); empty in a list of rollouts.
         latency: What its release's real inferences took; empty in a list of rollouts.
+        release_problem: Why the controller that answers cannot send its release now; "" if it can.
     """
 
     rollout: str
@@ -246,6 +247,7 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     takes_back: BundleRef | None = None
     assignments: tuple[AssignmentView, ...] = ()
     latency: tuple[LatencyView, ...] = ()
+    release_problem: str = ""
     gates: tuple[GateView, ...] = ()
     split_by: SplitBy = ""
     held: dict[str, str] = {}

@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from edgepack.bundle.feedback import Evidence, Feedback
 from edgepack.bundle.manifest import Manifest
-from edgepack.errors import BundleError
+from edgepack.errors import BundleError, FleetError
 from edgepack.fleet.releases.contents import read_manifest
-from edgepack.fleet.releases.folder import ReleaseAwayError, ReleaseFolder
+from edgepack.fleet.releases.folder import ReleaseFolder
 
 
 def with_budgets(feedback: Feedback, folder: ReleaseFolder) -> Feedback:
@@ -26,7 +26,7 @@ def _manifest(folder: ReleaseFolder, digest: str) -> Manifest | None:
     """None where the release's files were deleted, or are not here yet."""
     try:
         return read_manifest(folder.find(digest))
-    except (ReleaseAwayError, BundleError, OSError):
+    except (FleetError, BundleError, OSError):
         return None
 
 

@@ -24,8 +24,10 @@ from edgepack.fleet.database import audit
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.database.store import DatabaseAwayError, Store
+from edgepack.fleet.documents.audit import Action
 from edgepack.fleet.releases.fetching import LIMITS, Wanted, fetch_release, wanted_of
 from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.halt import HaltedError
 from edgepack.web.deadline import WaitLimits
 from edgepack.web.urls import shown_url
 
@@ -40,6 +42,10 @@ MAX_ASKED = 64
 """Releases that were asked for and are not here; devices repeat what they need."""
 FRESH_S = 600.0
 """What was put here lately is no leftover, whatever the database says yet."""
+CHECK_S = 24 * 3600.0
+"""How often every byte of a release is compared with its digest."""
+CHECK_PAUSE_S = 2.0
+"""Between two releases that are read."""
 OPEN = ("PREPARING", "RUNNING", "PAUSED")
 
 
@@ -78,22 +84,27 @@ class ReleaseCache:
         self._limits = limits
         self._asked: dict[str, None] = {}
         self._troubles: dict[str, _Trouble] = {}
+        self._checked_at: dict[str, float] = {}
         self._freed = threading.Condition()
         self._busy: dict[str, bool] = {}
         """Hosts that are asked now, and whether the release failed before."""
         self._stopping, self._woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="releases", daemon=True)
+        self._checker = threading.Thread(target=self._check, name="release-check", daemon=True)
 
     def start(self) -> None:
         """Starts."""
         self._folder.on_missing = self.want
+        self._folder.signature_of = self._signature_of
         self._thread.start()
+        self._checker.start()
 
     def stop(self) -> None:
         """Ends in the middle of whatever is fetched; it is fetched anew."""
         self._stopping.set()
         self._woken.set()
         self._thread.join(timeout=10)
+        self._checker.join(timeout=10)
         with self._freed:
             self._freed.wait_for(lambda: not self._busy, timeout=10)
 
@@ -118,9 +129,39 @@ class ReleaseCache:
             self._woken.wait(LOOK_S)
             self._woken.clear()
 
+    def _check(self) -> None:
+        while not self._stopping.wait(CHECK_PAUSE_S):
+            try:
+                self.check_next()
+            except HaltedError:
+                return
+            except (EdgepackError, OSError) as error:
+                log.warning("releases are not checked because=%s", error)
+            except Exception:  # the outermost loop of this thread: it goes on
+                log.exception("the check of releases stumbled")
+
+    def check_next(self) -> None:
+        """Read the release that was not read for the longest time, if one is due."""
+        now, here = self._clock(), self._folder.list_here()
+        self._checked_at = {digest: at for digest, at in self._checked_at.items() if digest in here}
+        due = {digest: self._checked_at.get(digest, now - CHECK_S) for digest in here}
+        digest = min(due, key=due.__getitem__, default="")
+        if digest and now - due[digest] >= CHECK_S:
+            self._folder.check(digest, self._checkpoint)
+            self._checked_at[digest] = now
+
+    def _checkpoint(self) -> None:
+        if self._stopping.is_set():
+            raise HaltedError
+
+    def _signature_of(self, digest: str) -> str:
+        with self._store.reading() as session:
+            row = session.get(ReleaseRow, digest)
+            return row.signature_sha256 if row is not None else ""
+
     def look(self) -> None:
         """Start to fetch each missing release that may be tried now; never wait for a source."""
-        asked = tuple(self._asked)
+        asked = (*self._asked, *self._folder.list_damaged())
         is_open = select(RolloutRow.digest).where(RolloutRow.state.in_(OPEN))
         needed = or_(ReleaseRow.digest.in_(is_open), ReleaseRow.digest.in_(asked))
         here = {path.name: path.stat().st_ctime for path in self._folder.root.iterdir()}
@@ -137,12 +178,26 @@ class ReleaseCache:
         missing = {wanted.digest: wanted for wanted in found if not self._folder.has(wanted.digest)}
         for digest in self._troubles.keys() - missing.keys():
             self._troubles.pop(digest, None)
+            self._folder.problems.pop(digest, None)
+        self._note_damage()
         for wanted in sorted(missing.values(), key=lambda wanted: wanted.digest in self._troubles):
             if self._start(wanted):
                 missing.pop(wanted.digest)
         for digest in asked:
             if digest not in missing or digest in self._troubles:
                 self._asked.pop(digest, None)
+
+    def _note_damage(self) -> None:
+        """Write damage that was found into the audit log."""
+        while self._folder.unreported:
+            digest, problem = self._folder.unreported[0]
+            with self._store.reading() as session:
+                row = session.get(ReleaseRow, digest)
+                wanted = wanted_of(row) if row is not None else None
+            if wanted is not None:
+                said = f"{self._name} has set {wanted.title} aside: {problem}"
+                self._note(wanted, said, action="release.damaged")
+            self._folder.unreported.popleft()
 
     def _start(self, wanted: Wanted) -> bool:
         """Fetch a release in a thread; False if its host or all threads are busy, or too early."""
@@ -186,6 +241,7 @@ class ReleaseCache:
                 self._note_failed(wanted, before, error)
             return
         self._troubles.pop(wanted.digest, None)
+        self._folder.problems.pop(wanted.digest, None)
         log.info("bundle=%s fetched from=%s", wanted.digest, shown_url(wanted.source))
         self._note(wanted, f"{self._name} has fetched {wanted.title}")
 
@@ -197,6 +253,7 @@ class ReleaseCache:
         place = f" from {shown_url(wanted.source)}" if wanted.source else ""
         said = f"{self._name} cannot get the files of {wanted.title}{place}: {why}"
         said += f" ({remedy})" if remedy else ""
+        self._folder.problems[wanted.digest] = said
         pause_s = min(2 * before.pause_s, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
         self._troubles[wanted.digest] = _Trouble(
             said=said,
@@ -208,9 +265,9 @@ class ReleaseCache:
         if before is None or before.said != said:
             self._note(wanted, said)
 
-    def _note(self, wanted: Wanted, because: str) -> None:
+    def _note(self, wanted: Wanted, because: str, *, action: Action = "release.fetch") -> None:
         entry = Entry(
-            action="release.fetch",
+            action=action,
             model=wanted.name,
             digest=wanted.digest,
             because=because,

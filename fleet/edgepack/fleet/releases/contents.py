@@ -1,11 +1,13 @@
 """What a release that the fleet holds has inside: its manifest, and the report of its build."""
 
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 
 from edgepack.bundle.chunks import read_bounded
-from edgepack.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, decode_manifest
+from edgepack.bundle.manifest import Manifest
 from edgepack.errors import FleetError
+from edgepack.fleet.releases.folder import read_own_manifest
 
 REPORT_FILE = "report.html"
 MAX_REPORT_BYTES = 32 * 1024 * 1024
@@ -13,12 +15,16 @@ MAX_REPORT_BYTES = 32 * 1024 * 1024
 
 @lru_cache(maxsize=64)
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a release; what lies in its folder was verified when it came, and stays so.
+    """Return the manifest of a release.
+
+    Args:
+        folder: Of the release, which its root digest names.
 
     Raises:
-        BundleError: It cannot be read.
+        ReleaseDamagedError: It is not the one that was published.
+        BundleError: It cannot be read now.
     """
-    return decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    return read_own_manifest(folder, folder.name)
 
 
 def has_report(manifest: Manifest) -> bool:
@@ -31,9 +37,16 @@ def read_report(folder: Path) -> bytes:
     """The report of a build, as HTML that whoever made the bundle wrote: not to be trusted.
 
     Raises:
-        FleetError: There is none.
+        FleetError: There is none, or it is not the one that was published.
         BundleError: It cannot be read.
     """
-    if not has_report(read_manifest(folder)):
+    manifest = read_manifest(folder)
+    if not has_report(manifest):
         raise FleetError("the bundle carries no report of its build")
-    return read_bounded(folder / REPORT_FILE, MAX_REPORT_BYTES)
+    content = read_bounded(folder / REPORT_FILE, MAX_REPORT_BYTES)
+    wanted = {entry.path: entry.sha256 for entry in manifest.facts.files}[REPORT_FILE]
+    if hashlib.sha256(content).hexdigest() != wanted:
+        raise FleetError(
+            f"{REPORT_FILE} is not what was published", found_in=str(folder / REPORT_FILE)
+        )
+    return content

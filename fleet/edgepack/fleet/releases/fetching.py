@@ -100,6 +100,12 @@ def fetch_release(
         OSError: It cannot be kept.
     """
     # 1.
+    if not wanted.source and wanted.digest in folder.list_damaged():
+        raise FleetError(
+            folder.problems.get(wanted.digest) or "the controller's files are damaged",
+            found_in=str(folder.root / wanted.digest),
+            remedy="publish the same file again: edgepack publish FILE.edgepack",
+        )
     if not wanted.source:
         raise FleetError(
             f"{wanted.title} was published as a file, so its files lie at another controller",

@@ -120,7 +120,9 @@ class Looking(msgspec.Struct, frozen=True):
         with self.fleet.store.reading() as session:
             found = execution.find(session, name)
             gates = judgement.judge(session, found).views
-            return msgspec.structs.replace(status.show_head(session, found), gates=gates)
+            return self.fleet.with_problem(
+                msgspec.structs.replace(status.show_head(session, found), gates=gates)
+            )
 
     def rollout_latency(self, name: str) -> tuple[LatencyView, ...]:
         """What the inferences of a rollout's release took on its devices."""

@@ -37,6 +37,7 @@ class _Collector(Collector):
         yield from self._traffic()
         yield from self._connections()
         yield from self._expiries()
+        yield from self._files()
 
     def _devices(self) -> Iterator[Metric]:
         overview = self._looking.overview()
@@ -130,3 +131,16 @@ class _Collector(Collector):
         for kind, count in self._looking.fleet.expiries.count().items():
             expiring.add_metric([kind], count)
         yield expiring
+
+    def _files(self) -> Iterator[Metric]:
+        releases = self._looking.fleet.releases
+        yield GaugeMetricFamily(
+            "edgepack_releases_unavailable",
+            "Releases whose files the controller needs and does not have, or has damaged.",
+            len(releases.problems),
+        )
+        yield CounterMetricFamily(
+            "edgepack_releases_damaged",
+            "How often a file of a release was found damaged.",
+            releases.damaged_count,
+        )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
+import msgspec
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database import (
@@ -70,7 +71,12 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
     def rollout(self, name: str) -> RolloutView:
         """One rollout, with its devices."""
         with self.store.reading() as session:
-            return status.show_rollout(session, execution.find(session, name))
+            return self.with_problem(status.show_rollout(session, execution.find(session, name)))
+
+    def with_problem(self, view: RolloutView) -> RolloutView:
+        """Return a rollout with the reason why its release cannot be sent, if there is one."""
+        problem = self.releases.problems.get(view.bundle.digest, "")
+        return msgspec.structs.replace(view, release_problem=problem)
 
     def rollout_devices(
         self, name: str, state: str, after: str, limit: int

@@ -1,0 +1,119 @@
+"""A bit of a release flips on the controller's disk: reported, never sent, and repaired."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from edgepack.fleet.documents.rollouts import RolloutSettings
+from tests.integration.fleet.conftest import (
+    SIMULATED,
+    FleetProcess,
+    Simulation,
+    edgepack,
+    wait_until,
+)
+from tests.integration.fleet.dashboard import Visitor
+
+MODEL = "model/cpu/model.onnx"
+SETTINGS = RolloutSettings(waves="100%", soak_s=0.2, deadline_s=300.0)
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def damage_shown(fleet: FleetProcess, words: str) -> bool:
+    return any(words in one for one in fleet.info().warnings)
+
+
+def test_a_bit_that_flipped_in_a_release_is_found_on_read_and_repaired_by_publishing_again(
+    serve: Callable[..., FleetProcess],
+    simulation: Callable[..., Simulation],
+    make_bundle: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=3)
+    archive = make_bundle()
+    release = fleet.client.publish(archive)
+    flip_a_bit(fleet.data / "releases" / release.bundle.digest / MODEL)
+    name = fleet.client.start_rollout(release, SIMULATED, SETTINGS).rollout
+    wait_until(lambda: damage_shown(fleet, "edgepack publish"), "the damage is a warning")
+    (warning,) = fleet.info().warnings
+    for word in ("digits 1.0.0", "damaged", "model.onnx", "publish the same file again"):
+        assert word in warning
+    rollout = fleet.rollout(name)
+    assert rollout.state == "RUNNING"
+    assert "damaged" in rollout.release_problem
+    assert "devices cannot get this release" in edgepack(fleet, "rollout", "status", name).stdout
+    secret = (fleet.data / "token").read_text()
+    visitor = Visitor(fleet.url).log_in(secret)
+    needs = visitor.get("/").text.partition("What needs you now")[2].partition("</section>")[0]
+    assert "publish the same file again" in needs
+    assert "Devices cannot get this release" in visitor.get(f"/rollouts/{name}").text
+    metrics = visitor.get("/metrics", Authorization=f"Bearer {secret}").text
+    assert "edgepack_releases_unavailable 1.0" in metrics
+    assert "edgepack_releases_damaged_total 1.0" in metrics
+    wait_until(lambda: bool(fleet.client.audit(action="release.damaged")), "it is noted")
+    published = edgepack(fleet, "publish", str(archive))
+    assert published.returncode == 0, published.stderr
+    fleet.wait_for(name, "FINISHED")
+    assert fleet.rollout(name).counts == {"COMMITTED": 3}
+    wait_until(lambda: not fleet.info().warnings, "the warning is gone")
+    assert fleet.rollout(name).release_problem == ""
+    assert "Traceback" not in (tmp_path / "serve.log").read_text()
+
+
+@pytest.mark.parametrize("file", [MODEL, "manifest.json", "model.sig", "golden/golden.npz"])
+def test_damage_is_found_in_the_background_while_nobody_reads(
+    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], file: str
+) -> None:
+    fleet = serve()
+    archive = make_bundle()
+    release = fleet.client.publish(archive)
+    fleet.stop()
+    path = fleet.data / "releases" / release.bundle.digest / file
+    flip_a_bit(path)
+    fleet.start()
+    wait_until(lambda: damage_shown(fleet, path.name), "the damage is a warning")
+    fleet.stop()
+    fleet.start()
+    wait_until(lambda: damage_shown(fleet, "damaged"), "the damage is a warning after a restart")
+    fleet.client.publish(archive)
+    wait_until(lambda: not fleet.info().warnings, "the release is whole again")
+    assert sorted(one.name for one in (fleet.data / "releases").iterdir()) == [
+        release.bundle.digest
+    ]
+
+
+def test_a_damaged_release_with_a_source_is_fetched_again(
+    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path]
+) -> None:
+    archive = make_bundle()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(archive.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            fleet = serve()
+            source = f"http://127.0.0.1:{server.server_port}/{archive.name}"
+            release = fleet.client.publish(archive, source)
+            fleet.stop()
+            path = fleet.data / "releases" / release.bundle.digest / MODEL
+            good = path.read_bytes()
+            flip_a_bit(path)
+            fleet.start()
+            wait_until(lambda: path.exists() and path.read_bytes() == good, "it is fetched")
+            wait_until(lambda: not fleet.info().warnings, "nothing needs a person")
+            wait_until(lambda: len(fleet.client.audit(action="release")) == 3, "it is noted")
+            acts = [one.action for one in fleet.client.audit(action="release")]
+            assert acts == ["release.fetch", "release.damaged", "release.publish"]
+        finally:
+            server.shutdown()
+            thread.join()
