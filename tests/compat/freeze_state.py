@@ -156,7 +156,7 @@ def write_messages(world: World, bundle: ExampleBundle) -> None:
     order = bundle.order(3, soak_s=2.0, expires_at=4e9)
     said: dict[str, Message] = {
         "desired": Desired(sequence=3, models={bundle.ref.name: order}),
-        "reported": make_report(world.models, (), sequence=3, boot="b", count=3, at=1e6),
+        "reported": make_report(world.models, (), sequence=3, boot="b", at=1e6),
         "reported-will": Reported(online=False, at=1e6, boot="b"),
         "event": world.journal.outbox[-1],
         "telemetry": Telemetry(

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from edgepack.errors import TransferError
@@ -60,7 +59,7 @@ def test_a_frozen_message_is_understood(path: Path) -> None:
 def test_a_message_of_a_newer_minor_version_is_read_and_of_a_newer_major_one_is_refused(
     path: Path,
 ) -> None:
-    message = msgspec.to_builtins(decode(path.read_bytes(), kind_of(path)), builtin_types=())
+    message = json.loads(encode(decode(path.read_bytes(), kind_of(path))))
     grown = message | {"minor": 9, "mood": {"is": "good"}}
     assert decode(json.dumps(grown).encode(), kind_of(path)).minor == 9
     newer = message | {"v": WIRE_VERSION.major + 1}

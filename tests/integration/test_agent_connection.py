@@ -15,6 +15,7 @@ import pytest
 
 from edgepack.agent.broker.connection import MAX_PACKET_BYTES, Connection
 from edgepack.agent.broker.inbox import Arrived, Connected, Inbox, Item
+from edgepack.agent.broker.signing import make_signer
 from edgepack.agent.config import AgentConfig, BrokerConfig, TrustConfig
 from edgepack.bundle.keys import PrivateKey
 from edgepack.wire import topics
@@ -145,7 +146,9 @@ def connected(mosquitto_broker: Broker, tmp_path: Path) -> Iterator[tuple[Connec
     """A connection of an agent, which is there."""
     config = AgentConfig(device=DEVICE, state_dir=str(tmp_path), trust=TrustConfig(keys=()))
     broker, inbox = BrokerConfig(url=mosquitto_broker.url), Inbox()
-    connection = Connection(config, broker, inbox, boot="b", rng=random.Random(1))
+    connection = Connection(
+        config, broker, inbox, boot="b", signer=make_signer(config, "b"), rng=random.Random(1)
+    )
     connection.start()
     next_item(inbox, Connected)
     yield connection, inbox

@@ -36,6 +36,12 @@ def issue(
     )
 
 
+def self_signed(key: ec.EllipticCurvePrivateKey, name: str) -> str:
+    """A certificate (PEM) of a key, by itself."""
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    return _certificate(subject, key, (subject, key), is_authority=False).decode()
+
+
 def sign_until(
     pki: Path, key: ec.EllipticCurvePrivateKey, name: str, *, left_s: float, life_days: float = 300
 ) -> str:

@@ -18,6 +18,7 @@ from edgepack.wire.messages import (
     Need,
     Reported,
     ReportedModel,
+    Session,
     Telemetry,
     decode,
     encode,
@@ -25,6 +26,7 @@ from edgepack.wire.messages import (
 from edgepack.wire.need_bitmap import read_missing
 from edgepack.wire.router import Router
 from tests.simulators.bundles import ExampleBundle
+from tests.simulators.signing import read_messages
 
 TENANT = "default"
 ROUTER = Router({topics.up(TENANT, topics.DEVICE, kind): kind for kind in topics.UP_KINDS})
@@ -126,18 +128,24 @@ class Controller:
         assert found is not None
         kind, device = found
         payload = bytes(message.payload)
-        if kind == "reported":
-            self.reports.append(decode(payload, Reported))
-        elif kind == "event":
-            self.events.append(decode(payload, Event))
-        elif kind == "telemetry":
-            self.telemetry.append(decode(payload, Telemetry))
-        else:
+        if kind == "need":
             need = decode(payload, Need)
             self.needs.append(need)
             with self._condition:
                 self._queue.append((device, need))
                 self._condition.notify()
+            return
+        batch, contents = read_messages(payload)
+        if batch is not None and not batch.session:
+            offered = Session(boot=batch.boot, session=f"of {batch.boot}")
+            self._client.publish(topics.session(TENANT, device), encode(offered), qos=1)
+        for content in contents:
+            if kind == "reported":
+                self.reports.append(decode(content, Reported))
+            elif kind == "event":
+                self.events.append(decode(content, Event))
+            else:
+                self.telemetry.append(decode(content, Telemetry))
 
     def _serve(self) -> None:
         while True:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 
 from edgepack.bandwidth import parse_bandwidth
+from edgepack.bundle.pkcs11_uri import is_uri
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
@@ -20,7 +21,7 @@ SETTINGS = Version(1, 6)
     1.3  `trust.metadata`
     1.4  `capture`
     1.5  `shadow`
-    1.6  `shadow.disagree_max`, `shadow.spacing_s`
+    1.6  `shadow.disagree_max`, `shadow.spacing_s`, `identity`
 """
 
 
@@ -46,6 +47,21 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     username: str = ""
     password_file: str = ""
     keepalive_s: int = 30
+
+
+class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The key with which this device signs its reports, and its certificate.
+
+    Enrolment writes both. The broker may be shown the same certificate, or another one.
+
+    Attributes:
+        cert_file: PEM file of the certificate that the fleet issued for the key.
+        key_file: PEM file of the private key (ECDSA P-256), a file with a PKCS #11 URI, or that
+            URI; "" takes the broker's key, if the settings name one.
+    """
+
+    cert_file: str = ""
+    key_file: str = ""
 
 
 class TrustConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -229,6 +245,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tenant: str = "default"
     state_dir: str
     broker: BrokerConfig | None = None
+    identity: IdentityConfig = IdentityConfig()
     trust: TrustConfig
     providers: ProviderConfig = ProviderConfig()
     probe: ProbeConfig = ProbeConfig()
@@ -240,9 +257,22 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shadow: ShadowConfig = ShadowConfig()
 
     @property
+    def signing_key(self) -> str:
+        """Path or URI of the private key that signs reports; "" if the settings name none."""
+        return self.identity.key_file or (self.broker.key_file if self.broker else "")
+
+    @property
+    def signing_certificate(self) -> str:
+        """Path of the certificate of `signing_key`; "" if the settings name none."""
+        if self.identity.key_file:
+            return self.identity.cert_file
+        return self.broker.cert_file if self.broker else ""
+
+    @property
     def decryption_key(self) -> str:
         """Path of the private key that opens encrypted bundles; "" where there is none."""
-        return self.decryption.key_file or (self.broker.key_file if self.broker else "")
+        named = self.decryption.key_file or self.signing_key
+        return "" if is_uri(named) else named
 
 
 def read_config(path: Path) -> AgentConfig:
@@ -341,6 +371,12 @@ def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:
         config,
         state_dir=at(config.state_dir),
         broker=broker,
+        identity=IdentityConfig(
+            cert_file=at(config.identity.cert_file),
+            key_file=config.identity.key_file
+            if is_uri(config.identity.key_file)
+            else at(config.identity.key_file),
+        ),
         trust=msgspec.structs.replace(
             config.trust,
             keys=tuple(at(k) for k in config.trust.keys),

@@ -44,6 +44,8 @@ def _reported(message: Document) -> Document:
 
 
 MIGRATIONS: dict[str, Callable[[Document], Document]] = {
+    "Batch": _same,
+    "Session": _same,
     "Certificate": _same,
     "Desired": _desired,
     "Reported": _reported,

@@ -33,6 +33,9 @@ Word = Annotated[str, msgspec.Meta(max_length=400)]
 Pem = Annotated[str, msgspec.Meta(max_length=8192)]
 """A certificate, or a request for one."""
 
+MAX_BATCH = 64
+"""Messages of one signed batch."""
+
 MAX_MESSAGE_BYTES = 120 * 1024
 """A message with its header stays below this, so that a broker limit of 128 KiB holds."""
 
@@ -353,8 +356,7 @@ class Reported(Message, frozen=True, kw_only=True):
     Attributes:
         online: False only in the last will.
         at: When it was said, by the device's clock.
-        boot: Random id of this agent process; with `count` it orders reports of one process.
-        count: Grows with every report of this process.
+        boot: Random id of this agent process.
         facts: What the device is; None in the last will.
         sequence: Sequence of the `Desired` that it heard last; 0 when none since it started.
         models: By name; a model that was removed stays here as REMOVED.
@@ -367,7 +369,6 @@ class Reported(Message, frozen=True, kw_only=True):
     online: bool
     at: Moment
     boot: Word = ""
-    count: Count = 0
     facts: DeviceFacts | None = None
     sequence: int = 0
     models: dict[str, ReportedModel] = {}
@@ -496,6 +497,41 @@ class Event(Message, frozen=True, kw_only=True):
     because: str = ""
     rollout: Word = ""
     sequence: int = 0
+
+
+class Batch(Message, frozen=True, kw_only=True):
+    """What a device publishes at one time on one topic. Since version 2.4.
+
+    Attributes:
+        tenant, device, kind: Where it belongs; the same as in its topic.
+        boot: Random id of the device's process.
+        session: The word that the controller gave to this process; "" before it gave one.
+        sequence: Counts the batches of this kind in the session, from 1.
+        messages: Encoded messages of that kind; one if the kind is `reported`.
+        signing_request: A certificate request of the device's key (PEM), sent without a session
+            by a device that has no certificate; else "".
+    """
+
+    tenant: Word
+    device: Word
+    kind: Word
+    boot: Word
+    session: Word = ""
+    sequence: Count
+    messages: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=MAX_BATCH)]
+    signing_request: Pem = ""
+
+
+class Session(Message, frozen=True, kw_only=True):
+    """Controller to one device: the session of its batches from now on. Since version 2.4.
+
+    Attributes:
+        boot: The process that it is for.
+        session: The word.
+    """
+
+    boot: Word
+    session: Word
 
 
 M = TypeVar("M", bound=Message)

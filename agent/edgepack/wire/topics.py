@@ -69,6 +69,11 @@ def certificate(tenant: str, device: str) -> str:
     return f"{PREFIX}/{tenant}/d/{device}/dn/certificate"
 
 
+def session(tenant: str, device: str) -> str:
+    """Controller to one device: the session of its signed batches."""
+    return f"{PREFIX}/{tenant}/d/{device}/dn/session"
+
+
 def up(tenant: str, device: str, kind: UpKind) -> str:
     """Device to controller."""
     return f"{PREFIX}/{tenant}/d/{device}/up/{kind}"

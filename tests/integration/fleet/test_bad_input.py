@@ -6,22 +6,21 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as mqtt
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import FleetError
-from edgepack.fleet.documents.devices import Enrollment, EnrollRequest
+from edgepack.fleet.documents.devices import EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.wire import topics
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto, free_port
+from tests.simulators.signing import Speaker
 
+REPORT = b'{"v":2,"online":true,"at":1}'
 Serve = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 
@@ -41,58 +40,37 @@ def edgepack(
     )
 
 
-@pytest.fixture
-def device(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], mqtt.Client]]:
-    clients: list[mqtt.Client] = []
-
-    def connect(url: str, name: str) -> mqtt.Client:
-        client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
-        connected = threading.Event()
-        client.on_connect = lambda *_: connected.set()
-        client.connect("127.0.0.1", int(url.rsplit(":", 1)[1]))
-        client.loop_start()
-        assert connected.wait(5)
-        clients.append(client)
-        return client
-
-    yield connect
-    for client in clients:
-        client.disconnect()
-        client.loop_stop()
-
-
 @pytest.mark.parametrize("kind", topics.UP_KINDS)
 def test_malformed_messages_on_every_topic_are_counted_and_the_fleet_serves_on(
-    serve: Serve, device: Callable[[str, str], mqtt.Client], kind: topics.UpKind
+    serve: Serve, tmp_path: Path, kind: topics.UpKind
 ) -> None:
     fleet = serve()
-    fleet.connection.post("/v1/devices", Enrollment, EnrollRequest(device="cam-1", group="g"))
-    client = device(fleet.info().broker, "cam-1")
-    payloads = [b"", b"\xff", b"{}", b"[" * 50_000, b'{"v":99}', os.urandom(100_000)]
-    for payload in payloads:
-        client.publish(topics.up("default", "cam-1", kind), payload, qos=1).wait_for_publish(5)
-    client.publish("ep/1/default/d/cam-1/up/nothing", b"{}", qos=1)
-    client.publish(
-        topics.up("default", "cam-1", "reported"), b'{"v":1,"online":true,"at":1}', qos=1
-    )
-    fleet.wait_until(lambda: fleet.info().online == 1, "it still takes a report")
-    info = fleet.info()
+    fleet.client.enroll("cam-1", group="g", folder=tmp_path / "cam-1")
+    payloads = [b"", b"\xff", b"[" * 50_000, b"x" * 100, os.urandom(100_000), b"\n{}"]
+    with Speaker(tmp_path / "cam-1") as device:
+        for payload in payloads:
+            device.publish(kind, payload)
+        device.client.publish("ep/1/default/d/cam-1/up/nothing", b"{}", qos=1)
+        device.greet().say("reported", REPORT)
+        fleet.wait_until(lambda: fleet.info().online == 1, "it still takes a report")
+        info = fleet.info()
     assert (info.counters["malformed"], info.counters["unknown_topic"]) == (len(payloads), 1)
     assert info.dropped == {"cam-1": len(payloads)}
     assert fleet.client.device("cam-1").dropped == {f"malformed {kind}": len(payloads)}
 
 
 def test_a_message_beyond_all_bounds_never_reaches_the_controller(
-    serve: Serve, mosquitto: Mosquitto, device: Callable[[str, str], mqtt.Client]
+    serve: Serve, mosquitto: Mosquitto, tmp_path: Path
 ) -> None:
     fleet = serve("--broker", mosquitto.url)  # which itself lets through what it is given
-    fleet.connection.post("/v1/devices", Enrollment, EnrollRequest(device="cam-1", group="g"))
-    client = device(mosquitto.url, "cam-1")
-    topic = topics.up("default", "cam-1", "reported")
-    client.publish(topic, bytes(20_000_000), qos=1).wait_for_publish(30)
-    client.publish(topic, b'{"v":2,"online":true,"at":1}', qos=1)
-    fleet.wait_until(lambda: fleet.info().online == 1, "it takes a report")
-    assert fleet.info().counters == {"reported": 1}
+    fleet.client.enroll("cam-1", group="g", folder=tmp_path / "cam-1")
+    with Speaker(tmp_path / "cam-1") as device:
+        device.publish("reported", bytes(20_000_000))
+        device.greet().say("reported", REPORT)
+        fleet.wait_until(lambda: fleet.info().online == 1, "it takes a report")
+        counters = fleet.info().counters
+    assert counters.pop("greeted") >= 1
+    assert counters == {"reported": 1}
 
 
 def test_a_wrong_token_and_no_token_are_refused(serve: Serve, tmp_path: Path) -> None:

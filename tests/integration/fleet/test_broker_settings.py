@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as mqtt
 import pytest
 
-from edgepack.agent.config import read_config
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.broker.link import Link
 from edgepack.fleet.broker.settings.write import write_broker_folder
@@ -22,6 +20,7 @@ from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto, edgepack, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
+from tests.simulators.signing import Speaker
 
 REPORT = b'{"v":2,"online":true,"at":1}'
 
@@ -29,30 +28,13 @@ REPORT = b'{"v":2,"online":true,"at":1}'
 @contextmanager
 def device(
     fleet: FleetProcess, tmp_path: Path, name: str, client_id: str = ""
-) -> Iterator[mqtt.Client]:
-    """A client with an enrolled device's certificate."""
+) -> Iterator[Speaker]:
+    """A client with an enrolled device's certificate and key."""
     folder = tmp_path / name
     done = edgepack(fleet, "fleet", "enroll", name, "--group", "g", "-o", str(folder))
     assert done.returncode == 0, done.stderr
-    broker = read_config(folder / "agent.toml").broker
-    assert broker is not None
-    access = BrokerAccess(
-        url=broker.url,
-        ca_file=Path(broker.ca_file),
-        cert_file=Path(broker.cert_file),
-        key_file=Path(broker.key_file),
-    )
-    client = open_client(access, client_id or name)
-    connected = threading.Event()
-    client.on_connect = lambda *_: connected.set()
-    client.connect_somewhere()
-    client.loop_start()
-    assert connected.wait(30)
-    try:
-        yield client
-    finally:
-        client.disconnect()
-        client.loop_stop()
+    with Speaker(folder, client_id=client_id) as speaker:
+        yield speaker
 
 
 def test_a_device_that_takes_the_controllers_client_id_throws_out_nobody(
@@ -60,11 +42,12 @@ def test_a_device_that_takes_the_controllers_client_id_throws_out_nobody(
 ) -> None:
     name = (tls_fleet.data / "controller").read_text()
     assert name.startswith(f"{CONTROLLER}-")
-    with device(tls_fleet, tmp_path, "cam-1", client_id=name) as client:
+    with device(tls_fleet, tmp_path, "cam-1", client_id=name) as speaker:
+        client = speaker.client
         # What it may not write is dropped, and so nothing of it is left behind.
         up = topics.up("default", "cam-1", "reported")
         client.publish(f"{up}s", REPORT, qos=1, retain=True).wait_for_publish(30)
-        client.publish(up, REPORT, qos=1).wait_for_publish(30)
+        speaker.greet().say("reported", REPORT)
         tls_fleet.wait_until(lambda: tls_fleet.info().online == 1, "the report of cam-1 came")
     assert "unknown_topic" not in tls_fleet.info().counters
     log = (tls_fleet.data.parent / "serve.log").read_text()
@@ -77,18 +60,18 @@ def test_a_message_beyond_the_limit_is_not_read_and_its_sender_is_heard_again(
 ) -> None:
     has_ended = threading.Event()
     is_back = threading.Event()
-    with device(tls_fleet, tmp_path, "cam-1") as client:
+    with device(tls_fleet, tmp_path, "cam-1") as speaker:
+        client = speaker.client
         client.on_disconnect = lambda *_: has_ended.set()
         up = topics.up("default", "cam-1", "event")
         client.publish(up, b" " * MAX_MESSAGE_BYTES, qos=1).wait_for_publish(30)
         assert not has_ended.is_set(), "of the greatest length that devices send"
-        client.on_connect = lambda *_: is_back.set()
+        client.on_subscribe = lambda *_: is_back.set()
         client.publish(up, b" " * 3 * MAX_MESSAGE_BYTES)
         assert has_ended.wait(30)
         # Devices connect anew by themselves.
         assert is_back.wait(30)
-        report = topics.up("default", "cam-1", "reported")
-        client.publish(report, REPORT, qos=1).wait_for_publish(30)
+        speaker.greet().say("reported", REPORT)
         tls_fleet.wait_until(lambda: tls_fleet.info().online == 1, "it was heard")
 
 

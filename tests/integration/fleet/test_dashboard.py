@@ -1,6 +1,5 @@
 """The dashboard without a browser: who is let in, what pages say, and that nothing bites."""
 
-import threading
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -9,9 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
-from edgepack.wire import topics
 from edgepack.wire.messages import (
     Active,
     BundleRef,
@@ -20,10 +17,10 @@ from edgepack.wire.messages import (
     ProbeResult,
     Reported,
     ReportedModel,
-    encode,
 )
 from tests.integration.fleet.conftest import FleetProcess
 from tests.integration.fleet.dashboard import Visitor
+from tests.simulators.signing import Speaker
 from tests.simulators.world import make_facts
 
 MakeBundle = Callable[..., Path]
@@ -56,7 +53,6 @@ def hostile_report(sequence: int) -> Reported:
         online=True,
         at=1.0,
         boot="b",
-        count=1,
         facts=facts,
         sequence=sequence,
         models={
@@ -67,13 +63,7 @@ def hostile_report(sequence: int) -> Reported:
     )
 
 
-def say(broker: str, device: str, reported: Reported) -> None:
-    client = open_client(BrokerAccess(url=broker), device)
-    connected = threading.Event()
-    client.on_connect = lambda *_: connected.set()
-    client.connect("127.0.0.1", int(broker.rsplit(":", 1)[1]))
-    client.loop_start()
-    assert connected.wait(10)
+def say(folder: Path, reported: Reported) -> None:
     event = Event(
         at=1.0,
         kind=HOSTILE,
@@ -83,11 +73,10 @@ def say(broker: str, device: str, reported: Reported) -> None:
         because=HOSTILE,
         rollout=HOSTILE,
     )
-    for kind, message in (("reported", reported), ("event", event)):
-        topic = topics.up("default", device, kind)  # type: ignore[arg-type]
-        client.publish(topic, encode(message), qos=1).wait_for_publish(10)
-    client.disconnect()
-    client.loop_stop()
+    with Speaker(folder, reported.boot) as device:
+        device.greet()
+        device.say("reported", reported)
+        device.say("event", event)
 
 
 @pytest.fixture
@@ -101,7 +90,7 @@ def fleet(
     to = Selector(kind="group", group="g")
     running.client.start_rollout(release, to, RolloutSettings(waves="100%", min_sample=1))
     running.wait_until(lambda: running.rollout("r1").counts == {"OFFERED": 1}, "it is offered")
-    say(running.info().broker, "cam-1", hostile_report(1))
+    say(tmp_path / "cam-1", hostile_report(1))
     running.wait_until(lambda: running.rollout("r1").state == "PAUSED", "the rollout is paused")
     return running
 

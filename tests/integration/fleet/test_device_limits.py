@@ -29,23 +29,25 @@ def test_what_is_dropped_of_a_device_is_shown_and_others_are_heard(
     tls_fleet: FleetProcess, tmp_path: Path
 ) -> None:
     with device(tls_fleet, tmp_path, "loud") as loud, device(tls_fleet, tmp_path, "quiet") as quiet:
+        loud.greet().say("reported", REPORT)
         event = encode(Event(at=1.0, kind="warning", bundle="x", because="y" * 500))
         to_events = topics.up("default", "loud", "event")
         for _ in range(FLOOD):
-            loud.publish(to_events, event, qos=1)
+            loud.client.publish(to_events, loud.signer.sign_raw("event", event), qos=1)
         for nonsense in (b"", b"\x1b[2J" * 100, b"[" * 1000, b'{"v":2,"online":1e999}'):
-            loud.publish(topics.up("default", "loud", "telemetry"), nonsense, qos=1)
+            loud.publish("telemetry", nonsense)
         too_long = b'{"v":2}'.ljust(MAX_MESSAGE_BYTES + 1)
-        loud.publish(topics.up("default", "loud", "need"), too_long, qos=1).wait_for_publish(60)
-        quiet.publish(topics.up("default", "quiet", "reported"), REPORT, 1).wait_for_publish(60)
-        tls_fleet.wait_until(lambda: tls_fleet.info().online == 1, "the quiet one is heard")
+        loud.publish("need", too_long)
+        quiet.greet().say("reported", REPORT)
+        tls_fleet.wait_until(lambda: tls_fleet.info().online == 2, "the quiet one is heard")
         tls_fleet.wait_until(
-            lambda: len(tls_fleet.client.device("loud").dropped) == 3, "all three are counted"
+            lambda: len(tls_fleet.client.device("loud").dropped) == 4, "all four are counted"
         )
     dropped = tls_fleet.client.device("loud").dropped
     over = FLOOD - QUOTAS["event"].burst
     assert over - 20 <= dropped["event over quota"] <= over
-    assert dropped["malformed telemetry"] == 4
+    assert dropped["malformed telemetry"] == 3
+    assert dropped["telemetry unsigned"] == 1
     assert dropped["need too long"] == 1
     assert tls_fleet.client.device("quiet").dropped == {}
     shown = edgepack(tls_fleet, "fleet", "devices", "show", "loud").stdout
@@ -53,5 +55,5 @@ def test_what_is_dropped_of_a_device_is_shown_and_others_are_heard(
     assert "\x1b" not in shown
     found = outcomes(tls_fleet)
     assert found["over_quota"] == dropped["event over quota"]
-    assert (found["malformed"], found["too_long"]) == (4, 1)
+    assert (found["malformed"], found["too_long"], found["unsigned"]) == (3, 1, 1)
     assert tls_fleet.info().dropped == {"loud": sum(dropped.values())}

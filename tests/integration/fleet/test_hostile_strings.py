@@ -5,16 +5,13 @@ import os
 import pty
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-import paho.mqtt.client as mqtt
 import pytest
 
-from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.commands.fleet import fleet as fleet_group
 from edgepack.fleet.commands.rollout import rollout as rollout_group
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
@@ -29,8 +26,8 @@ from edgepack.wire.messages import (
     Reported,
     ReportedModel,
     Telemetry,
-    encode,
 )
+from tests.simulators.signing import Speaker
 from tests.simulators.world import make_facts
 
 Serve = Callable[..., Any]
@@ -145,7 +142,6 @@ def hostile_report(digest: str) -> Reported:
         online=True,
         at=1.0,
         boot=HOSTILE,
-        count=1,
         facts=facts,
         models={HOSTILE: model, "digits": failed},
         warnings=(HOSTILE, HOSTILE),
@@ -182,23 +178,15 @@ def said(digest: str) -> Iterator[tuple[topics.UpKind, Message]]:
     )
 
 
-def speak(broker: str, digest: str) -> None:
+def speak(folder: Path, digest: str) -> None:
     """Says all of it, and something that cannot be read, for the log."""
-    client = open_client(BrokerAccess(url=broker), "cam-1")
-    connected = threading.Event()
-    client.on_connect = lambda *_: connected.set()
-    client.connect("127.0.0.1", int(broker.rsplit(":", 1)[1]))
-    client.loop_start()
-    assert connected.wait(10)
-    for kind, message in said(digest):
-        topic = topics.up("default", "cam-1", kind)
-        client.publish(topic, encode(message), qos=1).wait_for_publish(10)
-    for topic in (topics.up("default", "cam-1", "need"), f"ep/1/default/d/{HOSTILE}/up/need"):
-        payload = json.dumps({"v": 2, "digest": 1, HOSTILE: HOSTILE}).encode()
-        client.publish(topic, payload, qos=1).wait_for_publish(10)
-    client.disconnect()
-    client.loop_stop()
-    assert isinstance(client, mqtt.Client)
+    with Speaker(folder, HOSTILE) as device:
+        device.greet()
+        for kind, message in said(digest):
+            device.say(kind, message)
+        for topic in (topics.up("default", "cam-1", "need"), f"ep/1/default/d/{HOSTILE}/up/need"):
+            payload = json.dumps({"v": 2, "digest": 1, HOSTILE: HOSTILE}).encode()
+            device.client.publish(topic, payload, qos=1).wait_for_publish(10)
 
 
 def on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
@@ -238,7 +226,7 @@ def test_no_command_lets_a_device_steer_the_terminal(
     settings = RolloutSettings(waves="100%", min_sample=5)
     name = fleet.client.start_rollout(release, Selector(kind="group", group="g"), settings).rollout
     fleet.wait_until(lambda: fleet.rollout(name).counts == {"OFFERED": 1}, "it is offered")
-    speak(fleet.info().broker, release.bundle.digest)
+    speak(tmp_path / "cam-1", release.bundle.digest)
     fleet.wait_until(
         lambda: fleet.rollout(name).state == "PAUSED", "the device said that it failed"
     )

@@ -13,6 +13,7 @@ from edgepack.fleet.controller.pulse import STUCK_S, Pulse
 from edgepack.fleet.database import lease
 from edgepack.fleet.database.lease import LeadLostError
 from edgepack.fleet.database.store import DatabaseAwayError, Store, open_store
+from edgepack.fleet.enrolment.authority import Authority
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.unit.fleet.world import NEW, World, says, telemetry_window
 
@@ -165,6 +166,7 @@ def test_a_follower_takes_down_telemetry_alone_and_says_nothing(
         metadata=world.metadata,
         sign=world.controller_sign,
         is_released=lambda _: True,
+        open_authority=lambda: Authority(tmp_path / "pki"),
         auto_enroll=False,
         lead=elected(stores, "b"),
     )

@@ -23,7 +23,8 @@ from tests.integration.fleet.cluster import start_cluster
 from tests.integration.fleet.conftest import FleetProcess, Simulation, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.integration.fleet.together import Together, controllers
-from tests.unit.fleet.world import telemetry_window
+from tests.simulators.signing import Speaker
+from tests.unit.fleet.world import says, telemetry_window
 
 MOSQUITTO, EJABBERD = "mosquitto", "ejabberd"
 KILLS = {MOSQUITTO: 20, EJABBERD: 6}
@@ -193,14 +194,11 @@ def test_telemetry_is_shared_by_the_controllers_and_each_window_counts_once(
     names = [together.start() for _ in range(2)]
     fleet = together.fleets[names[1]]
     fleet.client.enroll("cam-1", group="cameras", folder=tmp_path / "cam-1")
-    client = open_client(place.access, "cam-1")
-    client.connect_somewhere()
-    client.loop_start()
-    topic = topics.up("default", "cam-1", "telemetry")
-    for _ in range(20):
-        client.publish(topic, encode(telemetry_window()), qos=1).wait_for_publish(10)
-    client.disconnect()
-    client.loop_stop()
+    with Speaker(tmp_path / "cam-1") as device:
+        device.greet().say("reported", says("IDLE"))
+        wait_until(lambda: fleet.client.device("cam-1").online, "its session is known to all")
+        for _ in range(20):
+            device.say("telemetry", telemetry_window())
 
     def heard() -> list[int]:
         return [one.info().counters.get("telemetry", 0) for one in together.fleets.values()]

@@ -120,7 +120,7 @@ def check_healed(world: World, bundle: ExampleBundle) -> None:
     assert world.pointer is not None
     assert world.pointer.bundle == bundle.ref
     verify_slot(slot(world, bundle), bundle.ref.digest, "cpu")
-    assert make_report(world.models, (), sequence=0, boot="b", count=1, at=0).warnings == ()
+    assert make_report(world.models, (), sequence=0, boot="b", at=0).warnings == ()
 
 
 def test_the_files_that_are_removed_here_are_all_that_a_slot_has(
@@ -141,7 +141,7 @@ def test_each_part_of_a_slot_that_is_removed_or_replaced_is_noticed_and_fetched_
     serving.now += 10
     serving.models.advance()
     assert not serving.updater.is_at_rest
-    (warning,) = make_report(serving.models, (), sequence=0, boot="b", count=1, at=0).warnings
+    (warning,) = make_report(serving.models, (), sequence=0, boot="b", at=0).warnings
     assert "which serves, is damaged: " in warning
     serving.settle()
     assert "DOWNLOADING" in serving.seen

@@ -27,7 +27,7 @@ from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.device_trust import DeviceTrust
 from edgepack.agent.update.models import Models
 from edgepack.wire import topics
-from edgepack.wire.messages import Event, Message, Reported, Trusted, encode
+from edgepack.wire.messages import Event, Message, Reported, Session, Trusted, encode
 from tests.simulators.repository import RepositoryWorld
 from tests.simulators.trusting_device import TrustingDevice, word
 from tests.simulators.world import World
@@ -47,6 +47,11 @@ class MemoryPublisher:
     files: frozenset[str] = frozenset()
     renewed: int = 0
     coded: frozenset[str] = frozenset()
+    session: str = "s1"
+
+    @property
+    def has_session(self) -> bool:
+        return bool(self.session)
 
     def look_after(self) -> None:
         self.looked_after += 1
@@ -54,11 +59,17 @@ class MemoryPublisher:
     def renew_certificate(self) -> None:
         self.renewed += 1
 
-    def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
+    def accept_session(self, session: Session) -> bool:
+        is_new = session.session != self.session
+        self.session = session.session
+        return is_new
+
+    def publish(self, kind: topics.UpKind, *messages: Message, retain: bool = False) -> int | None:
         if not self.is_connected:
             return None
-        assert len(encode(message)) < 120 * 1024
-        self.sent.append((kind, message, retain))
+        for message in messages:
+            assert len(encode(message)) < 120 * 1024
+            self.sent.append((kind, message, retain))
         return len(self.sent)
 
     def listen(self, files: frozenset[str]) -> None:
@@ -154,8 +165,6 @@ def test_an_offer_is_taken_reported_and_told_event_by_event(
     assert last.active is not None
     assert last.active.bundle == releases.two.ref
     assert last.previous == releases.one.ref
-    counts = [report.count for report in daemon.publisher.reports()]
-    assert counts == sorted(set(counts))
     assert all(retain for kind, _, retain in daemon.publisher.sent if kind == "reported")
     assert [e.to_state for e in daemon.publisher.events() if e.sequence == 2][-1] == "COMMITTED"
 

@@ -76,7 +76,7 @@ def test_damage_is_reported_put_aside_and_lets_no_older_release_in(
     spoil(device.state_dir / file, how)
     device.restart()
     device.settle()
-    (warning,) = make_report(device.models, (), sequence=0, boot="b", count=1, at=0).warnings
+    (warning,) = make_report(device.models, (), sequence=0, boot="b", at=0).warnings
     assert "was damaged (" in warning
     aside = device.state_dir / f"{file}.damaged"
     assert aside.exists()
@@ -127,7 +127,7 @@ def test_what_a_newer_edgepack_wrote_is_left_as_it_is(
         assert set(states(device).values()) == {"REJECTED"}
         assert "list of release counters is of version 99.0" in device.journal.because
     else:
-        report = make_report(device.models, (), sequence=0, boot="b", count=1, at=0)
+        report = make_report(device.models, (), sequence=0, boot="b", at=0)
         assert report.models["ocr"].state == "UNREADABLE"
         assert served(device) | {"ocr": 0} == {"det": 2, "ocr": 0, "tiny": 2}
         assert device.models["ocr"].journal.outbox[-1].kind == "refused"

@@ -199,23 +199,27 @@ def test_a_token_goes_nowhere_where_it_can_be_read(package: Package) -> None:
 SOURCES = ("https://files.example/{name}-{version}.edgepack", "oci://registry.example/models/m")
 
 
-def without_a_token(package: Package) -> Package:
-    return replace(package, broker="mqtt://localhost", authority="", token="", enrol_at="")
+def without_a_token(package: Package, authority: Authority) -> Package:
+    """Of a broker without TLS: the device has a key and a certificate all the same."""
+    key = make_key()
+    certificate = authority.sign_client(make_signing_request(key, "cam-1").decode(), "cam-1")
+    made = replace(package, key=key_pem(key).decode(), certificate=certificate)
+    return replace(made, broker="mqtt://localhost", token="", enrol_at="")
 
 
 def test_sources_of_the_package_stand_in_the_settings_in_their_order(
-    tmp_path: Path, package: Package
+    tmp_path: Path, package: Package, authority: Authority
 ) -> None:
     path, folder = tmp_path / "cam-1.enrol", tmp_path / "etc"
-    write_package(path, replace(without_a_token(package), sources=SOURCES))
+    write_package(path, replace(without_a_token(package, authority), sources=SOURCES))
     config = install_package(read_package(path), folder).config
     assert tuple(source.url for source in read_config(config).transfer.sources) == SOURCES
 
 
 def test_who_enrols_again_gets_sources_that_are_new_and_keeps_those_of_its_own(
-    tmp_path: Path, package: Package
+    tmp_path: Path, package: Package, authority: Authority
 ) -> None:
-    first = replace(without_a_token(package), sources=SOURCES[:1])
+    first = replace(without_a_token(package, authority), sources=SOURCES[:1])
     config = install_package(first, tmp_path / "etc").config
     config.write_text(
         config.read_text().replace(
@@ -244,8 +248,10 @@ def test_who_enrols_again_gets_sources_that_are_new_and_keeps_those_of_its_own(
     ],
 )
 def test_a_source_that_could_never_be_used_sets_nothing_up(
-    tmp_path: Path, package: Package, url: str
+    tmp_path: Path, package: Package, authority: Authority, url: str
 ) -> None:
     with pytest.raises(DeviceError, match="a source cannot be used"):
-        install_package(replace(without_a_token(package), sources=(url,)), tmp_path / "etc")
+        install_package(
+            replace(without_a_token(package, authority), sources=(url,)), tmp_path / "etc"
+        )
     assert not (tmp_path / "etc").exists()

@@ -84,7 +84,7 @@ def test_a_rollback_names_the_rollouts_that_it_starts_and_ends(world: World) -> 
     world.hear("a", says("COMMITTED", active=OLD))
     name = world.start()
     world.look()
-    world.hear("a", says("COMMITTED", 1, count=2, active=NEW, previous=OLD))
+    world.hear("a", says("COMMITTED", 1, active=NEW, previous=OLD))
     (back,) = world.take_back(name)
     assert [e.action for e in log_of(world, rollout=back)] == ["rollout.rollback", "rollout.wave"]
     assert log_of(world, rollout=name)[-1].action == "rollout.abort"

@@ -19,6 +19,7 @@ from edgepack.fleet.identity.issue import give_token, is_token, revoke_all, use_
 from edgepack.wire import topics
 from edgepack.wire.messages import Certificate, Renewal, decode
 from tests.simulators.certificates import sign_until
+from tests.simulators.signing import CERTIFICATE
 from tests.unit.fleet.world import World, says
 
 DAY_S = 86400.0
@@ -112,15 +113,15 @@ def test_a_device_gets_its_next_certificate_and_the_same_when_it_asks_again(
     world.enroll("cam-1")
     key = make_key()
     asked = asks(authority, key)
-    for count in (1, 2):
-        world.hear("cam-1", replace(says("IDLE", count=count), renewal=asked))
+    for _ in range(2):
+        world.hear("cam-1", replace(says("IDLE"), renewal=asked))
     first, second = answers(world)
     assert first == second
     assert key_of(first) == key.public_key()
     with world.store.reading() as session:
         known = certificates.of_device(session, "cam-1")
         (entry,) = audit.entries(session, Wanted(action="certificate.renew"), 10)
-    assert [row.pem for row in known] == [first, asked.certificate]
+    assert [row.pem for row in known] == [CERTIFICATE, first, asked.certificate]
     assert entry.device == "cam-1"
 
 
@@ -129,8 +130,8 @@ def test_a_device_that_goes_on_asking_is_not_answered_each_time(
 ) -> None:
     world.enroll("cam-1")
     asked = asks(authority, make_key())
-    for count in range(1, 6):
-        world.hear("cam-1", replace(says("IDLE", count=count), renewal=asked))
+    for _ in range(5):
+        world.hear("cam-1", replace(says("IDLE"), renewal=asked))
     assert len(answers(world)) == 1
 
 
@@ -156,14 +157,14 @@ def test_nothing_is_renewed_for_who_has_not_the_key_or_before_its_time(
         replace(good, signing_request="\0"),
         Renewal(certificate="", signing_request=""),
     ]
-    for count, asked in enumerate(bad, start=1):
-        world.hear("cam-1", replace(says("IDLE", count=count), renewal=asked))
+    for asked in bad:
+        world.hear("cam-1", replace(says("IDLE"), renewal=asked))
     assert answers(world) == []
     dropped = world.inbox.quotas.dropped("cam-1")
     assert dropped == {"certificate not renewed": len(bad)}
     with world.store.reading() as session:
-        assert certificates.of_device(session, "cam-1") == ()
-    world.hear("cam-1", replace(says("IDLE", count=99), renewal=good))
+        assert [row.pem for row in certificates.of_device(session, "cam-1")] == [CERTIFICATE]
+    world.hear("cam-1", replace(says("IDLE"), renewal=good))
     assert len(answers(world)) == 1
 
 
@@ -180,7 +181,7 @@ def test_all_certificates_of_a_device_end_with_it(world: World, authority: Autho
         assert certificates.of_device(session, "cam-1") == ()
     revoked = x509.load_pem_x509_crl(authority.revocations().pem.encode())
     ended = {f"{one.serial_number:x}" for one in revoked}
-    assert ended == {read_certificate(pem).serial for pem in (newer, asked.certificate)}
+    assert ended > {read_certificate(pem).serial for pem in (newer, asked.certificate)}
 
 
 def test_a_controllers_own_certificate_is_renewed_with_its_key(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from edgepack.fleet.database.schema import LatencyRow
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts import execution, status
 from edgepack.wire import topics
-from edgepack.wire.messages import Event, Need, encode
+from edgepack.wire.messages import Event, Need
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, says, telemetry_window
 
@@ -31,7 +31,7 @@ def test_a_rollout_offers_and_a_commit_finishes_it(world: World) -> None:
     assert desired.rollout == name
     world.hear("a", says("DOWNLOADING", 1))
     assert world.view(name).counts == {"WORKING": 1}
-    world.hear("a", says("COMMITTED", 1, count=2, active=NEW))
+    world.hear("a", says("COMMITTED", 1, active=NEW))
     assert world.view(name).state == "FINISHED"
 
 
@@ -53,8 +53,8 @@ def test_a_device_that_has_just_come_is_answered_once_though_nothing_is_wanted_o
     world: World,
 ) -> None:
     world.enroll("a")
-    for count in (1, 2, 3):
-        world.hear("a", says("IDLE", count=count))
+    for _ in range(3):
+        world.hear("a", says("IDLE"))
     assert [(d.sequence, d.models) for d in world.told("a")] == [(0, {})]
     world.hear("a", says("IDLE", boot="b2"))
     assert len(world.told("a")) == 2, "another process does not know"
@@ -94,9 +94,9 @@ def test_a_device_that_comes_back_is_told_what_differs_and_is_not_told_twice(wor
     world.look()
     world.hear("a", says("IDLE", boot="b2"))
     assert len(world.told("a")) == 2
-    world.hear("a", says("IDLE", boot="b2", count=2))
+    world.hear("a", says("IDLE", boot="b2"))
     assert len(world.told("a")) == 2, "it was told a moment ago"
-    world.hear("a", says("DOWNLOADING", 1, boot="b2", count=3))
+    world.hear("a", says("DOWNLOADING", 1, boot="b2"))
     assert len(world.told("a")) == 2, "nothing differs"
 
 
@@ -104,9 +104,11 @@ def test_a_report_that_was_overtaken_changes_nothing(world: World) -> None:
     world.enroll("a")
     name = world.start()
     world.look()
-    world.hear("a", says("COMMITTED", 1, count=5, active=NEW))
-    world.hear("a", says("DOWNLOADING", 1, count=4))
-    assert world.inbox.counters["stale"] == 1
+    earlier = world.payload("a", says("DOWNLOADING", 1))
+    world.hear("a", says("COMMITTED", 1, active=NEW))
+    world.inbox.receive(topics.up("t", "a", "reported"), earlier)
+    world.controller.turn()
+    assert world.inbox.quotas.dropped("a") == {"reported replayed": 1}
     with world.store.transaction() as session:
         assert inventory.list_devices(session)[0].models[0].state == "COMMITTED"
     assert world.view(name).counts == {"COMMITTED": 1}
@@ -246,7 +248,7 @@ def test_latency_takes_as_many_rows_for_many_windows_as_for_one(world: World) ->
     windows = [replace(telemetry_window(), window_start=now - 3600 - n) for n in range(40)]
     for window in (*windows, windows[-1]):
         for device in ("a", "b", "c"):
-            world.inbox.receive(topics.up("t", device, "telemetry"), encode(window))
+            world.receive(device, window, "telemetry")
     world.controller.turn()
     (row,) = world.view(name).latency
     assert (row.devices, row.inferences) == (3, 40 * 3 * 3)
@@ -307,7 +309,7 @@ def test_text_that_no_database_holds_is_kept_without_it(world: World) -> None:
 
 def test_numbers_beyond_32_bits_are_kept(world: World) -> None:
     world.enroll("a")
-    world.hear("a", says("IDLE", 2**32, count=2**52))
+    world.hear("a", says("IDLE", 2**32))
     name = world.start()
     world.look()
     assert world.told("a")[-1].sequence == 2**32 + 1
@@ -353,9 +355,9 @@ def test_a_silent_device_that_speaks_up_later_is_believed(world: World) -> None:
     world.hear("a", says("DOWNLOADING", 0))
     world.look()
     assert world.view(name).counts == {"SILENT": 1}
-    world.hear("a", says("DOWNLOADING", 1, count=2))
+    world.hear("a", says("DOWNLOADING", 1))
     assert world.view(name).counts == {"SILENT": 1}, "not yet decisive"
-    world.hear("a", says("COMMITTED", 1, count=3, active=NEW))
+    world.hear("a", says("COMMITTED", 1, active=NEW))
     assert world.view(name).counts == {"COMMITTED": 1}
 
 

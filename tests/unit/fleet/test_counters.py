@@ -51,9 +51,9 @@ def hear(device: str, state: str, behind: int) -> Act:
     def act(world: World) -> None:
         with world.store.reading() as session:
             row = session.get(DeviceRow, device)
-            sequence, count = (row.desired_sequence, row.report_count) if row else (0, 0)
+            sequence = row.desired_sequence if row else 0
         active = NEW if state in ("COMMITTED", "IDLE") else None
-        said = says(state, max(0, sequence - behind), count=count + 1, active=active, previous=OLD)
+        said = says(state, max(0, sequence - behind), active=active, previous=OLD)
         world.hear(device, said)
 
     return act

@@ -247,6 +247,6 @@ def test_a_device_that_obeys_unsigned_orders_is_shown(world: World) -> None:
     assert not obeys_unsigned(), "it has said nothing yet"
     world.hear("a", replace(says("IDLE"), facts=make_facts()))
     assert obeys_unsigned()
-    rooted = replace(says("IDLE", count=2), facts=make_facts(), trust=Trusted(root=1))
+    rooted = replace(says("IDLE"), facts=make_facts(), trust=Trusted(root=1))
     world.hear("a", rooted)
     assert not obeys_unsigned()

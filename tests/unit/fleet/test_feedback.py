@@ -70,7 +70,7 @@ def serving(
         probes=(chosen, *others),
     )
     model = ReportedModel(state="COMMITTED", active=Active(bundle=bundle, choice=choice, since=1.0))
-    return Reported(online=True, at=1.0, boot="b", count=1, facts=on, models={NEW.name: model})
+    return Reported(online=True, at=1.0, boot="b", facts=on, models={NEW.name: model})
 
 
 def feedback(world: World) -> Feedback:

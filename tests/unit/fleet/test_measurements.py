@@ -88,7 +88,7 @@ def serve_old(world: World, device: str) -> None:
 
 def commit(world: World, device: str) -> None:
     sequence = world.orders(device)[-1].sequence
-    world.hear(device, says("COMMITTED", sequence, count=sequence + 1, active=NEW, previous=OLD))
+    world.hear(device, says("COMMITTED", sequence, active=NEW, previous=OLD))
 
 
 def test_a_device_is_compared_with_itself(world: World) -> None:

@@ -29,12 +29,12 @@ NEWER = BundleRef(name=NEW.name, version="3.0.0", release=3, digest="03" * 32)
 
 def commit(world: World, device: str, bundle: BundleRef = NEW) -> None:
     sequence = world.orders(device)[-1].sequence
-    world.hear(device, says("COMMITTED", sequence, count=100 + sequence, active=bundle))
+    world.hear(device, says("COMMITTED", sequence, active=bundle))
 
 
 def fail(world: World, device: str) -> None:
     sequence = world.orders(device)[-1].sequence
-    world.hear(device, says("ROLLED_BACK", sequence, count=100 + sequence, because="too hot"))
+    world.hear(device, says("ROLLED_BACK", sequence, because="too hot"))
 
 
 def offered(world: World, devices: str) -> set[str]:
@@ -263,7 +263,7 @@ def test_a_newer_rollout_takes_devices_over_where_that_is_asked_for(world: World
     assert view.because == f"superseded by {new}: 3 devices taken over by {new}"
     world.look()
     assert {world.orders(device)[-1].bundle for device in "abc"} == {NEWER}
-    world.hear(first, says("COMMITTED", 1, count=5, active=NEW))
+    world.hear(first, says("COMMITTED", 1, active=NEW))
     assert world.view(old).counts == {"WITHDRAWN": 3}, "it does not count what it gave away"
     for device in "abc":
         commit(world, device, NEWER)

@@ -68,7 +68,7 @@ def test_an_older_release_than_was_once_committed_is_refused_with_a_number_that_
     world.start(NEW)
     world.look()
     world.hear("a", says("COMMITTED", 1, active=NEW))
-    world.hear("a", says("IDLE", 0, count=2, active=BEFORE))
+    world.hear("a", says("IDLE", 0, active=BEFORE))
     found = look_ahead(world, OLD)
     assert found.refusal.endswith(
         "release 1 is older than digits 2.0.0 (020202020202), once committed there"
@@ -146,7 +146,7 @@ def test_devices_that_no_variant_fits_are_named_with_the_reason(world: World) ->
     for name, said in facts.items():
         world.enroll(name)
         world.hear(name, replace(says("IDLE"), facts=said))
-    world.hear("fits-1", replace(says("IDLE", active=OLD, count=2), facts=x86))
+    world.hear("fits-1", replace(says("IDLE", active=OLD), facts=x86))
     found = look_ahead(world, NEW, manifest=manifest)
     assert found.counts == {"adds": 2, "replaces": 1, "unfit": 6}
     assert found.refusal == "", "it may be started: devices know best"

@@ -36,7 +36,7 @@ def test_what_is_said_before_the_device_reports_is_said_again_above_what_it_acte
     world.hear("a", says("COMMITTED", 0, acted=41, active=OLD))
     assert [order.sequence for order in world.orders("a")] == [1, 42]
     assert world.told("a")[-1].sequence == 42
-    world.hear("a", says("COMMITTED", 42, acted=42, count=2, active=NEW))
+    world.hear("a", says("COMMITTED", 42, acted=42, active=NEW))
     assert world.view(name).state == "FINISHED"
     assert len(world.orders("a")) == 2, "once is enough"
     world.store.close()
@@ -52,10 +52,10 @@ def test_what_was_decided_is_not_said_again_and_nothing_is_lowered(tmp_path: Pat
     copy = copied(world, tmp_path)
     world = restored(world, copy)
     # Since the copy was made release 2 came, of which this database knows nothing.
-    world.hear("a", says("COMMITTED", 7, acted=7, count=2, active=NEW, previous=OLD))
+    world.hear("a", says("COMMITTED", 7, acted=7, active=NEW, previous=OLD))
     assert [order.sequence for order in world.orders("a")] == [1], "the old order, as it was"
     assert world.told("a")[-1].sequence == 8
-    reported = says("COMMITTED", 7, acted=7, count=3, active=NEW, previous=OLD)
+    reported = says("COMMITTED", 7, acted=7, active=NEW, previous=OLD)
     world.hear("a", reported)
     assert len(world.told("a")) == 1
     world.store.close()
@@ -66,7 +66,7 @@ def test_a_release_that_was_installed_on_the_device_is_left_alone(world: World) 
     world.start(OLD)
     world.look()
     world.hear("a", says("COMMITTED", 1, acted=1, active=OLD))
-    world.hear("a", says("COMMITTED", 0, acted=1, count=2, active=NEW))
+    world.hear("a", says("COMMITTED", 0, acted=1, active=NEW))
     told = [desired.sequence for desired in world.told("a")]
     assert set(told) == {1}, "the same word at most: it says so itself that it has heard none yet"
 
@@ -91,9 +91,9 @@ def test_a_number_that_the_device_knows_for_another_release_is_not_taken_for_our
     world.hear("a", says("COMMITTED", 1, acted=1, active=OLD, target=OLD))
     assert world.view(name).counts == {"OFFERED": 1}
     assert [order.sequence for order in world.orders("a")] == [1, 2]
-    world.hear("a", says("DOWNLOADING", 2, acted=2, count=2, active=OLD, target=NEW))
+    world.hear("a", says("DOWNLOADING", 2, acted=2, active=OLD, target=NEW))
     assert world.view(name).counts == {"WORKING": 1}
-    world.hear("a", says("COMMITTED", 2, acted=2, count=3, active=NEW, target=NEW))
+    world.hear("a", says("COMMITTED", 2, acted=2, active=NEW, target=NEW))
     assert world.view(name).state == "FINISHED"
     assert len(world.orders("a")) == 2
 
@@ -103,5 +103,5 @@ def test_a_person_at_the_device_who_takes_over_is_not_overruled(world: World) ->
     world.start(NEW)
     world.look()
     world.hear("a", says("DOWNLOADING", 1, acted=1, target=NEW))
-    world.hear("a", says("COMMITTED", 0, acted=1, count=2, active=OLD, target=OLD))
+    world.hear("a", says("COMMITTED", 0, acted=1, active=OLD, target=OLD))
     assert {order.sequence for order in world.orders("a")} == {1}

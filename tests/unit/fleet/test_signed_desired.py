@@ -44,10 +44,10 @@ def test_a_device_that_lacks_metadata_is_sent_it_alone_and_not_over_and_over(
     topic = topics.device_metadata("t", "a", "")
     names = ["targets.json", "releases.json", "snapshot.json", "timestamp.json"]
     assert [sent for sent, _ in world.sent] == [topic + name for name in names]
-    world.hear("a", replace(lacking, count=2))
+    world.hear("a", lacking)
     assert len(world.sent) == 4
     monkeypatch.setattr(metadata, "ANSWER_AGAIN_AFTER_S", 0.0)
-    world.hear("a", replace(lacking, count=3))
+    world.hear("a", lacking)
     assert len(world.sent) == 8
 
 
@@ -58,7 +58,7 @@ def test_a_device_that_has_all_metadata_is_sent_none(world: World) -> None:
     newest = Trusted(root=1, timestamp=state.timestamp.signed.version, is_whole=True)
     world.hear("a", replace(says("IDLE"), trust=newest))
     assert world.sent == []
-    world.hear("a", replace(says("IDLE", count=2), trust=replace(newest, is_whole=False)))
+    world.hear("a", replace(says("IDLE"), trust=replace(newest, is_whole=False)))
     assert len(world.sent) == 4
 
 
@@ -68,9 +68,7 @@ def test_numbers_go_on_above_the_directors_word_that_a_device_accepted(world: Wo
     world.start()
     world.look()
     assert world.told("a")[-1].sequence == 42
-    world.hear(
-        "a", replace(says("IDLE", count=2), trust=Trusted(root=1, director=2 + 42 + MAX_STEP))
-    )
+    world.hear("a", replace(says("IDLE"), trust=Trusted(root=1, director=2 + 42 + MAX_STEP)))
     assert world.inbox.counters["malformed"] == 1
 
 

@@ -18,6 +18,7 @@ from edgepack.wire import topics
 from edgepack.wire.messages import Desired, FileRef, Need, Reported, ReportedModel, decode, encode
 from edgepack.wire.need_bitmap import read_missing
 from tests.simulators.bundles import ExampleBundle, make_bundle
+from tests.simulators.signing import KEY, read_messages, sign_with
 
 
 class OneDevice:
@@ -41,6 +42,7 @@ class OneDevice:
                 unsubscribe=self.listens.discard,
                 chunks=chunks,
             ),
+            sign=sign_with(KEY),
             rng=random.Random(1),
             fail_rate=fail_rate,
             silent_rate=0.0,
@@ -52,7 +54,9 @@ class OneDevice:
         if topic == topics.up("t", "sim-1", "need"):
             self.needs.append(decode(payload, Need))
         elif topic == topics.up("t", "sim-1", "reported"):
-            reported = decode(payload, Reported).models.get("tiny", ReportedModel())
+            batch, (content,) = read_messages(payload)
+            assert batch is not None
+            reported = decode(content, Reported).models.get("tiny", ReportedModel())
             self.because = reported.because
             if self.states[-1:] != [reported.state]:
                 self.states.append(reported.state)

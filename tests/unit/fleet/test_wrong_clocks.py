@@ -27,7 +27,7 @@ def say(world: World, device: str, state: str, count: int) -> None:
     """Says a state and the event of it, by the device's own clock."""
     at = CLOCKS[device]
     active = NEW if state == "COMMITTED" else OLD
-    said = says(state, 1 if count > 1 else 0, acted=1 if count > 1 else 0, count=count)
+    said = says(state, 1 if count > 1 else 0, acted=1 if count > 1 else 0)
     said = replace(said, models=says(state, said.sequence, acted=1, active=active).models)
     world.hear(device, replace(said, at=at))
     event = Event(at=at, kind="transition", bundle="digits 2.0.0", to_state=state, rollout="r1")

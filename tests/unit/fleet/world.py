@@ -1,17 +1,19 @@
 """A controller on a real database, without a broker, and what devices say to it."""
 
+import hashlib
 import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from sqlalchemy.orm import Session as Transaction
 
 from edgepack.fleet.controller.controller import Controller, Gathering
 from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.fleet.database import devices, enrolment, unsent
-from edgepack.fleet.database.schema import ReleaseRow
+from edgepack.fleet.database.schema import CertificateRow, DeviceRow, ReleaseRow
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.documents.rollouts import (
@@ -21,6 +23,7 @@ from edgepack.fleet.documents.rollouts import (
     Selector,
 )
 from edgepack.fleet.enrolment.authority import Authority
+from edgepack.fleet.enrolment.certificates import read_certificate
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.repository.director import Director
 from edgepack.fleet.rollouts import execution, membership, starting, status
@@ -37,11 +40,13 @@ from edgepack.wire.messages import (
     Reported,
     ReportedModel,
     RunModel,
+    Session,
     Telemetry,
     decode,
     encode,
 )
 from tests.simulators.repository import RepositoryWorld
+from tests.simulators.signing import CERTIFICATE, KEY, RawSigner, sign_with
 
 OLD = BundleRef(name="digits", version="1.0.0", release=1, digest="01" * 32)
 NEW = BundleRef(name="digits", version="2.0.0", release=2, digest="02" * 32)
@@ -62,6 +67,7 @@ class World:
         self.withdrawn: set[BundleRef] = set()
         self.published: list[tuple[str, bytes]] = []
         self.sent: list[tuple[str, bytes]] = []
+        self._signers: dict[str, RawSigner] = {}
         self.depot = Depot(
             tenant="t",
             releases=ReleaseFolder(folder / "releases", folder / "incoming"),
@@ -146,9 +152,54 @@ class World:
         return [name_of(rollout.number) for rollout in started]
 
     def hear(self, device: str, message: Message | bytes, kind: topics.UpKind = "reported") -> None:
-        payload = message if isinstance(message, bytes) else encode(message)
-        self.inbox.receive(topics.up("t", device, kind), payload)
+        self.receive(device, message, kind)
         self.controller.turn()
+
+    def receive(
+        self, device: str, message: Message | bytes, kind: topics.UpKind = "reported"
+    ) -> None:
+        """Puts what a device says into the inbox, as the broker brings it."""
+        self.inbox.receive(topics.up("t", device, kind), self.payload(device, message, kind))
+
+    def payload(
+        self, device: str, message: Message | bytes, kind: topics.UpKind = "reported"
+    ) -> bytes:
+        """What a device publishes: signed, in the session of its process; a will goes unsigned."""
+        content = message if isinstance(message, bytes) else encode(message)
+        is_will = isinstance(message, Reported) and not message.online
+        if kind == "need" or is_will:
+            return content
+        boot = message.boot if isinstance(message, Reported) else ""
+        return self.signer(device, boot).sign_raw(kind, content)
+
+    def signer(self, device: str, boot: str = "") -> RawSigner:
+        """What signs for a device's process; "" is the one that spoke last."""
+        signer = self._signers.get(device)
+        if signer is None or boot not in ("", signer.place[2]):
+            signer = RawSigner(tenant="t", device=device, boot=boot or "b1", sign=sign_with(KEY))
+            self._signers[device] = signer
+        with self.store.transaction() as session:
+            row = session.get(DeviceRow, device)
+            if row is not None and row.session != (signer.word or "none"):
+                self._greet(session, row, signer)
+        return signer
+
+    def _greet(self, session: Transaction, row: DeviceRow, signer: RawSigner) -> None:
+        """As if the process had greeted, and reported in the session that it was given."""
+        known = read_certificate(CERTIFICATE)
+        session.merge(
+            CertificateRow(
+                serial=hashlib.sha256(row.id.encode()).hexdigest()[:32],
+                device=row.id,
+                key_id=known.key_id,
+                expires_at=1e11,
+                pem=CERTIFICATE,
+            )
+        )
+        signer.accept(Session(boot=signer.place[2], session=f"of {row.id} {signer.place[2]}"))
+        row.boot, row.session = signer.place[2], signer.word
+        row.report_count = row.event_count = 0
+        row.desired_sent_at = 0.0
 
     def look(self) -> None:
         self.inbox.wake()
@@ -189,7 +240,6 @@ def says(
     sequence: int = 0,
     *,
     acted: int = 0,
-    count: int = 1,
     boot: str = "b1",
     active: BundleRef | None = None,
     previous: BundleRef | None = None,
@@ -207,9 +257,7 @@ def says(
         active=Active(bundle=active, choice=choice, since=1.0) if active else None,
         previous=previous,
     )
-    return Reported(
-        online=online, at=1.0, boot=boot, count=count, sequence=sequence, models={NEW.name: said}
-    )
+    return Reported(online=online, at=1.0, boot=boot, sequence=sequence, models={NEW.name: said})
 
 
 def telemetry_window(

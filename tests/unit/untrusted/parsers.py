@@ -59,12 +59,25 @@ from edgepack.registry.reference import read_reference
 from edgepack.versions import NewerVersionError
 from edgepack.wire import topics
 from edgepack.wire.coded import pack_coded, read_coded
-from edgepack.wire.messages import Desired, Event, Need, Renewal, Reported, Telemetry, decode
+from edgepack.wire.messages import (
+    Batch,
+    Desired,
+    Event,
+    Need,
+    Renewal,
+    Reported,
+    Session,
+    Telemetry,
+    decode,
+    encode,
+)
 from edgepack.wire.need_bitmap import pack_missing, read_missing
+from edgepack.wire.signed import is_signed_by, read_batch
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.manifests import CPU
 from tests.simulators.repository import MemoryCache, RepositoryWorld
+from tests.simulators.signing import KEY, RawSigner, sign_with
 from tests.simulators.trusting_device import TENANT, TrustingDevice, wants, word
 from tests.simulators.world import World
 from tests.unit.agent.test_daemon import MemoryPublisher, make_daemon
@@ -320,7 +333,7 @@ def _rewritten(path: Path, content: str) -> Path:
 
 
 def _of_messages(folder: Path) -> Iterator[Parser]:
-    for kind in (Desired, Reported, Need, Telemetry, Event):
+    for kind in (Desired, Reported, Need, Telemetry, Event, Batch, Session):
         name = kind.__name__.lower()
         yield Parser(
             name=f"message {name}",
@@ -330,6 +343,14 @@ def _of_messages(folder: Path) -> Iterator[Parser]:
             read=lambda content, kind=kind: decode(content, kind),  # type: ignore[misc]
             errors=(TransferError,),
         )
+    signer = RawSigner(tenant="t", device="cam-1", boot="b", sign=sign_with(KEY))
+    signed = signer.sign_raw("event", encode(Event(at=1.0, kind="warning", bundle="x")))
+    yield Parser(
+        name="signed batch",
+        seeds=(signed,),
+        read=lambda content: is_signed_by(read_batch(content), KEY.public_key()),
+        errors=(TransferError,),
+    )
     packed = pack_missing("ab" * 32, range(0, 4000, 3), 4000)
     yield Parser(
         name="bitmap of a need",

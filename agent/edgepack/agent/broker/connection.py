@@ -31,11 +31,12 @@ from edgepack.agent.broker.rivals import Rivals
 from edgepack.agent.broker.spoken import why_no_answer
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.state.broker_state import BrokerStateNote
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, SignatureError
 from edgepack.web.clock import describe_invalid_time, describe_own_certificate
 from edgepack.wire import topics
-from edgepack.wire.messages import Message, Reported, encode
+from edgepack.wire.messages import Message, Reported, Session, encode
 from edgepack.wire.router import Router
+from edgepack.wire.signed import SIGNED_KINDS, BatchSigner
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -66,6 +67,7 @@ class Connection:
         broker: How to reach the broker.
         inbox: Where what comes is put.
         boot: Random id of this process, for the last will.
+        signer: Signs what is published.
         rng: Randomness for the delay between attempts.
 
     Raises:
@@ -79,8 +81,10 @@ class Connection:
         inbox: Inbox,
         *,
         boot: str,
+        signer: BatchSigner,
         rng: random.Random,
     ) -> None:
+        self._signer, self._unsigned = signer, ""
         self._tenant, self._device = config.tenant, config.device
         self._filters = list(topics.device_subscriptions(config.tenant, config.device))
         if config.trust.root:
@@ -144,6 +148,15 @@ class Connection:
         return bool(self._client.is_connected())
 
     @property
+    def has_session(self) -> bool:
+        """Whether the controller gave a session to this process."""
+        return self._signer.has_session
+
+    def accept_session(self, session: Session) -> bool:
+        """Sign in this session from now on; return whether it is a new one."""
+        return self._signer.accept(session)
+
+    @property
     def trouble(self) -> str:
         """What needs a person, one sentence; "" when all is well."""
         since = self._in_since
@@ -196,17 +209,28 @@ class Connection:
         leaving.start()
         leaving.join(LEAVE_S)
 
-    def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
-        """Sends a message with QoS 1.
+    def publish(self, kind: topics.UpKind, *messages: Message, retain: bool = False) -> int | None:
+        """Publish messages of one kind with QoS 1: as one signed batch, or a need as it is.
 
         Returns:
-            Its id, which comes back as `Acknowledged`; None when the broker is away: nothing
-            stale is queued, what matters is said again once it is back.
+            The id, which comes back as `Acknowledged`. None if the broker is away or the key
+            cannot be used: nothing stale is queued, what matters is published again later.
         """
         if not self.is_connected:
             return None
-        content = encode(message)
-        sent = self._shield(lambda: self._client.publish(self._up(kind), content, 1, retain=retain))
+        try:
+            if kind in SIGNED_KINDS:
+                payload = self._signer.sign(kind, messages)
+            else:
+                (message,) = messages
+                payload = encode(message)
+        except SignatureError as error:
+            if str(error) != self._unsigned:
+                log.warning("%s not published because=%s", kind, error)
+            self._unsigned = str(error)
+            return None
+        self._unsigned = ""
+        sent = self._shield(lambda: self._client.publish(self._up(kind), payload, 1, retain=retain))
         return sent.mid if sent is not None else None
 
     def renew_certificate(self) -> None:

@@ -5,7 +5,7 @@ from typing import Protocol
 import msgspec
 
 from edgepack.wire import topics
-from edgepack.wire.messages import Message, Need
+from edgepack.wire.messages import Message, Need, Session
 
 
 class Publisher(Protocol):
@@ -22,8 +22,19 @@ class Publisher(Protocol):
     def look_after(self) -> None:
         """Makes sure that the connection is kept up; called in every turn of the agent's loop."""
 
-    def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
-        """Sends a message; returns its id, or None when it was not sent."""
+    @property
+    def has_session(self) -> bool:
+        """Whether the controller gave a session: without one it accepts nothing but a greeting."""
+
+    def accept_session(self, session: Session) -> bool:
+        """Sign in this session from now on; return whether it is a new one."""
+
+    def publish(self, kind: topics.UpKind, *messages: Message, retain: bool = False) -> int | None:
+        """Publish messages, as one batch if their kind is signed.
+
+        Returns:
+            The id of what was sent, or None if nothing was sent.
+        """
 
     def renew_certificate(self) -> None:
         """Shows the certificate that lies in its file now, from the next connection on."""

@@ -87,7 +87,6 @@ def make_report(
     *,
     sequence: int,
     boot: str,
-    count: int,
     at: float,
     trust: Trusted | None = None,
     renewal: Renewal | None = None,
@@ -100,7 +99,6 @@ def make_report(
         troubles: What else is wrong; "" is passed over.
         sequence: Sequence of the `Desired` that was heard last.
         boot: Random id of this process.
-        count: Number of this report.
         at: Seconds since the epoch.
         trust: What it believes of the fleet's metadata.
         renewal: Asks for another certificate.
@@ -110,7 +108,6 @@ def make_report(
         online=True,
         at=at,
         boot=boot,
-        count=count,
         facts=models.facts,
         sequence=sequence,
         models={updater.name: report_model(updater, outcomes) for updater in models},

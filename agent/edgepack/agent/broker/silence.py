@@ -74,7 +74,7 @@ class SilenceWatch:
             )
         if not self._is_answered:
             return (
-                f"no controller answers this device: is '{self._device}' enrolled (edgepack fleet "
-                f"devices), and its tenant '{self._tenant}'?"
+                f"no controller answers this device: is '{self._device}' enrolled with this key in "
+                f"tenant '{self._tenant}' (edgepack fleet devices show {self._device})?"
             )
         return ""

@@ -14,6 +14,7 @@ import msgspec
 from edgepack.agent.broker.connection import Connection
 from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
+from edgepack.agent.broker.signing import make_signer
 from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
 from edgepack.agent.config import AgentConfig, BrokerConfig, ProviderConfig
 from edgepack.agent.daemon.agent import Agent
@@ -67,7 +68,11 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     bench = ThreadBench(inbox.wake, tidy=end_strays)
     fetch_bench = ThreadBench(inbox.wake)
     trust = load_device_trust(config)
-    connection = Connection(config, broker, inbox, boot=boot, rng=random.Random())
+    signer = make_signer(config, boot)
+    identity = msgspec.structs.replace(
+        broker, cert_file=config.signing_certificate, key_file=config.signing_key
+    )
+    connection = Connection(config, broker, inbox, boot=boot, signer=signer, rng=random.Random())
     agent = Agent(
         config,
         inbox,
@@ -83,7 +88,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         ),
         boot=boot,
         trust=trust,
-        keeper=make_keeper(broker, config.device, wall=time.time),
+        keeper=make_keeper(identity, config.device, wall=time.time),
     )
     fetcher = make_fetcher(config, inbox, trust)
     stop_on_signals(stop, inbox, end_strays)

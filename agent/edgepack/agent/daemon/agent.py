@@ -25,8 +25,9 @@ from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.wire import topics
 from edgepack.wire.coded import read_coded
-from edgepack.wire.messages import Certificate, Desired, Event, Outcomes, decode
+from edgepack.wire.messages import Certificate, Desired, Event, Outcomes, Session, decode
 from edgepack.wire.router import Router
+from edgepack.wire.signed import group_messages
 
 if TYPE_CHECKING:
     from edgepack.agent.update.device_trust import DeviceTrust
@@ -46,6 +47,8 @@ MAX_OWN_EVENTS = 16
 """Events that are about no model and wait for the broker; the oldest go first."""
 FAULT = "fault in edgepack"
 """Why a message was dropped that edgepack failed to handle."""
+SESSION_S = 1.0
+"""A new session is accepted so often at most, so that no broker makes a device flood it."""
 _INDEX_BYTES = 4
 
 
@@ -85,6 +88,7 @@ class Agent:
                 topics.repair(tenant, device, topics.FILE): self._take_chunk,
                 topics.coded(tenant, topics.FILE): self._take_coded,
                 topics.certificate(tenant, device): self._take_certificate,
+                topics.session(tenant, device): self._take_session,
                 topics.metadata(tenant, topics.METADATA): self._take_metadata,
                 topics.device_metadata(tenant, device, topics.METADATA): self._take_metadata,
             }
@@ -95,7 +99,6 @@ class Agent:
         self._telemetry = telemetry
         self._clock = clock or Clock()
         self._boot = boot
-        self._count = 0
         self._reported_at = 0.0
         self._is_news = True
         self._heard_sequence = 0
@@ -106,7 +109,8 @@ class Agent:
         self._reported_troubles: tuple[str, ...] = ()
         self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
         self._unheard: deque[Event] = deque(maxlen=MAX_OWN_EVENTS)
-        self._in_flight: dict[int, Event] = {}
+        self._in_flight: dict[int, tuple[Event, ...]] = {}
+        self._session_at = -SESSION_S
         self._silence = SilenceWatch(config.tenant, config.device)
         self._disk = DiskWatch(Path(config.state_dir))
         self._models = make_models(self._report)
@@ -165,8 +169,7 @@ class Agent:
                 self._models.note_connected()
             case Acknowledged(message_id=message_id, code=code, reason=reason):
                 self._silence.acknowledged(message_id, code, reason)
-                event = self._in_flight.pop(message_id, None)
-                if event is not None:
+                for event in self._in_flight.pop(message_id, ()):
                     self._note_sent(event)
             case Arrived(topic=topic, payload=payload):
                 self._take_message(topic, payload)
@@ -208,6 +211,21 @@ class Agent:
                 self._report()
         except (DeviceError, TransferError) as error:
             self._drop("certificate not accepted", error.problem)
+
+    def _take_session(self, _: str, payload: bytes) -> None:
+        """Continue in the session that the controller gave, and report in it at once."""
+        now = self._clock.monotonic()
+        if not payload or now - self._session_at < SESSION_S:
+            return
+        try:
+            is_new = self._publisher.accept_session(decode(payload, Session))
+        except TransferError as error:
+            self._drop("malformed session", error.problem)
+            return
+        if is_new:
+            self._session_at = now
+            self._silence.answered()
+            self._report()
 
     def _judge(self) -> None:
         """Believes what is signed of what came, and does what follows from it."""
@@ -343,7 +361,6 @@ class Agent:
         self._reported_progress = self._progress()
         if not self._publisher.is_connected:
             return
-        self._count += 1
         trust, keeper = self._trust, self._keeper
         parts = (self._publisher, self._telemetry, trust, keeper)
         report = make_report(
@@ -351,23 +368,24 @@ class Agent:
             (*(part.trouble for part in parts if part is not None), *self._disk.troubles),
             sequence=self._heard_sequence,
             boot=self._boot,
-            count=self._count,
             at=self._clock.wall(),
             trust=trust.reported if trust else None,
             renewal=keeper.renewal if keeper else None,
             outcomes=self._outcomes,
         )
         self._silence.sent_report(self._publisher.publish("reported", report, retain=True))
-        waiting = {id(event) for event in self._in_flight.values()}
+        if not self._publisher.has_session:
+            return  # The controller accepts no event yet, and the broker would acknowledge them.
+        waiting = {id(event) for events in self._in_flight.values() for event in events}
         outboxes = (updater.journal.outbox for updater in self._models)
-        for event in chain(*outboxes, tuple(self._unheard)):
-            if id(event) not in waiting:
-                message_id = self._publisher.publish("event", event)
-                if message_id is not None:
-                    self._in_flight[message_id] = event
+        unsent = [it for it in chain(*outboxes, self._unheard) if id(it) not in waiting]
+        for events in group_messages(unsent):
+            message_id = self._publisher.publish("event", *events)
+            if message_id is not None:
+                self._in_flight[message_id] = events
 
     def _publish_latency(self) -> None:
-        if not self._publisher.is_connected:
+        if not (self._publisher.is_connected and self._publisher.has_session):
             return
         try:
             windows = self._telemetry.take()
@@ -375,5 +393,5 @@ class Agent:
             self._disk.failed("latencies", error)
             return
         self._disk.works("latencies")
-        for window in windows:
-            self._publisher.publish("telemetry", window)
+        for group in group_messages(windows):
+            self._publisher.publish("telemetry", *group)

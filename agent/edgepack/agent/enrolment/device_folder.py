@@ -10,6 +10,7 @@ from edgepack.agent.enrolment.identity import key_pem
 from edgepack.agent.enrolment.package import Package
 from edgepack.durable import write_file
 from edgepack.errors import DeviceError
+from edgepack.web.broker_url import read_broker_urls
 
 CONFIG_FILE, BEFORE_FILE, ROOT_FILE = "agent.toml", "agent.toml.before", "root.json"
 KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE = "device.key", "device.crt", "ca.crt"
@@ -43,7 +44,7 @@ def write_device_folder(
     Args:
         folder: Made when it is missing.
         package: What is known of the fleet.
-        certificate: PEM; "" where the broker has no TLS.
+        certificate: PEM.
         key: The device's private key, which the certificate is of.
 
     Returns:
@@ -60,11 +61,10 @@ def write_device_folder(
             write_file(folder / name, pem.encode())
         if package.root:
             write_file(folder / ROOT_FILE, package.root.encode())
-        if certificate:
-            write_file(folder / AUTHORITY_FILE, package.authority.encode())
-            write_file(folder / KEY_FILE, key_pem(key), mode=0o600)
-            write_file(folder / CERTIFICATE_FILE, certificate.encode())
-        settings = _settings(package, certificate, trusted).encode()
+        write_file(folder / AUTHORITY_FILE, package.authority.encode())
+        write_file(folder / KEY_FILE, key_pem(key), mode=0o600)
+        write_file(folder / CERTIFICATE_FILE, certificate.encode())
+        settings = _settings(package, trusted).encode()
         if not config.exists():
             write_file(config, settings)
         elif not _names_all(config, settings):
@@ -100,12 +100,13 @@ def _names_all(config: Path, settings: bytes) -> bool:
     urls, new_urls = ({one.url for one in of.transfer.sources} for of in (found, new))
     return (
         new_urls <= urls
+        and found.identity == new.identity
         and (found.trust.keys, found.trust.root) == (new.trust.keys, new.trust.root)
         and all(getattr(found.broker, name) == getattr(new.broker, name) for name in names)
     )
 
 
-def _settings(package: Package, certificate: str, trusted: list[str]) -> str:
+def _settings(package: Package, trusted: list[str]) -> str:
     lines = [
         "# Settings of edgepack-agent on this device. Paths are relative to this file.",
         f"v = {SETTINGS.major}",
@@ -117,12 +118,10 @@ def _settings(package: Package, certificate: str, trusted: list[str]) -> str:
         "[broker]",
         f"url = {_quoted(package.broker)}",
     ]
-    if certificate:
-        lines += [
-            f'ca_file = "{AUTHORITY_FILE}"',
-            f'cert_file = "{CERTIFICATE_FILE}"',
-            f'key_file = "{KEY_FILE}"',
-        ]
+    own = [f'cert_file = "{CERTIFICATE_FILE}"', f'key_file = "{KEY_FILE}"']
+    if _is_tls(package.broker):
+        lines += [f'ca_file = "{AUTHORITY_FILE}"', *own]
+    lines += ["", "[identity]", *own]
     keys = ", ".join(f'"{name}"' for name in trusted)
     lines += ["", "[trust]", f"keys = [{keys}]"]
     if package.root:
@@ -132,6 +131,13 @@ def _settings(package: Package, certificate: str, trusted: list[str]) -> str:
     for source in package.sources:
         lines += ["", "[[transfer.sources]]", f"url = {_quoted(source)}"]
     return "\n".join([*lines, ""])
+
+
+def _is_tls(broker: str) -> bool:
+    try:
+        return any(node.is_tls for node in read_broker_urls(broker))
+    except ValueError:
+        return False  # The agent reports what is wrong with the URL.
 
 
 def _quoted(text: str) -> str:

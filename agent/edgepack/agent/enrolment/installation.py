@@ -82,14 +82,13 @@ def install_package(
         certificate = package.certificate
         if is_made_here:
             certificate = ask(package, make_signing_request(key, package.device).decode())
-        if certificate or is_made_here:
-            judge_certificate(
-                certificate,
-                key=key.public_key(),
-                device=package.device,
-                authority=package.authority.encode(),
-                now=wall(),
-            )
+        judge_certificate(
+            certificate,
+            key=key.public_key(),
+            device=package.device,
+            authority=package.authority.encode(),
+            now=wall(),
+        )
         # 4.
         config, before = write_device_folder(folder, package, certificate, key)
         (folder / NEXT_KEY_FILE).unlink(missing_ok=True)
@@ -135,5 +134,8 @@ def _next_key(folder: Path) -> ec.EllipticCurvePrivateKey:
 
 def _given_key(package: Package) -> ec.EllipticCurvePrivateKey:
     if not package.key:
-        return make_key()  # Without TLS nobody sees it.
+        raise DeviceError(
+            "the package has neither a key nor a token",
+            remedy=f"edgepack fleet enroll {package.device} --replace makes another package",
+        )
     return load_key(package.key.encode(), "key of the package")

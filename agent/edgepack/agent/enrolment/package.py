@@ -28,7 +28,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
         device, tenant, broker: Who it is, and where its fleet is.
         state_dir: Where it keeps its state.
         trusted_keys: PEM of the public keys whose bundles it accepts.
-        authority: PEM of the fleet's certificate authority; "" where the broker has no TLS.
+        authority: PEM of the fleet's certificate authority.
         root: The fleet's TUF root metadata.
         certificate, key: PEM of both, where they were made for it; else "".
         sources: URLs of what has bundles beside the broker, as its settings name them. Since 1.1.

@@ -23,7 +23,6 @@ from edgepack.fleet.documents.devices import (
     RevocationRequest,
     Revocations,
 )
-from edgepack.fleet.documents.fleet import FleetInfo
 from edgepack.fleet.enrolment.device_sources import check_sources
 from edgepack.wire import topics
 
@@ -106,9 +105,8 @@ class EnrolmentMethods:
     ) -> EnrolledDevice:
         """Takes a device into the fleet and writes the folder that it is set up from.
 
-        The folder gets `agent.toml`, the public keys that the device shall trust and, where the
-        broker speaks TLS, a private key and a certificate. The key is made here and is sent to
-        nobody.
+        The folder gets `agent.toml`, the public keys that the device shall trust, a private key
+        and its certificate. The key is made here and is sent to nobody.
 
         Args:
             device: Its id: letters, digits, `-` and `_`.
@@ -139,7 +137,7 @@ class EnrolmentMethods:
             check_unused(folder)
         request = self._request(device, group, labels, replace=replace)
         package = self._enroll(request, Path(state_dir), sources)
-        key = load_key(package.key.encode(), "the new key") if package.key else make_key()
+        key = load_key(package.key.encode(), "the new key")
         with _as_fleet_error():
             config, _ = write_device_folder(folder, package, package.certificate, key)
         return EnrolledDevice(device=device, group=group, config=config)
@@ -227,8 +225,7 @@ class EnrolmentMethods:
     def _enroll(self, request: EnrollRequest, state_dir: Path, sources: Sequence[str]) -> Package:
         """Enrols a device; its key is made here, unless it gets a token to use with its own."""
         key = None
-        is_tls = self._connection.get("/v1/info", FleetInfo).broker_is_tls
-        if is_tls and request.token_valid_s is None:
+        if request.token_valid_s is None:
             key = make_key()
             signing_request = make_signing_request(key, request.device).decode()
             request = msgspec.structs.replace(request, signing_request=signing_request)

@@ -135,8 +135,6 @@ def enroll(
         sources=sources,
     )
     print_result(made, as_json, _packaged)
-    if enrol_at and made.expires_at is None:
-        click.echo("note: the broker has no TLS, so the device gets no certificate", err=True)
 
 
 def _packaged(shown: PackagedDevice) -> str:

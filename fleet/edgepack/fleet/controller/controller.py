@@ -24,6 +24,7 @@ from edgepack.fleet.controller.lead import Lead, Sole
 from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.fleet.controller.pulse import Pulse
 from edgepack.fleet.controller.renewals import Renewals
+from edgepack.fleet.controller.verification import RefusalError, Verifier
 from edgepack.fleet.database import audit, devices, latency, records, unsent
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.lease import LeadLostError
@@ -97,7 +98,7 @@ class Controller:
         metadata: Looks after what the image repository says.
         sign: Signs what a device shall run: the device and the encoded `Desired`.
         is_released: Says of a release whether devices take it.
-        open_authority: Opens who signs devices' certificates; None where they have none.
+        open_authority: Opens the authority that signs devices' certificates.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
         lead: Whether this controller leads.
         gathering: How long messages wait for others.
@@ -115,7 +116,7 @@ class Controller:
         metadata: MetadataKeeper,
         sign: Callable[[str, bytes], bytes],
         is_released: IsReleased,
-        open_authority: Callable[[], Authority] | None = None,
+        open_authority: Callable[[], Authority],
         auto_enroll: bool,
         lead: Lead = Sole(),  # noqa: B008 (it cannot be changed)
         gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
@@ -133,7 +134,14 @@ class Controller:
         )
         self._gathering, self._pulse = gathering, pulse or Pulse()
         self._is_rolling = self._has_moved = True
-        self._intake = Intake(auto_enroll=auto_enroll)
+        self._intake = Intake(
+            Verifier(tenant),
+            open_authority,
+            lambda message, more: inbox.quotas.admits(
+                message.device, message.kind, message.at, more
+            ),
+            auto_enroll=auto_enroll,
+        )
         self._stopping = threading.Event()
         self._stepped_at = self._forgot_at = 0.0
         self._batch: list[Incoming] = []
@@ -298,6 +306,12 @@ class Controller:
             for message in messages:
                 try:
                     counters[self._intake.take(batch, message)] += 1
+                except RefusalError as error:
+                    counters[error.reason.replace(" ", "_")] += 1
+                    if error.is_forged:
+                        self._inbox.quotas.note_forged(message.device, message.at)
+                    reason = f"{message.kind} {error.reason}"
+                    self._inbox.quotas.note_dropped(message.device, reason, error.problem)
                 except TransferError as error:
                     counters["malformed"] += 1
                     reason = f"malformed {message.kind}"
@@ -310,6 +324,8 @@ class Controller:
         self._publish(batch.publications)
         for device, trusted in batch.trusting.items():
             self._metadata.answer(device, trusted, time.monotonic())
+        for device, session_offer in batch.seals.sessions.items():
+            self._broker.publish(topics.session(self._tenant, device), session_offer)
         for device, certificate in renewed.items():
             self._broker.publish(topics.certificate(self._tenant, device), certificate)
         for message, need in batch.needs:

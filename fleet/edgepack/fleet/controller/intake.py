@@ -13,12 +13,15 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from edgepack.errors import FleetError
+from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.controller.inbox import Incoming
+from edgepack.fleet.controller.verification import Seals, StaleError, Verifier
 from edgepack.fleet.database import devices, latency, measurements, records, standing
 from edgepack.fleet.database.devices import Presence, Publication
 from edgepack.fleet.database.enrolment import enroll
 from edgepack.fleet.database.schema import DeviceRow
+from edgepack.fleet.enrolment.authority import Authority
+from edgepack.fleet.identity.issue import issue
 from edgepack.fleet.rollouts import execution, membership
 from edgepack.fleet.rollouts.offers import overtake
 from edgepack.wire import messages
@@ -47,12 +50,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         first: Devices that reported for the first time.
         unanswered: Devices that may have to be told something.
         publications: To publish once it is durable.
+        seals: Verifies the messages.
         outcomes: Real inferences that the devices reported, by how they ended.
     """
 
     session: Session
     now: float
     known: dict[str, Presence]
+    seals: Seals
     changed: dict[str, Presence] = {}
     heard: list[tuple[str, messages.Reported]] = []
     events: list[tuple[str, messages.Event]] = []
@@ -66,33 +71,46 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: Counter[str] = msgspec.field(default_factory=Counter)
 
 
-Handler = Callable[[Batch, Presence, Incoming], bool]
-"""Takes what a device said; whether it was news."""
+Handler = Callable[[Batch, Presence, bytes], bool]
+"""Takes a message that a device signed; whether it was news."""
 
 
 class Intake:
     """Finds the handler of a message, and the device that it is of.
 
     Args:
+        verifier: Verifies what devices publish.
+        open_authority: Opens the authority that signs devices' certificates.
+        admits: Whether a device may send so many further messages of a kind; they are counted.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
     """
 
-    def __init__(self, *, auto_enroll: bool) -> None:
-        self._auto_enroll = auto_enroll
+    def __init__(
+        self,
+        verifier: Verifier,
+        open_authority: Callable[[], Authority],
+        admits: Callable[[Incoming, int], bool],
+        *,
+        auto_enroll: bool,
+    ) -> None:
+        self._verifier, self._open_authority = verifier, open_authority
+        self._admits, self._auto_enroll = admits, auto_enroll
         self._strangers: set[str] = set()
 
     def begin(self, session: Session, incoming: Sequence[Incoming], now: float) -> Batch:
         """Reads what is known of the devices of a batch."""
         known = devices.find_presence(session, {message.device for message in incoming})
-        return Batch(session=session, now=now, known=known)
+        seals = self._verifier.begin(session, incoming, now)
+        return Batch(session=session, now=now, known=known, seals=seals)
 
     def take(self, batch: Batch, message: Incoming) -> str:
         """Takes one message.
 
         Returns:
-            What became of it: its kind, `stale` or `not_enrolled`.
+            What became of it: its kind, `greeted`, `stale` or `not_enrolled`.
 
         Raises:
+            RefusalError: The device did not sign it, or it is not new.
             TransferError: It is malformed.
         """
         presence = batch.known.get(message.device)
@@ -100,11 +118,52 @@ class Intake:
             if not self._auto_enroll or message.kind != "reported":
                 return self._ignore(message.device, "it is not enrolled")
             try:
-                presence = _take_in(batch, message)
+                presence = self._take_in(batch, message)
             except FleetError as error:
                 return self._ignore(message.device, error.problem)
-        is_news = HANDLERS[message.kind](batch, presence, message)
-        return message.kind if is_news else "stale"
+        if message.kind == "need":
+            return _take_need(batch, message)
+        session = presence.session
+        try:
+            contents = batch.seals.open(presence, message)
+        except StaleError:
+            return "stale"
+        finally:
+            if presence.session != session:
+                batch.changed[presence.id] = presence
+        if not contents:
+            return "greeted"
+        batch.changed[presence.id] = presence  # Numbers are used up, whatever the content is.
+        if len(contents) > 1 and not self._admits(message, len(contents) - 1):
+            return "over_quota"
+        return self._handle(batch, presence, message.kind, contents)
+
+    def _handle(
+        self, batch: Batch, presence: Presence, kind: UpKind, contents: Sequence[bytes]
+    ) -> str:
+        """Take each message of a signed batch; one that is malformed does not end the others."""
+        outcome, problem = str(kind), None
+        for content in contents:
+            try:
+                if not HANDLERS[kind](batch, presence, content):
+                    outcome = "stale"
+            except TransferError as error:
+                problem = error
+        if problem is not None:
+            raise problem
+        return outcome
+
+    def _take_in(self, batch: Batch, message: Incoming) -> Presence:
+        """Enrol a device by its first report: the key that signed the report is its key."""
+        request = batch.seals.introduce(message)
+        authority = self._open_authority()
+        authority.key_id_of(request)  # A request that is none enrols nobody.
+        row = enroll(batch.session, device=message.device, group=AUTO_GROUP, now=batch.now)
+        batch.publications.extend(membership.join(batch.session, row, batch.now))
+        issue(batch.session, authority, row, request, batch.now)
+        batch.session.flush()
+        batch.known.update(devices.find_presence(batch.session, (row.id,)))
+        return batch.known[row.id]
 
     def _ignore(self, device: str, because: str) -> str:
         if device not in self._strangers and len(self._strangers) < MAX_STRANGERS:
@@ -135,6 +194,7 @@ def finish(batch: Batch) -> bool:
         batch.outcomes["finished"] += window.latency.count
         batch.outcomes["failed"] += window.failures
         batch.outcomes["not_finite"] += window.not_finite
+    batch.seals.keep(batch.session)
     # 2.
     moved = execution.note_reports(batch.session, batch.heard, batch.now)
     if names := batch.first | batch.unanswered | moved.passed:
@@ -150,21 +210,11 @@ def finish(batch: Batch) -> bool:
     return moved.has_decided or bool(taken) or bool(batch.first)
 
 
-def _take_in(batch: Batch, message: Incoming) -> Presence:
-    messages.decode(message.payload, messages.Reported)  # Only one that knows what to say.
-    row = enroll(batch.session, device=message.device, group=AUTO_GROUP, now=batch.now)
-    batch.publications.extend(membership.join(batch.session, row, batch.now))
-    batch.session.flush()
-    batch.known.update(devices.find_presence(batch.session, (row.id,)))
-    return batch.known[row.id]
-
-
-def _take_report(batch: Batch, presence: Presence, message: Incoming) -> bool:
-    reported = messages.decode(message.payload, messages.Reported)
+def _take_report(batch: Batch, presence: Presence, content: bytes) -> bool:
+    reported = messages.decode(content, messages.Reported)
     is_first = not presence.has_reported and presence.reported is None
     if devices.note_report(presence, reported, batch.now) == "stale":
         return False
-    batch.changed[presence.id] = presence
     if is_first and reported.online:
         batch.first.add(presence.id)
     if reported.online:
@@ -178,26 +228,26 @@ def _take_report(batch: Batch, presence: Presence, message: Incoming) -> bool:
     return True
 
 
-def _take_need(batch: Batch, presence: Presence, message: Incoming) -> bool:
+def _take_need(batch: Batch, message: Incoming) -> str:
     batch.needs.append((message, messages.decode(message.payload, messages.Need)))
-    return True
+    return message.kind
 
 
-def _take_telemetry(batch: Batch, presence: Presence, message: Incoming) -> bool:
-    telemetry = messages.decode(message.payload, messages.Telemetry)
+def _take_telemetry(batch: Batch, presence: Presence, content: bytes) -> bool:
+    telemetry = messages.decode(content, messages.Telemetry)
     latency.check_window(telemetry)
+    batch.seals.count(presence, telemetry)
     batch.telemetry.append((presence.id, telemetry))
     return True
 
 
-def _take_event(batch: Batch, presence: Presence, message: Incoming) -> bool:
-    batch.events.append((presence.id, messages.decode(message.payload, messages.Event)))
+def _take_event(batch: Batch, presence: Presence, content: bytes) -> bool:
+    batch.events.append((presence.id, messages.decode(content, messages.Event)))
     return True
 
 
 HANDLERS: dict[UpKind, Handler] = {
     "reported": _take_report,
-    "need": _take_need,
     "telemetry": _take_telemetry,
     "event": _take_event,
 }

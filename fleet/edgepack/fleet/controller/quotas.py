@@ -3,6 +3,7 @@
 import heapq
 import logging
 import threading
+import time
 from collections import Counter, OrderedDict
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ log = logging.getLogger(__name__)
 MAX_DEVICES = 100_000
 """Devices that are remembered; those that were quiet for longest go first."""
 MAX_NAMED = 5
+FORGED_S = 3600.0
+"""People are warned of a forged message for so long after the last one."""
 
 
 class Quota(NamedTuple):
@@ -47,24 +50,48 @@ class Quotas:
         self._lock = threading.Lock()
         self._devices: OrderedDict[str, _Device] = OrderedDict()
         self._dropping: set[str] = set()
+        self._forged: OrderedDict[str, float] = OrderedDict()
 
-    def admits(self, device: str, kind: UpKind, now: float) -> bool:
+    def admits(self, device: str, kind: UpKind, now: float, count: int = 1) -> bool:
         """Whether a device may say this, too.
 
         Args:
             device: Its id.
             kind: What it says.
             now: Monotonic clock, seconds.
+            count: How many messages at once.
         """
         quota = QUOTAS[kind]
         with self._lock:
             known = self._known(device)
             left, at = known.left.get(kind, (quota.burst, now))
             left = min(quota.burst, left + (now - at) * quota.per_s)
-            known.left[kind] = (max(0.0, left - 1), now)
-        if left < 1:
+            known.left[kind] = (max(0.0, left - count), now)
+        if left < count:
             self.note_dropped(device, f"{kind} over quota", f"{quota.burst:g} at once")
-        return left >= 1
+        return left >= count
+
+    def note_forged(self, device: str, now: float) -> None:
+        """Note that somebody without the device's key publishes in its name."""
+        with self._lock:
+            self._forged[device] = now
+            self._forged.move_to_end(device)
+            if len(self._forged) > MAX_DEVICES:
+                self._forged.popitem(last=False)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Warn of messages that devices did not sign."""
+        now = time.monotonic()
+        with self._lock:
+            names = [name for name, at in self._forged.items() if now - at < FORGED_S]
+        if not names:
+            return ()
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        return (
+            f"messages that are not signed by the device arrive for {', '.join(names[:MAX_NAMED])}"
+            f"{more}: somebody publishes in its name at the broker, or it runs with an old key "
+            "(edgepack fleet devices show)",
+        )
 
     def note_dropped(self, device: str, reason: str, detail: str) -> None:
         """Counts a message of a device, and says so: the first time, the tenth, the hundredth …"""

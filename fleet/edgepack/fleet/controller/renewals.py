@@ -22,13 +22,13 @@ class Renewals:
     """Answers those that ask.
 
     Args:
-        open_authority: Opens who signs certificates; None where the broker has no TLS.
+        open_authority: Opens the authority that signs certificates.
         note_refused: Told the device and the reason, where a certificate is not renewed.
     """
 
     def __init__(
         self,
-        open_authority: Callable[[], Authority] | None,
+        open_authority: Callable[[], Authority],
         note_refused: Callable[[str, str], None],
     ) -> None:
         self._open_authority = open_authority
@@ -45,7 +45,7 @@ class Renewals:
             asking: What devices ask, by id.
             now: Seconds since the epoch.
         """
-        if self._open_authority is None or not asking:
+        if not asking:
             return {}
         authority, messages = self._open_authority(), {}
         for device, asked in asking.items():

@@ -1,9 +1,17 @@
 """Certificates that devices have, and tokens by which they get their first: digests of those."""
 
+from collections.abc import Collection
+from functools import lru_cache
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.schema import CertificateRow, EnrolmentTokenRow
+
+REMEMBERED = 20_000
+"""Certificates of which the key was read."""
 
 
 def keep(session: Session, row: CertificateRow, now: float) -> None:
@@ -36,11 +44,43 @@ def ending_before(session: Session, moment: float) -> tuple[tuple[str, float], .
     return tuple(found)
 
 
+def public_keys(
+    session: Session, devices: Collection[str], now: float
+) -> dict[str, tuple[ec.EllipticCurvePublicKey, ...]]:
+    """Return the keys of certificates that have not expired, by device.
+
+    A revoked certificate is not there any more, and certificates that follow each other are of one
+    key.
+    """
+    if not devices:
+        return {}
+    query = select(CertificateRow.device, CertificateRow.key_id, CertificateRow.pem).where(
+        CertificateRow.device.in_(devices), CertificateRow.expires_at > now
+    )
+    found: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
+    for device, key_id, pem in session.execute(query):
+        found.setdefault(device, {})[key_id] = _key_of(pem)
+    return {device: tuple(keys.values()) for device, keys in found.items()}
+
+
+@lru_cache(REMEMBERED)
+def _key_of(pem: str) -> ec.EllipticCurvePublicKey:
+    key = x509.load_pem_x509_certificate(pem.encode()).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise TypeError("a certificate of a device is of an elliptic curve key")
+    return key
+
+
 def awaits_first(session: Session, device: str) -> bool:
     """Whether a device has a token, and got no certificate by it yet."""
     query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.device == device)
     token = session.scalars(query).one_or_none()
     return token is not None and not token.key_id
+
+
+def forget_one(session: Session, serial: str) -> None:
+    """Forget a certificate that was revoked."""
+    session.execute(delete(CertificateRow).where(CertificateRow.serial == serial))
 
 
 def forget(session: Session, device: str) -> None:

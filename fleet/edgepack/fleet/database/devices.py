@@ -45,9 +45,9 @@ class Presence(msgspec.Struct, kw_only=True):
 
     Attributes:
         id: Its id.
-        online, last_seen, boot, report_count, reported, reported_sequence, hardware_class,
-        desired_sequence, desired_sent_at, standing: See `DeviceRow`; `reported` is None until it
-            reports within the batch.
+        online, last_seen, boot, session, report_count, event_count, reported, reported_sequence,
+        hardware_class, desired_sequence, desired_sent_at, standing: See `DeviceRow`; `reported` is
+            None until it reports within the batch.
         has_reported: Whether it ever reported before the batch.
     """
 
@@ -55,7 +55,9 @@ class Presence(msgspec.Struct, kw_only=True):
     online: bool
     last_seen: float | None
     boot: str
+    session: str
     report_count: int
+    event_count: int
     reported_sequence: int
     hardware_class: str
     desired_sequence: int
@@ -66,10 +68,10 @@ class Presence(msgspec.Struct, kw_only=True):
 
 
 _PRESENCE = (
-    *("online", "last_seen", "boot", "report_count", "reported_sequence", "hardware_class"),
-    *("desired_sent_at", "standing"),
+    *("online", "last_seen", "boot", "session", "report_count", "event_count"),
+    *("reported_sequence", "hardware_class", "desired_sent_at", "standing"),
 )
-"""Columns that a report changes, `reported` aside."""
+"""Columns that a report or an event changes, `reported` aside."""
 _FIND = select(
     *(getattr(DeviceRow, name) for name in ("id", *_PRESENCE, "desired_sequence")),
     DeviceRow.reported.is_not(None).label("has_reported"),
@@ -100,10 +102,10 @@ def keep_presence(session: Session, changed: Iterable[Presence]) -> None:
 
 
 def note_report(row: Presence, reported: Reported, now: float) -> Literal["new", "stale"]:
-    """Takes down a report, unless a newer one of the same process is there already.
+    """Take down a report.
 
-    A last will only marks the device offline: what it said before stays known. The will of an
-    older process, delivered after a newer one reported, says nothing.
+    A last will only marks the device offline: its last report stays known. The will of an older
+    process, delivered after a report of a newer process, is ignored.
 
     Raises:
         TransferError: A sequence is no number that a controller gave.
@@ -117,14 +119,10 @@ def note_report(row: Presence, reported: Reported, now: float) -> Literal["new",
             return "stale"
         row.online = False
         return "new"
-    if reported.boot == row.boot and reported.count < row.report_count:
-        return "stale"
-    if reported.boot != row.boot or not row.online:
+    if not row.online:
         row.desired_sent_at = 0.0  # it has just come: answer at once
     row.online = True
     row.last_seen = now
-    row.boot = reported.boot
-    row.report_count = reported.count
     row.reported_sequence = reported.sequence
     row.reported = encode(reported).decode()
     row.standing = standing_of(reported)

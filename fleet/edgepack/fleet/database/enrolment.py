@@ -9,7 +9,14 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import CONTROLLER
-from edgepack.fleet.database import assignments, audit, measurements, records, standing
+from edgepack.fleet.database import (
+    assignments,
+    audit,
+    measurements,
+    records,
+    standing,
+    telemetry_sequences,
+)
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import DeviceRow
@@ -134,6 +141,7 @@ def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Pub
     assignments.remove(session, names)
     measurements.remove(session, names)
     standing.forget_models(session, names)
+    telemetry_sequences.remove(session, names)
     for row in rows:
         session.delete(row)
         event = Event(at=now, kind="enrolment", bundle="", because="removed by a person")

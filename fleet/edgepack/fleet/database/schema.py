@@ -71,7 +71,9 @@ class DeviceRow(Base):
     """A device that is enrolled.
 
     `desired` is the encoded message it was last told (null: nothing is wanted of it any more),
-    `reported` the encoded message it last said; `desired_sequence` only grows. `labels` is an
+    `reported` the encoded message it last said; `desired_sequence` only grows. `session` is that of
+    its signed batches, `boot` the process that it is for, `report_count` and `event_count` are the
+    numbers of the last ones that were accepted. `labels` is an
     encoded dictionary, `certificate` the serial number (hex) of the one that it has. `standing`
     is what its last report comes to, see `standing.py`; "" before its first.
     """
@@ -83,7 +85,9 @@ class DeviceRow(Base):
     online: Mapped[bool] = mapped_column(default=False, index=True)
     last_seen: Mapped[float | None] = mapped_column(default=None)
     boot: Mapped[str] = mapped_column(default="")
+    session: Mapped[str] = mapped_column(default="", server_default=text("''"))
     report_count: Mapped[int] = mapped_column(LONG, default=0)
+    event_count: Mapped[int] = mapped_column(LONG, default=0, server_default=text("0"))
     reported: Mapped[str | None] = mapped_column(StoredLongText, default=None)
     reported_sequence: Mapped[int] = mapped_column(LONG, default=0)
     hardware_class: Mapped[str] = mapped_column(default="")
@@ -469,6 +473,17 @@ class LatencySourceRow(Base):
             *("rollout", "digest", "is_simulator", "hardware_class", "provider", "variant"),
         ),
     )
+
+
+class TelemetrySequenceRow(Base):
+    """Which telemetry of a device came: see `telemetry_sequences.py`."""
+
+    __tablename__ = "telemetry_sequences"
+    device: Mapped[str] = mapped_column(primary_key=True)
+    session: Mapped[str]
+    sequence: Mapped[int] = mapped_column(LONG)
+    came: Mapped[int] = mapped_column(LONG)
+    counted_until: Mapped[float]
 
 
 class LeaseRow(Base):

@@ -18,7 +18,7 @@ class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         group: Its group.
         labels: Its labels, by key.
         replace: Whether a device that has the id already is replaced by this one.
-        signing_request: PEM of a certificate signing request; "" when the broker has no TLS.
+        signing_request: PEM of a certificate signing request; "" when a token is asked for.
         token_valid_s: Gives, instead of a certificate, a token by which the device gets one itself,
             good for so many seconds; None gives none.
     """
@@ -37,7 +37,8 @@ class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device, tenant, broker: Go into its settings.
         trusted_keys: PEM of the public keys whose bundles it accepts.
-        certificate, authority: PEM of its certificate and of the fleet's CA; "" without TLS.
+        certificate, authority: PEM of its certificate ("" when it gets a token) and of the
+            fleet's CA.
         root: The fleet's TUF root metadata; "" from a fleet that has none.
         token: By which it gets its certificate itself; "" where none was asked for.
         expires_at: When that token is over, seconds since the epoch.

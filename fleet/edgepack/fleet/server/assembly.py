@@ -122,11 +122,7 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         ),
         sign=Director(repository, settings.tenant).sign,
         is_released=repository.is_listed,
-        open_authority=(
-            partial(Authority, folder.pki, certificate_days=settings.certificate_days)
-            if access.is_tls
-            else None
-        ),
+        open_authority=partial(Authority, folder.pki, certificate_days=settings.certificate_days),
         auto_enroll=settings.auto_enroll,
         lead=lead,
         pulse=pulse,
@@ -159,7 +155,7 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         trust=trust,
         store=store,
         releases=releases,
-        warners=(cache, *hooks, connections, expiries),
+        warners=(inbox.quotas, cache, *hooks, connections, expiries),
         expiries=expiries,
         repository=repository,
         inbox=inbox,

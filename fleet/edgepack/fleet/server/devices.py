@@ -118,7 +118,9 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         authority = Authority(self.folder.pki)
         with self.store.transaction(self.by) as session:
             authority.revoke_certificate(request.certificate)
-            said = f"certificate {read_certificate(request.certificate).serial}"
+            serial = read_certificate(request.certificate).serial
+            certificates.forget_one(session, serial)  # Its key signs no report any more.
+            said = f"certificate {serial}"
             audit.note(session, self.store.now(), Entry(action="certificate.revoke", because=said))
         return authority.revocations()
 
@@ -140,8 +142,8 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
 
         Raises:
             FleetError: A name is impossible, the id is enrolled already and shall not be
-                replaced, there is no trusted key to hand out, or a certificate is needed and the
-                request for it is missing or wrong.
+                replaced, there is no trusted key to hand out, or the request for a certificate
+                is missing or wrong.
         """
         if not self.trust.keys:
             raise FleetError(
@@ -160,13 +162,13 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
                 replace=request.replace,
                 now=now,
             )
-            ca = self._authority() if self.broker_is_tls else None
-            if ca is not None and request.token_valid_s is None:
+            ca = self._authority()
+            if request.token_valid_s is None:
                 ca.key_id_of(request.signing_request)  # A bad request ends nothing.
             revoke_all(session, self._authority, row)
-            if ca is not None and request.token_valid_s is not None:
+            if request.token_valid_s is not None:
                 token, expires_at = give_token(session, row.id, request.token_valid_s, now)
-            elif ca is not None:
+            else:
                 certificate = issue(session, ca, row, request.signing_request, now).pem
             if publications := membership.join(session, row, now):
                 unsent.add(session, publications)
@@ -179,7 +181,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
             trusted_keys=tuple(public_pem(key).decode() for key in self.trust.keys),
             sources=self.device_sources,
             certificate=certificate,
-            authority=ca.pem if ca is not None else "",
+            authority=ca.pem,
             root=self.repository.state.root.to_bytes().decode(),
             token=token,
             expires_at=expires_at,
@@ -193,7 +195,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         """
         now = self.store.now()
         with self.store.reading() as session:
-            if not self.broker_is_tls or not is_token(session, token, now):
+            if not is_token(session, token, now):
                 raise NoTokenError
         with self.store.transaction(DEVICE) as session:
             pem = use_token(session, self._authority(), token, request.signing_request, now)

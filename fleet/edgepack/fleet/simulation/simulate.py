@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import paho.mqtt.client as mqtt
 
+from edgepack.agent.broker.signing import read_signer
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.errors import EdgepackError, TransferError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
@@ -85,6 +86,7 @@ class _Connection:
                 unsubscribe=lambda topic: self._ignore(self.client.unsubscribe(topic)),
                 chunks=chunks,
             ),
+            sign=read_signer(config.signing_key),
             rng=random.Random(seed),
             fail_rate=settings.fail_rate,
             silent_rate=settings.silent_rate,

@@ -20,10 +20,12 @@ from edgepack.wire.messages import (
     Message,
     RemoveModel,
     Reported,
+    Session,
     decode,
     encode,
 )
 from edgepack.wire.router import Router
+from edgepack.wire.signed import BatchSigner, Sign
 
 
 class SimulatedDevice:
@@ -33,6 +35,7 @@ class SimulatedDevice:
         device: Its id.
         tenant: Its fleet.
         port: The world.
+        sign: Signs with the device's key.
         rng: Decides fates, jitter and latencies.
         fail_rate, silent_rate: 0..1, share of rollouts that this device fails or says nothing to.
         changes: What later releases change of what hardware classes measure.
@@ -46,6 +49,7 @@ class SimulatedDevice:
         device: str,
         tenant: str,
         port: Port,
+        sign: Sign,
         rng: random.Random,
         fail_rate: float,
         silent_rate: float,
@@ -61,6 +65,7 @@ class SimulatedDevice:
                 topics.broadcast(tenant, topics.FILE): self._take_chunk,
                 topics.repair(tenant, device, topics.FILE): self._take_chunk,
                 topics.coded(tenant, topics.FILE): self._take_coded,
+                topics.session(tenant, device): self._take_session,
             }
         )
         self._port = port
@@ -69,7 +74,7 @@ class SimulatedDevice:
         self._clock = clock
         self._loss = loss
         self._boot = f"{rng.getrandbits(64):016x}"
-        self._count = 0
+        self._signer = BatchSigner(tenant=tenant, device=device, boot=self._boot, sign=sign)
         self._hardware = rng.choice(tuple(HARDWARE))
         self._changes = [one for one in changes if one.hardware_class == self._hardware]
         self._heard_sequence = 0
@@ -139,6 +144,10 @@ class SimulatedDevice:
             if "taken" not in heard:
                 self._report()
 
+    def _take_session(self, _: str, payload: bytes) -> None:
+        if self._signer.accept(decode(payload, Session)):
+            self._report()
+
     def _open(self, name: str) -> SimulatedModel:
         model = self._models.pop(name, None) or SimulatedModel(
             name,
@@ -159,13 +168,11 @@ class SimulatedDevice:
         return model
 
     def _report(self) -> None:
-        self._count += 1
         self._report_at = self._clock() + report_due_s(self.device, is_news=True)
         reported = Reported(
             online=True,
             at=self._clock(),
             boot=self._boot,
-            count=self._count,
             facts=_facts(self._hardware),
             sequence=self._heard_sequence,
             models={name: model.reported() for name, model in self._models.items()},
@@ -174,7 +181,8 @@ class SimulatedDevice:
 
     def _say(self, kind: topics.UpKind, message: Message) -> None:
         topic = topics.up(self._tenant, self.device, kind)
-        self._port.publish(topic, encode(message), 1, kind == "reported")
+        if kind == "reported" or self._signer.has_session:
+            self._port.publish(topic, self._signer.sign(kind, (message,)), 1, kind == "reported")
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,254 @@
+"""Verifies what devices publish, before anything of it is stored.
+
+1. A device's last will is the one thing without a signature: the broker publishes it. It marks the
+   device as unreachable and has no other effect.
+2. Everything else is a signed batch (`edgepack.wire.signed`) for this tenant, this device and this
+   topic.
+3. A certificate that the fleet issued to this device, and that is neither revoked nor expired, is
+   of the key that signed it.
+4. It belongs to the device's current session, or opens the next one. The controller chose the
+   session's word for one process of the device after that process was first heard of, so nothing
+   that was recorded before can have it.
+5. Its number is above that of the batch before, and not by more than `MAX_STEP`.
+6. A device counts no more inferences than can have run since its last telemetry, or in a day where
+   that is longer ago.
+
+A refused batch of the device's own key is answered with a new session. So the device's next report
+is accepted, whatever was accepted or refused before.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from sqlalchemy.orm import Session as Transaction
+
+from edgepack.bundle.certificates import UNREADABLE
+from edgepack.errors import TransferError
+from edgepack.fleet.controller.inbox import Incoming
+from edgepack.fleet.database import certificates, telemetry_sequences
+from edgepack.fleet.database.devices import Presence
+from edgepack.fleet.database.telemetry_sequences import TelemetrySequence
+from edgepack.wire.messages import MAX_STEP, Batch, Reported, Session, Telemetry, decode, encode
+from edgepack.wire.signed import Signed, is_signed_by, read_batch
+
+MAX_PER_S = 1_000_000
+"""Inferences a second that a device can count: one takes ONNX Runtime 5 us and more, and a device
+has some processors."""
+CREDIT_S = 24 * 3600.0
+"""A device that counted nothing for longer can count what fits into this time."""
+_WORD_BYTES = 16
+_WILL_ALONE = "only a last will has no signature"
+
+
+class RefusalError(TransferError):
+    """A message that was not accepted.
+
+    Attributes:
+        reason: A few words, by which such messages are counted.
+        is_forged: Whether somebody else than the device made it.
+    """
+
+    def __init__(self, reason: str, problem: str, *, is_forged: bool = False) -> None:
+        super().__init__(problem)
+        self.reason, self.is_forged = reason, is_forged
+
+
+class StaleError(TransferError):
+    """A batch that came before: a broker may deliver a batch twice."""
+
+
+class Verifier:
+    """Verifies messages.
+
+    Args:
+        tenant: Whose devices.
+    """
+
+    def __init__(self, tenant: str) -> None:
+        self._tenant = tenant
+        self._secret = secrets.token_bytes(32)
+
+    def begin(self, session: Transaction, incoming: Sequence[Incoming], now: float) -> "Seals":
+        """Read what verifies a batch of messages: keys, and the numbers of telemetry."""
+        signed = {message.device for message in incoming if message.kind != "need"}
+        counting = {message.device for message in incoming if message.kind == "telemetry"}
+        return Seals(
+            tenant=self._tenant,
+            secret=self._secret,
+            now=now,
+            keys=certificates.public_keys(session, signed, now),
+            telemetry=telemetry_sequences.find(session, counting),
+        )
+
+
+class Seals:
+    """Verifies the messages of one transaction.
+
+    Args:
+        tenant: Whose devices.
+        secret: Makes the words of sessions unpredictable.
+        now: Seconds since the epoch.
+        keys: Public keys of devices, by id.
+        telemetry: Numbers of the telemetry that came before, by device.
+
+    Attributes:
+        sessions: Sessions to send once the transaction is durable, by device.
+    """
+
+    def __init__(
+        self,
+        *,
+        tenant: str,
+        secret: bytes,
+        now: float,
+        keys: dict[str, tuple[ec.EllipticCurvePublicKey, ...]],
+        telemetry: dict[str, TelemetrySequence],
+    ) -> None:
+        self._tenant, self._secret, self._now = tenant, secret, now
+        self._keys, self._telemetry = keys, telemetry
+        self._counted: set[str] = set()
+        self.sessions: dict[str, bytes] = {}
+
+    def open(self, presence: Presence, message: Incoming) -> tuple[bytes, ...]:
+        """Return the messages that a device signed, or none if it greets without a session.
+
+        Args:
+            presence: What is known of the device; its session and numbers are updated.
+            message: What came.
+
+        Raises:
+            RefusalError: It is not from the device, not new, or beyond all bounds.
+            StaleError: It came before.
+            TransferError: It is malformed.
+        """
+        # 1.
+        if message.payload[:1] == b"{":
+            return (_last_will(message),)
+        # 2.
+        signed = self._read(message)
+        # 3.
+        keys = self._keys.get(presence.id, ())
+        if not any(is_signed_by(signed, key) for key in keys):
+            because = "no valid certificate of the device is known" if not keys else "wrong key"
+            raise RefusalError("not signed by the device", because, is_forged=True)
+        return self._accept(presence, message, signed.batch)
+
+    def introduce(self, message: Incoming) -> str:
+        """Return the certificate request in the greeting of a device that is not enrolled.
+
+        Raises:
+            RefusalError: It has no request, or another key signed it.
+            TransferError: It is malformed.
+        """
+        signed = self._read(message)
+        request = signed.batch.signing_request
+        try:
+            key = x509.load_pem_x509_csr(request.encode()).public_key()
+        except UNREADABLE as error:
+            raise RefusalError("without a certificate request", str(error)) from error
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not is_signed_by(signed, key):
+            raise RefusalError("not signed by the device", "wrong key")
+        self._keys[message.device] = (key,)
+        return request
+
+    def count(self, presence: Presence, window: Telemetry) -> None:
+        """Take what a device counted off what it can have counted.
+
+        Raises:
+            RefusalError: It counts more.
+        """
+        # 6.
+        told = max(window.latency.count + window.failures, window.shadow_count)
+        known = self._telemetry.get(presence.id, TelemetrySequence())
+        until = max(known.counted_until, self._now - CREDIT_S) + told / MAX_PER_S
+        if until > self._now or told > max(window.window_s, 1.0) * MAX_PER_S:
+            because = f"{told} inferences in {window.window_s:g} s are more than can be"
+            raise RefusalError("count out of range", because)
+        self._telemetry[presence.id] = msgspec.structs.replace(known, counted_until=until)
+        self._counted.add(presence.id)
+
+    def keep(self, session: Transaction) -> None:
+        """Write the numbers of telemetry that changed."""
+        changed = {name: self._telemetry[name] for name in self._counted}
+        telemetry_sequences.keep(session, changed)
+
+    def _read(self, message: Incoming) -> Signed:
+        signed = read_batch(message.payload)
+        batch = signed.batch
+        if (batch.tenant, batch.device, batch.kind) != (self._tenant, message.device, message.kind):
+            place = f"{batch.tenant} {batch.device} {batch.kind}"
+            raise RefusalError("for another topic", place, is_forged=True)
+        if len(batch.messages) != 1 and (message.kind == "reported" or not batch.messages):
+            raise TransferError(f"a batch of {len(batch.messages)} messages")
+        return signed
+
+    def _accept(self, presence: Presence, message: Incoming, batch: Batch) -> tuple[bytes, ...]:
+        # 4.
+        if not batch.session:
+            self._offer_session(presence, batch)
+            return ()
+        if (batch.boot, batch.session) != (presence.boot, presence.session):
+            is_next = hmac.compare_digest(batch.session.encode(), self._word(presence, batch))
+            if not is_next or message.kind == "telemetry":
+                self._offer_session(presence, batch)
+                raise RefusalError("of another session", "an old one, or the session has ended")
+            presence.boot, presence.session = batch.boot, batch.session
+            presence.report_count = presence.event_count = 0
+            presence.desired_sent_at = 0.0  # A process that has just started is answered at once.
+        # 5.
+        try:
+            self._number(presence, message, batch.sequence)
+        except RefusalError:
+            self._offer_session(presence, batch)
+            raise
+        return tuple(bytes(content) for content in batch.messages)
+
+    def _number(self, presence: Presence, message: Incoming, number: int) -> None:
+        if message.kind == "telemetry":
+            known = self._telemetry.get(presence.id, TelemetrySequence())
+            if known.session != presence.session:
+                known = TelemetrySequence(
+                    session=presence.session, counted_until=known.counted_until
+                )
+            is_new = known.is_new(number)
+            before = known.sequence
+        else:
+            known = None
+            before = presence.event_count if message.kind == "event" else presence.report_count
+            is_new = number > before
+        if number > before + MAX_STEP:
+            raise RefusalError("sequence out of range", f"{number} after {before}")
+        if not is_new and number == before:
+            raise StaleError(f"{number} came before")
+        if not is_new:
+            raise RefusalError("replayed", f"{number} after {before}")
+        if known is not None:
+            self._telemetry[presence.id] = known.with_number(number)
+            self._counted.add(presence.id)
+        elif message.kind == "event":
+            presence.event_count = number
+        else:
+            presence.report_count = number
+
+    def _offer_session(self, presence: Presence, batch: Batch) -> None:
+        word = self._word(presence, batch).decode()
+        self.sessions[presence.id] = encode(Session(boot=batch.boot, session=word))
+
+    def _word(self, presence: Presence, batch: Batch) -> bytes:
+        """The word of the session that follows the device's current one, for one process."""
+        asked = msgspec.json.encode((presence.id, batch.boot, presence.session))
+        return hmac.new(self._secret, asked, hashlib.sha256).hexdigest()[: 2 * _WORD_BYTES].encode()
+
+
+def _last_will(message: Incoming) -> bytes:
+    if message.kind != "reported":
+        raise RefusalError("unsigned", _WILL_ALONE, is_forged=True)
+    will = decode(message.payload, Reported)
+    if will.online:
+        raise RefusalError("unsigned", _WILL_ALONE, is_forged=True)
+    return encode(Reported(online=False, at=will.at, boot=will.boot))

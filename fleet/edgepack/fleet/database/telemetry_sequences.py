@@ -1,0 +1,83 @@
+"""Numbers of the telemetry that devices sent: no batch counts twice, and no device too much.
+
+Controllers share telemetry, so a device's batches may come to two of them out of order. Which of
+the last ones came is therefore remembered one by one.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database.schema import TelemetrySequenceRow
+from edgepack.fleet.database.upsert import upsert
+
+WIDTH = 62
+"""Numbers below the highest one that are remembered: bits of a column."""
+_COLUMNS = ("session", "sequence", "came", "counted_until")
+
+
+class TelemetrySequence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a device's telemetry.
+
+    Attributes:
+        session: The session that the numbers are of.
+        sequence: The highest number that came.
+        came: Bit i is set if the number `sequence - i` came.
+        counted_until: When the inferences that the device counted end, were they as fast as can
+            be, one after the other; seconds since the epoch.
+    """
+
+    session: str = ""
+    sequence: int = 0
+    came: int = 0
+    counted_until: float = 0.0
+
+    def is_new(self, number: int) -> bool:
+        """Return whether a number did not come yet, as far as that is remembered."""
+        if number > self.sequence:
+            return True
+        age = self.sequence - number
+        return number > 0 and age < WIDTH and not self.came >> age & 1
+
+    def with_number(self, number: int) -> "TelemetrySequence":
+        """Note that a number came."""
+        if number > self.sequence:
+            came = (self.came << min(number - self.sequence, WIDTH) | 1) & (1 << WIDTH) - 1
+            return msgspec.structs.replace(self, sequence=number, came=came)
+        return msgspec.structs.replace(self, came=self.came | 1 << (self.sequence - number))
+
+
+def find(session: Session, devices: Collection[str]) -> dict[str, TelemetrySequence]:
+    """Return what is known of devices, by id, and lock it for this transaction."""
+    if not devices:
+        return {}
+    row = TelemetrySequenceRow
+    columns = (getattr(row, name) for name in _COLUMNS)
+    query = select(row.device, *columns).where(row.device.in_(devices)).order_by(row.device)
+    found = session.execute(query.with_for_update())
+    return {
+        device: TelemetrySequence(**dict(zip(_COLUMNS, values, strict=True)))
+        for device, *values in found
+    }
+
+
+def keep(session: Session, changed: Mapping[str, TelemetrySequence]) -> None:
+    """Write what changed."""
+    if not changed:
+        return
+    rows = [
+        {"device": name} | {key: getattr(one, key) for key in _COLUMNS}
+        for name, one in sorted(changed.items())
+    ]
+    added = upsert(session, TelemetrySequenceRow)
+    kept = {name: added.excluded[name] for name in _COLUMNS}
+    statement = added.on_conflict_do_update(index_elements=["device"], set_=kept)
+    session.connection().execute(statement, rows)
+
+
+def remove(session: Session, devices: Sequence[str]) -> None:
+    """Forget devices."""
+    query = delete(TelemetrySequenceRow).where(TelemetrySequenceRow.device.in_(devices))
+    session.execute(query)
