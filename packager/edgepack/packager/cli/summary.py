@@ -34,6 +34,9 @@ def print_summary(result: BuildResult) -> None:
     click.echo(
         f"\n{title} (release {report.release}), float model {format_bytes(report.model.size_bytes)}"
     )
+    mark = click.style("warning", fg="yellow")
+    for warning in report.warnings:
+        click.echo(_wrapped(f"warning: {warning}").replace("warning", mark, 1))
     click.echo(f"{_wrapped(sum_up(report))}\n")
     rows = [_row(variant, report.model.size_bytes) for variant in report.variants]
     print_table(_HEADINGS, rows, right=_RIGHT)
@@ -45,6 +48,8 @@ def print_summary(result: BuildResult) -> None:
         )
         if refused.remedy:
             click.echo(_wrapped(f"  try: {refused.remedy}"))
+    for words in report.samples.preprocessing:
+        click.echo(_wrapped(f"- Evaluated with input {words}."))
     for note in _notes(result):
         click.echo(_wrapped(f"- {note}"))
     for proposal in report.proposals:

@@ -27,6 +27,11 @@ from edgepack.packager.samples.given_arrays import write_arrays
 from edgepack.packager.samples.golden_selection import choose_golden
 from edgepack.packager.samples.later_steps import take_later_steps
 from edgepack.packager.samples.padding import follow_mask
+from edgepack.packager.samples.preprocessing import (
+    InputValues,
+    describe_inputs,
+    find_doubts,
+)
 from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
@@ -43,6 +48,8 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         golden: Some of the held-out samples, with what a device is to answer.
         float_source: Runs the source model, for every profile.
+        input_values: How each input was prepared, and its values.
+        doubts: What speaks against that; a person must see it first.
         labelled: The held-out samples with their labels; None where none were given.
         captured: What devices captured of it.
         reference: What devices measure drift by; empty where samples are random, or the bundle is
@@ -54,6 +61,8 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     golden: Golden
     float_source: FloatSource
     notes: tuple[str, ...]
+    input_values: tuple[InputValues, ...] = ()
+    doubts: tuple[str, ...] = ()
     labelled: LabelledSamples | None = None
     captured: CapturedSamples = CapturedSamples()
     reference: tuple[Distribution, ...] = ()
@@ -153,8 +162,12 @@ def open_build_samples(
         )
     elif not opened.is_random and not (evaluation is not None and evaluation.is_random):
         reference = describe_reference(source, split, float_source)
+    ranged = split.calibration
+    input_values = describe_inputs(ranged, source.inputs, request.declarations)
     return BuildSamples(
         opened=opened,
+        input_values=input_values,
+        doubts=() if opened.is_random else find_doubts(source, ranged, input_values),
         split=split,
         golden=golden,
         float_source=float_source,

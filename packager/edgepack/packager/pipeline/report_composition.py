@@ -40,6 +40,7 @@ def compose_report(
         variants=tuple(map(_reported, parts.variants, laid_out.variants)),
         refused=tuple(map(_untimed_refusal, prepared.refused)),
         notes=(*samples.notes, *learnt.notes),
+        warnings=samples.doubts,
         tools=facts.tools,
         evidence=learnt.evidence,
         proposals=learnt.proposals,
@@ -59,6 +60,7 @@ def compose_refusal(
         samples=_samples(opened.samples, 0, 0),
         refused=refused,
         notes=(*opened.samples.notes, *notes),
+        warnings=opened.samples.doubts,
         tools=tool_versions(),
     )
 
@@ -105,6 +107,7 @@ def _samples(build_samples: BuildSamples, golden_count: int, golden_bytes: int) 
         is_random=build_samples.opened.is_random,
         captured_count=build_samples.captured.count,
         captured_sha256=build_samples.captured.sha256,
+        preprocessing=tuple(map(str, build_samples.input_values)),
     )
 
 

@@ -169,7 +169,8 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
 class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was calibrated with and judged by.
 
-    `captured_count` of those that were calibrated with were captured by devices.
+    `captured_count` of those that were calibrated with were captured by devices. `preprocessing`
+    says for each input how files became values, and which values.
     """
 
     calibration_count: int
@@ -180,6 +181,7 @@ class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
     is_random: bool
     captured_count: int = 0
     captured_sha256: str = ""
+    preprocessing: tuple[str, ...] = ()
 
 
 class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +212,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         evidence: What a fleet measured of these variants in earlier releases.
         proposals: Budgets that this speaks for; nothing was changed by them.
         choice: What this machine would run, and why; only in the report beside the bundle.
+        warnings: What may make every number worthless; shown first.
     """
 
     format: int = REPORT_FORMAT
@@ -226,6 +229,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
     proposals: tuple[BudgetProposal, ...] = ()
     choice: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 def latency_text(variant: VariantReport) -> str:
