@@ -164,9 +164,11 @@ def next_item(inbox: Inbox, kind: type[Item]) -> Item:
     raise AssertionError(f"no {kind.__name__} came")
 
 
-def say(broker: Broker, payload: bytes) -> None:
+def say(broker: Broker, payload: bytes, *, retain: bool = False) -> None:
     topic = topics.desired("default", DEVICE)
-    paho.mqtt.publish.single(topic, payload, 1, hostname="127.0.0.1", port=broker.port)
+    paho.mqtt.publish.single(
+        topic, payload, 1, retain=retain, hostname="127.0.0.1", port=broker.port
+    )
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -196,10 +198,14 @@ def test_a_network_thread_that_dies_is_replaced_and_the_agent_hears_again(
     assert caplog.text.count("has ended and is started again") == 1
     next_item(inbox, Connected)
     assert len(threads()) == 1
-    say(mosquitto_broker, b"heard")
-    assert next_item(inbox, Arrived) == Arrived(
-        topic=topics.desired("default", DEVICE), payload=b"heard"
-    )
+    # Retained, as the controller's: it reaches the new connection whenever that subscribes.
+    say(mosquitto_broker, b"heard", retain=True)
+    try:
+        assert next_item(inbox, Arrived) == Arrived(
+            topic=topics.desired("default", DEVICE), payload=b"heard"
+        )
+    finally:
+        say(mosquitto_broker, b"", retain=True)
 
 
 def test_a_message_that_is_far_too_long_never_reaches_the_agent(
