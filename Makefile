@@ -134,7 +134,7 @@ pins: $(RELEASE_READY)
 	$(UV_COMPILE) --output-file requirements/oldest.txt requirements/oldest.in
 
 clean:
-	rm -rf $(VENV) $(OPENVINO_VENV) $(OLDEST_VENV) $(RELEASE_VENV) dist .venv-peers .venv-export .demo .bench site
+	rm -rf $(VENV) $(OPENVINO_VENV) $(OLDEST_VENV) $(RELEASE_VENV) dist .venv-peers .venv-export .bench site
 
 $(READY): $(INPUTS)
 	@echo "Setting up $(VENV) (once) …"

@@ -19,8 +19,9 @@ from typing import Any
 
 from PIL import Image
 
-from examples.demo.__main__ import BROKEN, BUNDLE, FOLDER, KEY, tell_build
+from examples.demo.__main__ import BROKEN, BUNDLE, FOLDER, KEY, build
 from examples.demo.broken import make_broken_release
+from examples.demo.processes import Log
 
 PICTURES = Path(__file__).parent / "images"
 WIDTH, HEIGHT = 1080, 1350
@@ -35,9 +36,8 @@ def main() -> None:
     if browser is None:
         sys.exit("chromium is missing: apt-get install chromium")
     shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
     PICTURES.mkdir(exist_ok=True)
-    tell_build()
+    build(Log(FOLDER / "demo.log"))
     take(browser, Path(f"{BUNDLE}.report.html").resolve().as_uri(), "report", HEIGHT)
     make_broken_release(BUNDLE, BROKEN, KEY, version="1.1.0", release=1_001_000)
     with moving_fleet() as stopped:

@@ -1,4 +1,4 @@
-"""An application as it runs on a device: asks the active model, again and again, and keeps count.
+"""An application as it runs on a device: reads digits with the active model and keeps count.
 
 It knows nothing of bundles, providers or updates: it opens the model by name, and edgepack swaps
 new versions in beneath it.
@@ -17,17 +17,17 @@ from edgepack.agent import open_model
 from edgepack.agent.state.pointer import active_models
 from edgepack.durable import write_file
 from edgepack.errors import DeviceError
-from examples.demo.lines import text_lines
+from examples.meter.pictures import as_input, pictures
 
-MODEL = "line-orientation"
+MODEL = "meter"
 PAUSE_S = 0.02
 
 
 def main(state_dir: Path, count_file: Path) -> None:
-    """Classifies lines until it is told to stop, and writes what it saw once a second."""
+    """Read digits until SIGTERM, and write the counts twice a second."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    lines = list(text_lines(64, seed=7))
+    samples = [(as_input(picture), digit) for picture, digit in pictures(200, seed=7)]
     asked = right = failed = 0
     versions: list[str] = []
     while MODEL not in active_models(state_dir):
@@ -36,14 +36,14 @@ def main(state_dir: Path, count_file: Path) -> None:
     with open_model(MODEL, state_dir=state_dir) as model:
         written_at = 0.0
         while not stop.wait(PAUSE_S):
-            line, label = lines[asked % len(lines)]
+            inputs, digit = samples[asked % len(samples)]
             asked += 1
             try:
-                (scores,) = model.run({"x": line}).values()
+                (scores,) = model.run({"picture": inputs}).values()
             except DeviceError:
                 failed += 1
                 continue
-            right += int(scores[0].argmax()) == label
+            right += int(scores[0].argmax()) == digit
             version = model.bundle.version
             if not versions or versions[-1] != version:
                 versions.append(version)

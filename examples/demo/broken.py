@@ -1,8 +1,8 @@
-"""Makes a release that is broken on purpose, and signs it with the genuine key.
+"""Make a release that is broken on purpose, and sign it with the genuine key.
 
 The story: after the build had measured everything, a packaging script "optimized" the model files
-and swapped their outputs. Every signature and digest fits, every file loads, every output has the
-right shape. Only the answers are wrong.
+and shifted their outputs by one class. Every signature and digest fits, every file loads, every
+output has the right shape. Only the answers are wrong.
 """
 
 import shutil
@@ -30,14 +30,14 @@ from edgepack.bundle.signature import sign_folder
 
 
 def make_broken_release(good: Path, broken: Path, key: Path, *, version: str, release: int) -> None:
-    """Writes `broken`, an archive like `good` but for its version and its swapped outputs."""
+    """Write `broken`, an archive like `good` but for its version and its shifted outputs."""
     folder = broken.with_suffix(".folder")
     with open_bundle(good) as opened:
         shutil.copytree(opened, folder)
     (folder / SIGNATURE_FILE).unlink()
     manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes())
     for variant in manifest.variants:
-        _swap_classes(folder / variant.folder / variant.model_file)
+        _shift_classes(folder / variant.folder / variant.model_file)
     for name in (PROVENANCE_FILE, BILL_FILE):  # They would tell that the files are others.
         (folder / name).unlink(missing_ok=True)
     left = tuple(file for file in manifest.facts.files if (folder / file.path).exists())
@@ -49,8 +49,8 @@ def make_broken_release(good: Path, broken: Path, key: Path, *, version: str, re
     shutil.rmtree(folder)
 
 
-def _swap_classes(path: Path) -> None:
-    """Makes the model answer "upside down" for an upright line, and the other way round."""
+def _shift_classes(path: Path) -> None:
+    """Make the model answer the digit after the right one."""
     model = onnx.load(path)
     output = model.graph.output[0].name
     for node in model.graph.node:
@@ -60,11 +60,11 @@ def _swap_classes(path: Path) -> None:
         for index, name in enumerate(node.input):
             if name == output:
                 node.input[index] = f"{output}_before"
-    order = numpy_helper.from_array(np.array([1, 0], np.int64), "swapped_order")
+    order = numpy_helper.from_array(np.roll(np.arange(10), 1), "shifted_order")
     model.graph.initializer.append(order)
     model.graph.node.append(
         helper.make_node(
-            "Gather", [f"{output}_before", order.name], [output], "swap_classes", axis=-1
+            "Gather", [f"{output}_before", order.name], [output], "shift_classes", axis=-1
         )
     )
     onnx.save(model, path)

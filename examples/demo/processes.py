@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -11,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-
-from examples.demo.telling import show_command
 
 GROUP = "cameras"
 SOAK_S = 3.0
@@ -32,22 +31,39 @@ def wait_until(is_true: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-def command(*words: str, data: Path | None = None) -> int:
-    """Runs an edgepack command before the person's eyes; returns its exit code."""
-    show_command(words)
-    return subprocess.run([_program("edgepack"), *words], env=_environment(data)).returncode
+class Log:
+    """The file that has every command of the demo and what each printed."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
 
-def edgepack(*words: str, data: Path | None = None) -> None:
-    """Runs an edgepack command that must succeed."""
-    if command(*words, data=data) != 0:
-        raise DemoError(f"'edgepack {words[0]}' failed")
+    def run(self, *words: str, data: Path | None = None, cwd: Path | None = None) -> int:
+        """Run an edgepack command, write its output to the log, and return its exit code."""
+        with self.path.open("ab") as log:
+            log.write(f"\n$ edgepack {shlex.join(words)}\n".encode())
+            log.flush()
+            command = [_program("edgepack"), *words]
+            done = subprocess.run(
+                command, env=_environment(data), cwd=cwd, stdout=log, stderr=log, check=False
+            )
+        return done.returncode
+
+    def must(self, *words: str, data: Path | None = None, cwd: Path | None = None) -> None:
+        """Run an edgepack command that must succeed.
+
+        Raises:
+            DemoError: It failed.
+        """
+        if self.run(*words, data=data, cwd=cwd) != 0:
+            raise DemoError(f"'edgepack {shlex.join(words[:2])}' failed")
 
 
 class Fleet:
     """The server, and on each device an agent and an application, as separate processes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, log: Log) -> None:
+        self.log = log
         self.data = folder / "fleet"
         self._folder = folder
         self._logs = folder / "logs"
@@ -72,7 +88,6 @@ class Fleet:
         os.environ["EDGEPACK_FLEET_URL"] = f"http://127.0.0.1:{(port := _free_port())}"
         words = ["fleet", "serve", "--data", str(self.data), "--trust", str(trust)]
         words += ["--port", str(port), "--broker-port", str(_free_port())]
-        show_command(tuple(words))
         self._start("fleet", [_program("edgepack"), *words])
         wait_until(lambda: self._ask("fleet", "info") is not None, "the fleet answers")
 
@@ -93,7 +108,7 @@ class Fleet:
         folder = self._folder / device
         state = folder / "state"
         words = ("--group", GROUP, "-o", str(folder), "--state-dir", str(state))
-        edgepack("fleet", "enroll", device, *words, data=self.data)
+        self.log.must("fleet", "enroll", device, *words, data=self.data)
         settings = folder / "agent.toml"
         extra = f"\n[limits]\ntelemetry_interval_s = 2.0\n\n[providers]\nthreads = 1\n{providers}\n"
         settings.write_text(settings.read_text() + extra)
@@ -113,21 +128,25 @@ class Fleet:
         """Starts a rollout of the bundle to the group; returns its id."""
         words = ("rollout", "start", str(bundle), "--group", GROUP, "--waves", waves)
         words += ("--soak", str(SOAK_S), "--deadline", str(PATIENCE_S))
-        show_command(words)
         answer = self._ask(*words)
         if answer is None:
             raise DemoError("'edgepack rollout start' failed")
         return str(answer["rollout"])
 
+    def watch(self, rollout: str) -> int:
+        """Wait until a rollout has ended; return the exit code of `rollout watch`."""
+        return self.log.run("rollout", "watch", rollout, data=self.data)
+
+    def status(self, rollout: str) -> dict[str, Any]:
+        """Return what `edgepack rollout status` knows."""
+        self.log.run("rollout", "status", rollout, data=self.data)
+        answer = self._ask("rollout", "status", rollout)
+        return dict(answer) if answer else {}
+
     def devices(self) -> list[dict[str, Any]]:
         """What `edgepack fleet devices` knows."""
         answer = self._ask("fleet", "devices")
         return list(answer) if answer else []
-
-    def latencies(self, rollout: str) -> list[dict[str, Any]]:
-        """Latency of real inferences of the rollout's release, by hardware and provider."""
-        answer = self._ask("rollout", "status", rollout)
-        return list(answer["latency"]) if answer else []
 
     def stop_applications(self) -> dict[str, dict[str, Any]]:
         """Stops the applications; returns what each counted."""
