@@ -27,7 +27,7 @@ TRANSFER_DEVICES := 1,10,50,200,1000
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test check bench bench-packager bench-unseen bench-fleet bench-transfer bench-deltas conformance scan-operators docs screenshots release pins clean
+.PHONY: demo test check bench bench-packager bench-unseen bench-fleet bench-swaps bench-transfer bench-deltas conformance scan-operators docs screenshots release pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -78,6 +78,11 @@ bench-unseen: $(READY)
 bench-fleet: $(READY)
 	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),$(FLEET_DEVICES)) --alone "1000,100000,1000000" \
 		--output docs/benchmarks/fleet/fleet.json --page docs/benchmarks/fleet/README.md
+
+# What remains in an application's memory after swaps of an equal model: some minutes.
+bench-swaps: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.swaps
 
 # What updates cost on the wire, in other forms too: some minutes.
 bench-deltas: $(READY)

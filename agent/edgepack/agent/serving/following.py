@@ -259,9 +259,13 @@ def give_memory_back() -> None:
     A release is opened beside the one that serves. glibc keeps what the old one frees, spread over
     its heaps, and the next release does not fit into these gaps: processes grew with each swap.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    if gives_memory_back():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def gives_memory_back() -> bool:
+    """Check whether the C library can return freed memory on request."""
+    return hasattr(ctypes.CDLL(None), "malloc_trim")
 
 
 def _pointer_path(state_dir: Path, name: str) -> Path:

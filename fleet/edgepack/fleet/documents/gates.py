@@ -86,7 +86,10 @@ GATES: tuple[Gate, ...] = (
     Gate(
         name="memory",
         comparison="ratio",
-        threshold=1.25,
+        # Above all 80 swaps of an equal model (`benchmarks.swaps`, a text detector and a text
+        # recognizer): mean 1.006, 95 % up to 1.105, greatest 1.152. The mean of three devices is
+        # far below. Where two inferences run at once, the arena's peak differs from run to run.
+        threshold=1.2,
         unit="bytes",
         text="memory of a process that serves the model",
     ),
