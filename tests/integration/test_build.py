@@ -259,7 +259,7 @@ def test_a_refused_profile_fails_the_build_unless_it_may_go_on(
         (("--evaluation", "gone.npz"), "there are no samples at gone.npz"),
         (("--name", "a/b"), "'a/b' is no model name"),
         (("--release", "-1"), "release -1 is not within 0"),
-        (("--version", "nightly"), "no release counter follows from version 'nightly'"),
+        (("--version", "2.0.0"), "the version is 1.0.0 by the output's name, and 2.0.0 by"),
         (("--metric", "gone:score"), "the metric's module 'gone' cannot be imported"),
         (("--hooks", "gone"), "the hook folder does not exist"),
         (("--config", "gone.toml"), "cannot read gone.toml"),
