@@ -21,7 +21,13 @@ from edgepack.fleet.client.connection import (
 from edgepack.fleet.commands.completion import device_names, group_names, rollout_names
 from edgepack.fleet.data_folder import default_root, token_file
 from edgepack.fleet.documents.gates import BY_NAME, GATES
-from edgepack.fleet.documents.rollouts import OnBreach, RolloutSettings, Selector, SplitBy
+from edgepack.fleet.documents.rollouts import (
+    GateEvidence,
+    OnBreach,
+    RolloutSettings,
+    Selector,
+    SplitBy,
+)
 from edgepack.key_place import check_key_place
 
 PORT = click.IntRange(0, 65535)
@@ -225,6 +231,14 @@ _SETTINGS = (
         help="What a gate lets pass, against the release before on the same hardware, or 'off': "
         + ", ".join(f"{gate.name}={gate.default}" for gate in GATES)
         + "; all=off.",
+    ),
+    click.option(
+        "--gate-evidence",
+        type=click.Choice(get_args(GateEvidence)),
+        default=_DEFAULTS.gate_evidence,
+        show_default=True,
+        help="After a wave of which too few devices measured the release against the one that they "
+        "ran before: wait for a person, or begin the next wave.",
     ),
     click.option(
         "--split-by",

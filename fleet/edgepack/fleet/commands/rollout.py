@@ -211,7 +211,7 @@ def _panel(view: RolloutView) -> RenderableType:
 def _watch_lines(views: Iterator[RolloutView], as_json: bool) -> RolloutView:
     shown: Any = None
     for view in views:
-        key = (view.state, view.wave, view.counts, view.because)
+        key = (view.state, view.wave, view.counts, view.because, view.waits_for)
         if key != shown and as_json:
             click.echo(json_text(msgspec.structs.replace(view, assignments=())))
         elif key != shown:

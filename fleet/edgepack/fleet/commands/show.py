@@ -1,5 +1,6 @@
 """What the fleet's commands print: tables and lines, from the API's documents."""
 
+import time
 from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
@@ -210,12 +211,17 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         f", wave {rollout.wave} of {rollout.wave_count} ({rollout.waves})\n",
         f"takes {title(rollout.takes_back)} back; " if rollout.takes_back else "",
         f"{counts_line(rollout)}; {rollout.because}",
+        f"\nstopped by {rollout.stopped_by}" if rollout.stopped_by else "",
+        "\nheld: too few measured" if rollout.waits_reason == "evidence" else "",
         f"\nwaits for {rollout.waits_for}" if rollout.waits_for else "",
         (f"\ndevices cannot get this release: {rollout.release_problem}", "red")
         if rollout.release_problem
         else "",
     )
     parts: list[RenderableType] = [head, _assignments_table(rollout), *gates_tables(rollout.gates)]
+    if rollout.gates_at is not None:
+        at = stamp(rollout.gates_at, time.time())
+        parts.append(Text(f"gates as measured at the decision, {at}", "dim"))
     measured = [row for row in rollout.latency if not row.is_simulator]
     if measured:
         parts.append(_latency_table(measured))
@@ -278,6 +284,7 @@ def rollout_line(rollout: RolloutView, now: float) -> str:
     return (
         f"{stamp(now, now)} {rollout.rollout} {rollout.state} "
         f"wave {rollout.wave}/{rollout.wave_count}: {counts_line(rollout)}; {rollout.because}"
+        + (f"; waits for {rollout.waits_for}" if rollout.waits_for else "")
     )
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.wording import gate_numbers, quiet_gates, told_gates
 
-_STYLES = {"pass": "green", "breach": "red", "accepted": "yellow"}
+_STYLES = {"pass": "green", "breach": "red", "hold": "red", "accepted": "yellow"}
 _NUMBERS = ("devices", "before", "now", "change", "at least", "lets pass")
 _WHOLE = ("gate", "verdict")
 """Columns that a narrow terminal does not fold; of the others no digit is cut off either."""

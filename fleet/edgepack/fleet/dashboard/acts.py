@@ -171,6 +171,12 @@ def _resume(rollout: RolloutView) -> tuple[str, ...]:
     index = max(rollout.wave - 1, 0)
     wave = rollout.wave_counts[index] if index < len(rollout.wave_counts) else {}
     failed = wave.get("FAILED", 0) + wave.get("SILENT", 0)
+    if rollout.waits_reason == "evidence":
+        return (
+            f"Wave {rollout.wave + 1} of {rollout.wave_count} begins although too few devices "
+            f"measured wave {rollout.wave}.",
+            "The gates still stop the rollout when enough devices measure a breach.",
+        )
     return (
         f"{counted(failed, 'failure')} of wave {rollout.wave} so far "
         f"{'is' if failed == 1 else 'are'} accepted; any further one counts.",

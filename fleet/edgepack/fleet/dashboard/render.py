@@ -61,6 +61,7 @@ _TONES = {
     "settled": "good",
     "pass": "good",
     "breach": "bad",
+    "hold": "bad",
     "accepted": "warn",
     "too few": "warn",
     "no baseline": "warn",

@@ -66,11 +66,12 @@ def acts_of(rollout: RolloutView) -> tuple[str, ...]:
     """What can be done with a rollout in its state."""
     is_open = rollout.state in ("RUNNING", "PAUSED")
     can = {
-        "resume": rollout.state == "PAUSED",
+        "resume": rollout.state == "PAUSED" or rollout.waits_reason == "evidence",
         "approve": is_open and rollout.approve_waves and rollout.wave < rollout.wave_count,
         "pause": rollout.state == "RUNNING",
         "retry": rollout.state != "ABORTED" and any(map(rollout.counts.get, ("FAILED", "SILENT"))),
         "abort": rollout.state in OPEN,
-        "rollback": True,
+        # A device that went back, or never committed, has nothing to go back from.
+        "rollback": bool(rollout.counts.get("COMMITTED")) and rollout.takes_back is None,
     }
     return tuple(act for act, holds in can.items() if holds)

@@ -95,6 +95,13 @@ JUDGEMENT = (
         (("", "all devices together"), ("hardware", "each hardware class alone")),
     ),
     Field("evidence_s", "Evidence, seconds", "a wave that is over waits for it", "number"),
+    Field(
+        "gate_evidence",
+        "If a wave measured too little",
+        "what the next wave does",
+        "choice",
+        (("required", "wait for a person"), ("optional", "begin")),
+    ),
 )
 EXAMPLES = {"window": "mon-fri 02:00-05:00"}
 _SELECTOR = ("to", "group", "where")

@@ -146,6 +146,9 @@ def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> N
     of_class: dict[tuple[str, str], dict[str, float]] = {}
     new: dict[_Key, _Row] = {}
     for one in offered:
+        if one.before == digest:  # The same release: there is nothing to compare it with.
+            new[one.device, digest] = _Row(one.place, False, Told(), {}, {})
+            continue
         known = before.get((one.device, one.before))
         baseline = known.told.measures() if known else {}
         like = (one.before, one.hardware_class)

@@ -161,7 +161,9 @@ class RolloutRow(Base):
     are held back, each with the reason, `accepted` an encoded list of breaches that a person
     resumed after. `evidence_since` is when the wait for measurements of a decided wave began.
     `approved` is the index of the last wave that a person has approved, `zones` an encoded list of
-    the time zones of its devices where it has a `window`, `waits_for` what it waits for, in words.
+    the time zones of its devices where it has a `window`, `waits_for` what it waits for, in words,
+    `waits_reason` the same as one word. `decided` are the encoded gate views at the decision that
+    stopped or ended the rollout, made at `decided_at`; `stopped_by` names the gate that decided.
     """
 
     __tablename__ = "rollouts"
@@ -196,6 +198,11 @@ class RolloutRow(Base):
     window: Mapped[str] = mapped_column(server_default=text("''"))
     zones: Mapped[str] = mapped_column(StoredLongText, server_default=text("'[]'"))
     waits_for: Mapped[str] = mapped_column(StoredLongText, server_default=text("''"))
+    waits_reason: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    gate_evidence: Mapped[str] = mapped_column(server_default=text("'required'"))
+    decided: Mapped[str] = mapped_column(StoredLongText, default="", server_default=text("''"))
+    decided_at: Mapped[float | None] = mapped_column(default=None)
+    stopped_by: Mapped[str] = mapped_column(default="", server_default=text("''"))
 
 
 class AssignmentRow(Base):

@@ -7,6 +7,7 @@ import msgspec
 Action = Literal[
     "rollout.start",
     "rollout.wave",
+    "rollout.hold",
     "rollout.silent",
     "rollout.breach",
     "rollout.pause",

@@ -11,7 +11,9 @@ import msgspec
 Comparison = Literal["ratio", "rise", "share"]
 """Divided by what it was before, what is beyond that, or as it stands: what is measured is a
 comparison already."""
-GateVerdict = Literal["pass", "breach", "accepted", "too few", "no baseline", "no evidence", "off"]
+GateVerdict = Literal[
+    "pass", "breach", "hold", "accepted", "too few", "no baseline", "no evidence", "off"
+]
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,10 +141,12 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
         devices: How many devices measured it, now and before.
         value: Mean over these devices (geometric for a ratio); None when there is none.
         bound: What the true value exceeds with a confidence of 97.5 %, or 99.75 % for `failures`;
-            None below 3 devices, and for the failures of a wave that is over.
+            None for the failures of a wave that is over. Below 3 devices it rests on an assumed
+            spread between devices for a ratio, and is the value itself for other comparisons.
         before, now: The mean of what was measured, in `unit`; None when there is none.
-        verdict: `pass`, `breach`, `accepted` (a person resumed after the breach), `too few`
-            devices, `no baseline`, `no evidence` or `off`.
+        verdict: `pass`, `breach`, `hold` (1 or 2 devices measured a breach, which is evidence
+            about these devices only: a person decides), `accepted` (a person resumed after the
+            breach), `too few` devices, `no baseline`, `no evidence` or `off`.
         because: The same in one sentence.
     """
 

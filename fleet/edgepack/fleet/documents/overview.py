@@ -70,7 +70,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         trouble: Some of the devices that are failing or warn, by their reason: the most first.
         releases: What devices run, by model and then the most frequent first; the rare ones of
             many are left out.
-        stopped: Rollouts that were paused, by a person or by a breach, the newest first.
+        stopped: Rollouts that a person has to look at, the newest first: paused ones, those whose
+            next wave waits for a person, and those that a gate ended.
         running: Rollouts under way, the newest first.
         events: What happened last to rollouts, the newest first.
     """

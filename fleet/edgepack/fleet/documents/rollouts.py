@@ -10,6 +10,8 @@ from edgepack.wire.messages import BundleRef
 
 OnBreach = Literal["pause", "abort", "rollback"]
 """What happens to a rollout, or to a hardware class, that breaches a gate."""
+GateEvidence = Literal["required", "optional"]
+"""What the next wave does after a wave that measured too little: wait for a person, or begin."""
 SplitBy = Literal["", "hardware"]
 """What is judged and held back alone; "" means that all devices are in it together."""
 
@@ -69,6 +71,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             not decided keeps what it runs (`abort`), or whoever has gets that back (`rollback`).
         gates: By name, what gates let pass (see `edgepack rollout start --help`): a ratio to the
             release before, or a rise; None switches one off, one that is missing has its default.
+        gate_evidence: `required` lets no further wave begin while too few devices have measured the
+            release against the one that they ran before; `optional` begins the next wave anyway.
         split_by: `hardware` judges each hardware class alone, and does to it alone what `on_breach`
             says, while the others go on.
         evidence_s: How long a wave that is over waits for devices that measured the release before
@@ -90,6 +94,7 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     min_sample: int = 5
     on_breach: OnBreach = "pause"
     gates: dict[str, float | None] = {}
+    gate_evidence: GateEvidence = "required"
     split_by: SplitBy = ""
     evidence_s: float = 60.0
     max_per_site: int = 0
@@ -210,12 +215,18 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         because: The reason in one sentence.
         started_at, changed_at: When it was started and last changed its state or wave, seconds
             since the epoch (UTC).
-        soak_s, min_inferences, deadline_s, max_failed_share, min_sample, on_breach, split_by: See
-            `RolloutSettings`.
-        gates: What the gates say now, each of each hardware class; empty in a list of rollouts.
+        soak_s, min_inferences, deadline_s, max_failed_share, min_sample, on_breach, split_by,
+            gate_evidence: See `RolloutSettings`.
+        gates: The result of each gate for each hardware class: the current result while the rollout
+            runs, the result at the decision once a gate or a person stopped it or it ended; empty
+            in a list of rollouts.
+        gates_at: When these results were taken, seconds since the epoch (UTC); None for now.
+        stopped_by: The gate that stopped it, such as `gate p95`; "" for none.
         held: The hardware classes that are held back, each with the reason.
         waits_for: What it waits for, beside its devices: a person, its start, a maintenance window,
             room at a site, measurements; "" for nothing.
+        waits_reason: The same as one word: `limits`, `start`, `measurements`, and, where a person
+            has to act, `approval` or `evidence` (a wave measured too little); "" for nothing.
         max_per_site, approve_waves, not_before, window: See `RolloutSettings`.
         takes_back: The release that its devices leave, when it is a rollback; None otherwise.
         counts: Devices by the state of their part.
@@ -252,6 +263,10 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     split_by: SplitBy = ""
     held: dict[str, str] = {}
     waits_for: str = ""
+    waits_reason: str = ""
+    gate_evidence: GateEvidence = "required"
+    gates_at: float | None = None
+    stopped_by: str = ""
     max_per_site: int = 0
     approve_waves: bool = False
     not_before: float | None = None

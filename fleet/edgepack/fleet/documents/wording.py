@@ -79,9 +79,12 @@ def gate_numbers(view: GateView) -> tuple[str, str, str, str, str]:
 
 
 def told_gates(gates: Sequence[GateView]) -> tuple[GateView, ...]:
-    """The gates that have numbers to look at, those that are breached first."""
+    """Return the gates that have numbers to look at, those that stopped the rollout first."""
     told = (view for view in gates if view.verdict not in _QUIET)
-    return tuple(sorted(told, key=lambda view: view.verdict != "breach"))
+    first = ("breach", "hold")
+    return tuple(
+        sorted(told, key=lambda view: first.index(view.verdict) if view.verdict in first else 2)
+    )
 
 
 def quiet_gates(gates: Sequence[GateView]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.measurements import Committed
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.audit import Action, Number
-from edgepack.fleet.rollouts import counting, gates, judgement, rules
+from edgepack.fleet.rollouts import counting, decision, judgement, rules
 from edgepack.fleet.rollouts.offers import name_of, send_back, speaks_of
 from edgepack.text import counted
 from edgepack.wire.messages import Reported, ReportedModel
@@ -83,15 +83,12 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
     current = counting.total(judged.classes)[max(rollout.wave, 0) : rollout.wave + 1]
     failed = counting.count(current, counting.FAILURES)
     held = msgspec.json.decode(rollout.held, type=dict[str, str])
-    if rollout.state == "RUNNING" and not held:
+    if rollout.state == "RUNNING" and not held and not judged.holds:
         raise FleetError(
-            f"rollout {name_of(rollout.number)} is RUNNING, and holds no hardware class back",
+            f"rollout {name_of(rollout.number)} is RUNNING, and holds nothing back",
             remedy=f"edgepack rollout status {name_of(rollout.number)}",
         )
-    # Failures of all together are accepted by their number, those of a class by its name.
-    seen = {
-        gates.key(view.name, view.hardware_class) for view in judged.breaches if view.hardware_class
-    }
+    seen = judged.accepted_by_resume
     said = [counted(failed, "failure"), *sorted(seen)]
     because = f"resumed by a person, {', '.join(said)} accepted"
     change(session, rollout, "resume", because, now)
@@ -222,7 +219,9 @@ def change(
     """Changes a rollout's state, and writes down who did it, why, and on what grounds."""
     before = rollout.state
     state = judgement.state_of(rollout)
-    rollout.state = rules.transition(state, event, name_of(rollout.number))
+    after = rules.transition(state, event, name_of(rollout.number))
+    decision.store_decision(session, rollout, event, now)
+    rollout.state = after
     rollout.because, rollout.changed_at = because, now
     record_change(session, rollout, before, because, now)
     if event in _ACTIONS:  # a breach is noted with the gate that it is of

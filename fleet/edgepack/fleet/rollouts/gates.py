@@ -10,11 +10,21 @@ from typing import NamedTuple
 
 from edgepack.fleet.database.measurements import AWAITED, AWAITED_DRIFT, ClassSums, WaveSums
 from edgepack.fleet.documents.gates import BY_NAME, GATES, Gate, GateVerdict, GateView
-from edgepack.fleet.rollouts.bounds import mean_of
+from edgepack.fleet.rollouts.bounds import bound_of_few, mean_of
 from edgepack.text import counted
 
 LEAST_DEVICES = 3
-"""Two that agree by chance would prove anything."""
+"""Two that agree by chance would prove anything: fewer hold a rollout, and do not end it."""
+_EVIDENCE = ("p95", "p99", "errors")
+"""Gates that need inferences of applications, that with the fewest first. The first that is on
+counts the devices that a wave needs."""
+_COMPARABLE = "fallbacks"
+"""Each device that committed a release and ran another one before counts in the sums of this gate:
+its probes measure it, and no application has to run."""
+
+
+STOPS: frozenset[GateVerdict] = frozenset({"breach", "hold"})
+"""Verdicts that stop a rollout, or a hardware class of it."""
 
 
 class Plan(NamedTuple):
@@ -23,12 +33,15 @@ class Plan(NamedTuple):
     Attributes:
         thresholds: By gate, what is let pass; None switches it off, a missing one has its default.
         min_sample: Devices before a wave that is under way is judged.
-        accepted: Breaches that a person saw and resumed after, as `key` gives them.
+        accepted: Breaches that a person saw and resumed after, as `key` and `hold_key` give them,
+            and waves that may begin without evidence, as `evidence_key` does.
+        needs_evidence: Whether a wave that measured too little holds the rollout.
     """
 
     thresholds: Mapping[str, float | None]
     min_sample: int
     accepted: frozenset[str] = frozenset()
+    needs_evidence: bool = True
 
     def threshold(self, gate: Gate) -> float | None:
         """What a gate lets pass."""
@@ -43,6 +56,48 @@ class Plan(NamedTuple):
 def key(gate: str, hardware_class: str) -> str:
     """How a breach is remembered that a person accepted."""
     return f"{gate}/{hardware_class}"
+
+
+def hold_key(gate: str, hardware_class: str) -> str:
+    """Return how the breach of 1 or 2 devices is stored that a person accepted.
+
+    Such a breach is evidence about these devices only, so a later breach of more devices counts.
+    """
+    return f"{gate}/{hardware_class}/few"
+
+
+def evidence_key(wave: int) -> str:
+    """Return how it is stored that a person accepted a wave that measured too little."""
+    return f"evidence/{wave}"
+
+
+def missing_evidence(plan: Plan, sums: ClassSums, wave: int) -> str:
+    """Return what the waves so far measured too little, one sentence; "" when they measured enough.
+
+    A hardware class measured enough when 3 of its devices did, or all of them if it has fewer.
+    Devices that ran no release of the model before have nothing to compare with and do not count.
+
+    Args:
+        plan: How to judge.
+        sums: What devices measured.
+        wave: Index of the current wave.
+    """
+    gate = next((name for name in _EVIDENCE if plan.threshold(BY_NAME[name]) is not None), "")
+    if not gate or not plan.needs_evidence or evidence_key(wave) in plan.accepted:
+        return ""
+    lacking = []
+    for name, waves in sorted(sums.items()):
+        told = [one.get(gate, WaveSums()).devices for one in waves[: wave + 1]]
+        comparable = [one.get(_COMPARABLE, WaveSums()).devices for one in waves[: wave + 1]]
+        if sum(told) < min(LEAST_DEVICES, sum(comparable)):
+            lacking.append(f"{sum(told)} of {counted(sum(comparable), 'device')} of {name}")
+    if not lacking:
+        return ""
+    fewest = BY_NAME[gate].fewest
+    return (
+        f"too few measured {gate}: {', '.join(lacking)} (a device counts from {fewest} inferences "
+        "on, of this release and of the one before)"
+    )
 
 
 def awaited(plan: Plan, sums: ClassSums, wave: int) -> int:
@@ -78,7 +133,7 @@ def judge(plan: Plan, sums: ClassSums, wave: int, over: Collection[str]) -> tupl
             if any(taken := _taken(gate.name, waves[: wave + 1], plan.min_sample))
         }
         for name, taken in told.items() or [("", WaveSums())]:
-            views.append(_judge_one(gate, name, taken, plan, name in over))
+            views.append(_judge_one(gate, name, taken, plan, is_over=name in over))
     return tuple(views)
 
 
@@ -93,7 +148,7 @@ def _taken(gate: str, waves: Sequence[Mapping[str, WaveSums]], min_sample: int) 
 
 
 def _judge_one(
-    gate: Gate, hardware_class: str, sums: WaveSums, plan: Plan, is_over: bool
+    gate: Gate, hardware_class: str, sums: WaveSums, plan: Plan, *, is_over: bool
 ) -> GateView:
     threshold = plan.threshold(gate)
     is_ratio = gate.comparison == "ratio"
@@ -103,6 +158,8 @@ def _judge_one(
         now = before + value
         if sums.devices >= LEAST_DEVICES:
             bound = mean_of(sums.devices, sums.total, sums.squares).bound
+        else:
+            bound = bound_of_few(sums.devices, value) if is_ratio else value
         if is_ratio:
             value, before, now = math.exp(value), math.exp(before), math.exp(now)
             bound = None if bound is None else math.exp(bound)
@@ -110,7 +167,10 @@ def _judge_one(
             before = None
     needed = LEAST_DEVICES if is_over else max(LEAST_DEVICES, plan.min_sample)
     verdict, because = _verdict(gate, sums, threshold, needed, value, bound)
-    if verdict == "breach" and key(gate.name, hardware_class) in plan.accepted:
+    if verdict == "hold" and not is_over:
+        verdict = "too few"
+    seen = hold_key if verdict == "hold" else key
+    if verdict in STOPS and seen(gate.name, hardware_class) in plan.accepted:
         verdict, because = "accepted", f"{because}; a person resumed after it"
     return GateView(
         name=gate.name,
@@ -144,10 +204,15 @@ def _verdict(
         return "no baseline", f"{told} measured it, and nothing is known of the release before"
     if value is None:
         return "no evidence", "no device measured it"
-    if bound is None or sums.devices < needed:
+    if bound is None:
         return "too few", f"{devices} measured it, {needed} are needed"
-    said = (
-        f"{gate.shown(value)} over {devices}, {gate.shown(bound)} or more with 97.5 % confidence; "
-        f"{gate.shown(threshold)} is let pass"
+    sure = gate.comparison == "ratio" or sums.devices >= LEAST_DEVICES
+    said = f"{gate.shown(value)} over {devices}" + (
+        f", {gate.shown(bound)} or more with 97.5 % confidence" if sure else ""
     )
+    said += f"; {gate.shown(threshold)} is let pass"
+    if sums.devices < LEAST_DEVICES and bound > threshold:
+        return "hold", f"{said}; so few devices tell of themselves, not of the release"
+    if sums.devices < needed:
+        return "too few", f"{said}; {needed} devices are needed"
     return ("breach" if bound > threshold else "pass"), said

@@ -32,9 +32,23 @@ class Judgement(NamedTuple):
         return (*rules.failures(self.rollout, self.classes), *self.measured)
 
     @property
-    def breaches(self) -> tuple[GateView, ...]:
-        """Those that are breached."""
-        return tuple(view for view in self.views if view.verdict == "breach")
+    def accepted_by_resume(self) -> frozenset[str]:
+        """What a person accepts who lets the rollout go on, as `Plan.accepted` stores it."""
+        seen = {
+            gates.hold_key(view.name, view.hardware_class)
+            if view.verdict == "hold"
+            else gates.key(view.name, view.hardware_class)
+            for view in self.views
+            if view.verdict in gates.STOPS and view.hardware_class
+        }
+        # Failures of all together are accepted by their number, those of a class by its name.
+        return frozenset(seen | ({gates.evidence_key(self.rollout.wave)} if self.holds else set()))
+
+    @property
+    def holds(self) -> bool:
+        """Whether the next wave waits since the waves so far measured too little."""
+        decision = rules.decide(self.rollout, self.classes, self.measured)
+        return isinstance(decision, rules.Await) and decision.reason == "evidence"
 
 
 def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Judgement:
@@ -75,6 +89,7 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
             is_early=now is not None and now < (rollout.not_before or 0.0),
             approved=rollout.approved if rollout.approves else None,
             waits=not is_due and gates.awaited(plan, awaited, rollout.wave) > 0,
+            lacks=gates.missing_evidence(plan, awaited, rollout.wave),
         ),
         classes=classes,
         measured=measured,
@@ -87,6 +102,7 @@ def plan_of(rollout: RolloutRow) -> gates.Plan:
         thresholds=msgspec.json.decode(rollout.gates, type=dict[str, float | None]),
         min_sample=rollout.min_sample,
         accepted=frozenset(msgspec.json.decode(rollout.accepted, type=list[str])),
+        needs_evidence=rollout.gate_evidence == "required",
     )
 
 

@@ -111,6 +111,7 @@ def begin(
         min_sample=settings.min_sample,
         on_breach=settings.on_breach,
         gates=msgspec.json.encode(settings.gates).decode(),
+        gate_evidence=settings.gate_evidence,
         split_by=settings.split_by,
         evidence_s=settings.evidence_s,
         max_per_site=settings.max_per_site,

@@ -73,6 +73,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         waits: Whether it waits for what devices measure, once all of a wave have decided.
         is_early: Whether it is to begin later.
         approved: Index of the last wave that may begin without asking a person; None for all.
+        lacks: What the waves so far measured too little, one sentence; "" for nothing.
     """
 
     state: RolloutState
@@ -86,6 +87,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     waits: bool = False
     is_early: bool = False
     approved: int | None = None
+    lacks: str = ""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +98,14 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Await(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing begins yet: it waits for what devices measure, for a person, or for its time."""
+    """Nothing begins yet: it waits for what devices measure, for a person, or for its time.
 
-    reason: Literal["measurements", "approval", "start"]
+    With `evidence` a wave measured too little, as `because` describes: the next wave begins once
+    enough devices have measured, or a person lets it begin.
+    """
+
+    reason: Literal["measurements", "approval", "start", "evidence"]
+    because: str = ""
 
 
 class Breach(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +166,8 @@ def decide(
        A rollout that does not run does nothing else.
     3. Devices that wait in a wave that has begun are offered the release.
     4. When everybody addressed has decided and told what they measure, the next wave begins, once
-       it is time and a person has approved it where that is asked for.
+       it is time and a person has approved it where that is asked for. Where nobody is asked, it
+       begins only if enough devices measured.
     5. After the last one it is finished, unless a class that is held back waits.
 
     Args:
@@ -196,7 +204,9 @@ def decide(
         if rollout.is_early:
             return Await(reason="start")
         if rollout.approved is not None and following > max(rollout.approved, 0):
-            return Await(reason="approval")
+            return Await(reason="approval", because=rollout.lacks)
+        if rollout.approved is None and rollout.lacks:
+            return Await(reason="evidence", because=rollout.lacks)
         waiting = count(live[following : following + 1], {"WAITING"})
         return Offer(wave=following, devices=waiting)
     # 5.
@@ -215,8 +225,13 @@ def _finish(rollout: Rollout, everybody: Sequence[Wave]) -> Finish:
 
 def judge(rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ()) -> Breach | None:
     """The first gate that is breached by a hardware class that is not held back; None for none."""
-    for view in (*failures(rollout, classes), *measured):
-        if view.verdict == "breach" and view.hardware_class not in rollout.held:
+    found = (
+        view
+        for view in (*failures(rollout, classes), *measured)
+        if view.hardware_class not in rollout.held
+    )
+    for view in sorted(found, key=lambda view: view.verdict != "breach"):
+        if view.verdict in ("breach", "hold"):
             of_class = f" of {view.hardware_class}" if view.hardware_class else ""
             is_failures = view.name == FAILURES_GATE
             numbers: dict[str, Number] = {
@@ -231,7 +246,8 @@ def judge(rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ())
                 "now": view.now,
             }
             return Breach(
-                action=rollout.threshold.on_breach,
+                # 1 or 2 devices are no reason to take the release from others.
+                action="pause" if view.verdict == "hold" else rollout.threshold.on_breach,
                 because=view.because if is_failures else f"{view.name}{of_class}: {view.because}",
                 gate=view.name,
                 hardware_class=view.hardware_class if rollout.is_split else None,

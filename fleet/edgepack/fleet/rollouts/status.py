@@ -4,13 +4,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import and_, exists, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from edgepack.fleet.database import assignments, latency_views
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector, SplitBy
-from edgepack.fleet.rollouts import judgement
+from edgepack.fleet.documents.rollouts import (
+    AssignmentView,
+    GateEvidence,
+    RolloutView,
+    Selector,
+    SplitBy,
+)
+from edgepack.fleet.rollouts.decision import show_gates
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.text import natural_order
 from edgepack.wire.messages import Reported, decode
@@ -41,6 +47,54 @@ def list_rollouts(
     return tuple(_view(session, row, counts[row.number]) for row in rows)
 
 
+ENDED_WITHIN_S = 14 * 24 * 3600.0
+"""How long the end of a rollout that a gate stopped is listed as something for a person."""
+
+
+def list_needing_a_person(session: Session, now: float, limit: int) -> tuple[RolloutView, ...]:
+    """Return rollouts that a person has to look at, the newest first.
+
+    1. Rollouts that are paused.
+    2. Rollouts whose next wave waits for a person.
+    3. Rollouts that a gate ended, or in which it held a hardware class back, until a later rollout
+       of the model is started.
+    """
+    later, later_release = aliased(RolloutRow), aliased(ReleaseRow)
+    release = aliased(ReleaseRow)
+    is_superseded = (
+        exists()
+        .where(
+            later.digest == later_release.digest,
+            later_release.name == release.name,
+            later.number > RolloutRow.number,
+            later.takes_back == "",
+        )
+        .correlate(RolloutRow, release)
+    )
+    query = (
+        select(RolloutRow)
+        .join(release, RolloutRow.digest == release.digest)
+        .where(
+            or_(
+                RolloutRow.state == "PAUSED",
+                and_(
+                    RolloutRow.state == "RUNNING",
+                    RolloutRow.waits_reason.in_(("approval", "evidence")),
+                ),
+                and_(
+                    RolloutRow.state.in_(("ABORTED", "FINISHED")),
+                    or_(RolloutRow.stopped_by != "", RolloutRow.held != "{}"),
+                    RolloutRow.changed_at > now - ENDED_WITHIN_S,
+                    ~is_superseded,
+                ),
+            )
+        )
+    )
+    rows = session.scalars(query.order_by(RolloutRow.number.desc()).limit(limit)).all()
+    counts = assignments.counts(session, (row.number for row in rows))
+    return tuple(_view(session, row, counts[row.number]) for row in rows)
+
+
 MAX_PARTS = 200
 """Devices that are shown with a rollout; `list_parts` has the others."""
 _SHOWN_FIRST = (
@@ -55,11 +109,13 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
     waves = assignments.counts(session, (rollout.number,))[rollout.number]
     parts = first_parts(session, rollout, MAX_PARTS)
     shown = tuple(sorted(parts, key=lambda part: (part.wave, natural_order(part.device))))
+    gates, at = show_gates(session, rollout)
     return msgspec.structs.replace(
         _view(session, rollout, waves),
         assignments=shown,
         latency=latency_views.latency_of(session, rollout),
-        gates=judgement.judge(session, rollout).views,
+        gates=gates,
+        gates_at=at,
     )
 
 
@@ -74,7 +130,7 @@ def first_parts(session: Session, rollout: RolloutRow, limit: int) -> tuple[Assi
 
 
 def show_head(session: Session, rollout: RolloutRow) -> RolloutView:
-    """A rollout with its waves, without its devices."""
+    """Return a rollout with its waves, without its gates and its devices."""
     return _view(session, rollout, assignments.counts(session, (rollout.number,))[rollout.number])
 
 
@@ -136,6 +192,9 @@ def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> R
         split_by=msgspec.convert(row.split_by, SplitBy),
         held=msgspec.json.decode(row.held, type=dict[str, str]),
         waits_for=row.waits_for if row.state == "RUNNING" else "",
+        waits_reason=row.waits_reason if row.state == "RUNNING" else "",
+        gate_evidence=msgspec.convert(row.gate_evidence, GateEvidence),
+        stopped_by=row.stopped_by,
         max_per_site=row.max_per_site,
         approve_waves=row.approves,
         not_before=row.not_before,

@@ -18,6 +18,7 @@ from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.rollouts import counting, execution, judgement, rollback, rules
+from edgepack.fleet.rollouts.decision import store_hold
 from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back
 from edgepack.fleet.rollouts.rollback import IsReleased, WayBack, find_way_back
@@ -57,7 +58,7 @@ def step(session: Session, now: float, is_released: IsReleased) -> Step:
         judged = judgement.judge(session, rollout, now)
         decision = rules.decide(judged.rollout, judged.classes, judged.measured)
         if decision is None:
-            rollout.waits_for = ""
+            rollout.waits_for = rollout.waits_reason = ""
         else:
             publications += _carry_out(session, rollout, decision, judged, now, is_released)
     running = sum(rollout.state == "RUNNING" for rollout in rollouts)
@@ -112,11 +113,17 @@ def _carry_out(
             parts = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP, limits)
             left = count - len(parts) if len(parts) < OFFERS_A_STEP else 0
             rollout.waits_for = _tell_limits(rollout, left)
+            rollout.waits_reason = "limits" if rollout.waits_for else ""
             return offer(session, rollout, parts, now)
-        case rules.Await(reason=reason):
+        case rules.Await(reason=reason, because=because):
             if reason == "measurements" and rollout.evidence_since is None:
                 rollout.evidence_since = now
-            rollout.waits_for = _tell(rollout, reason)
+            if reason == "evidence" and rollout.waits_reason != reason:
+                numbers = {"wave": rollout.wave + 1, **_said(judged.views)}
+                record_change(session, rollout, rollout.state, because, now)
+                note_act(session, rollout, "rollout.hold", because, numbers, now)
+            rollout.waits_for = _tell(rollout, reason, because)
+            rollout.waits_reason = reason
         case rules.Breach():
             return _breach(session, rollout, decision, now, is_released)
         case rules.Stop(because=because):
@@ -133,12 +140,18 @@ def _tell_limits(rollout: RolloutRow, left: int) -> str:
     return f"{counted(left, 'device')}: {' and '.join(limits)}" if left and limits else ""
 
 
-def _tell(rollout: RolloutRow, reason: str) -> str:
-    following = rollout.wave + 2
+def _tell(rollout: RolloutRow, reason: str, because: str) -> str:
+    following, name = rollout.wave + 2, name_of(rollout.number)
     match reason:
         case "approval":
-            name = name_of(rollout.number)
-            return f"approval of wave {following}: edgepack rollout approve {name}"
+            asked = f"approval of wave {following}: edgepack rollout approve {name}"
+            return f"{asked} ({because})" if because else asked
+        case "evidence":
+            return (
+                f"evidence before wave {following}: {because}. It continues when enough devices "
+                f"have measured; to begin without evidence: edgepack rollout resume {name}. "
+                "For devices on which no application runs the model: --gate-evidence optional"
+            )
         case "start":
             start = datetime.fromtimestamp(rollout.not_before or 0.0, UTC)
             return f"its start, {start:%Y-%m-%d %H:%M} UTC"
@@ -178,6 +191,7 @@ def _breach(
     note_act(session, rollout, "rollout.breach", breach.because, numbers, now, actor)
     if breach.hardware_class is not None:
         return _hold(session, rollout, breach, breach.hardware_class, way, now)
+    rollout.stopped_by = actor
     if breach.action == "pause":
         execution.change(session, rollout, "breach", breach.because, now)
         return ()
@@ -195,6 +209,7 @@ def _hold(
     now: float,
 ) -> tuple[Publication, ...]:
     """Holds a hardware class back, while the others go on."""
+    store_hold(session, rollout, name)
     held = msgspec.json.decode(rollout.held, type=dict[str, str]) | {name: breach.because}
     rollout.held = msgspec.json.encode(held).decode()
     rollout.changed_at = now

@@ -29,7 +29,8 @@ from edgepack.fleet.documents.rollouts import (
 )
 from edgepack.fleet.releases.contents import has_report, read_manifest, read_report
 from edgepack.fleet.releases.find import find_release
-from edgepack.fleet.rollouts import execution, judgement, membership, status
+from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts.decision import show_gates
 from edgepack.fleet.rollouts.rules import RolloutState
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.wire.messages import BundleRef
@@ -56,7 +57,7 @@ class Looking(msgspec.Struct, frozen=True):
                 counts=overview.count_standing(session),
                 trouble=overview.list_trouble(session),
                 releases=overview.share_releases(session),
-                stopped=status.list_rollouts(session, state="PAUSED", limit=MAX_ROLLOUTS),
+                stopped=status.list_needing_a_person(session, time.time(), MAX_ROLLOUTS),
                 running=status.list_rollouts(session, state="RUNNING", limit=MAX_ROLLOUTS),
                 events=records.latest_events(session, limit=MAX_EVENTS),
             )
@@ -119,9 +120,10 @@ class Looking(msgspec.Struct, frozen=True):
         """
         with self.fleet.store.reading() as session:
             found = execution.find(session, name)
-            gates = judgement.judge(session, found).views
+            gates, at = show_gates(session, found)
+            head = status.show_head(session, found)
             return self.fleet.with_problem(
-                msgspec.structs.replace(status.show_head(session, found), gates=gates)
+                msgspec.structs.replace(head, gates=gates, gates_at=at)
             )
 
     def rollout_latency(self, name: str) -> tuple[LatencyView, ...]:
