@@ -84,6 +84,7 @@ def make_bundle(
     is_wrong: bool = False,
     tuned_from: ExampleBundle | None = None,
     spoil_delta: Callable[[bytes], bytes] = lambda content: content,
+    slow_layers: int = 0,
 ) -> ExampleBundle:
     """Builds and signs a bundle; its first weight is the same in every release.
 
@@ -100,6 +101,7 @@ def make_bundle(
         tuned_from: An older bundle: the second weight is nearly that one's, and a delta from it is
             in the bundle.
         spoil_delta: What is written in place of the delta.
+        slow_layers: Further layers, which change no output and take their time.
     """
     first = _weight(0)
     second = _weight(release) if tuned_from is None else _tuned(tuned_from.ref.release, release)
@@ -115,7 +117,8 @@ def make_bundle(
     for variant in variants:
         path = f"model/{variant}/model.onnx"
         (folder / path).parent.mkdir(parents=True)
-        content = _model(first, -second if is_wrong else second).SerializeToString()
+        last = -second if is_wrong else second
+        content = _model(first, last, slow_layers).SerializeToString()
         (folder / path).write_bytes(content)
         starts = [content.find(weight.tobytes()) for weight in (first, second)]
         files = (entry(folder, path, starts),)
@@ -194,16 +197,24 @@ def _weight(seed: int) -> np.ndarray:
     return weight
 
 
-def _model(first: np.ndarray, second: np.ndarray) -> onnx.ModelProto:
+def _model(first: np.ndarray, second: np.ndarray, slow_layers: int = 0) -> onnx.ModelProto:
+    weights = [numpy_helper.from_array(first, "first"), numpy_helper.from_array(second, "second")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["a"], "one"),
+        helper.make_node("Relu", ["a"], ["b"], "two"),
+    ]
+    last = "b"
+    if slow_layers:
+        weights.append(numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32), "same"))
+    for number in range(slow_layers):
+        nodes.append(helper.make_node("MatMul", [last, "same"], [f"slow{number}"]))
+        last = f"slow{number}"
+    nodes.append(helper.make_node("MatMul", [last, "second"], ["y"], "three"))
     graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "first"], ["a"], "one"),
-            helper.make_node("Relu", ["a"], ["b"], "two"),
-            helper.make_node("MatMul", ["b", "second"], ["y"], "three"),
-        ],
+        nodes,
         "tiny",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, WIDTH])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, WIDTH])],
-        [numpy_helper.from_array(first, "first"), numpy_helper.from_array(second, "second")],
+        weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

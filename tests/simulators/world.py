@@ -24,6 +24,7 @@ from edgepack.agent.hooks.runner import HookVerdict
 from edgepack.agent.state.pointer import POINTER_FILE, ActivePointer, read_pointer
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.dependencies import AgentDependencies, Clock, Tools
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.models import Models
@@ -143,6 +144,7 @@ class World:
         wrong: Variants whose probe is wrong here.
         collected: What serving processes say next, while a model soaks.
         said_at_rest: What they say next while none does.
+        paces: How fast releases served, by digest.
         facts: What it is.
         faults: What goes wrong.
         disk_patience_s: How long an update waits for a disk that does not work.
@@ -158,6 +160,7 @@ class World:
     wrong: set[str] = field(default_factory=set)
     collected: list[Collected] = field(default_factory=list)
     said_at_rest: list[Collected] = field(default_factory=list)
+    paces: dict[str, Pace] = field(default_factory=dict)
     facts: DeviceFacts = field(default_factory=lambda: make_facts())
     faults: Faults = field(default_factory=Faults)
     disk_patience_s: float = 3600.0
@@ -218,6 +221,7 @@ class World:
                 probe=self._probe,
                 run_hooks=self._run_hooks,
                 collect=self._collect,
+                pace_of=lambda digest: self.paces.get(digest, Pace()),
             ),
             write=write,
             disk_patience_s=self.disk_patience_s,

@@ -21,7 +21,7 @@ SETTINGS = Version(1, 6)
     1.3  `trust.metadata`
     1.4  `capture`
     1.5  `shadow`
-    1.6  `shadow.disagree_max`, `shadow.spacing_s`, `identity`
+    1.6  `shadow.disagree_max`, `shadow.spacing_s`, `identity`, `slowdown`
 """
 
 
@@ -230,6 +230,19 @@ class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spacing_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
 
 
+class SlowdownConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a device rolls a release back that is slower than the previous one.
+
+    Attributes:
+        limit: How many times as long inferences may take; a rollout whose gate `p95` lets more pass
+            raises it. 0 leaves latency to the fleet.
+        interval_s: Length of an interval, seconds: five in a row must be too slow.
+    """
+
+    limit: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 2.0
+    interval_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of an agent.
 
@@ -255,6 +268,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     transfer: TransferConfig = TransferConfig()
     capture: CaptureConfig = CaptureConfig()
     shadow: ShadowConfig = ShadowConfig()
+    slowdown: SlowdownConfig = SlowdownConfig()
 
     @property
     def signing_key(self) -> str:

@@ -102,6 +102,9 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
         deadline_s: Time that the device has, from when it takes the order; None leaves no longer
             than `soak_s` for that.
         rollback: Whether going back to the release that was committed before is asked for.
+        max_slowdown: How many times as long as with the previous release inferences may take; the
+            device's own limit applies where it is higher. None switches its check off. Since
+            version 2.4.
         issued_at: When the controller said so.
         expires_at: After this the device must not start it any more; None means never.
     """
@@ -115,6 +118,7 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
     min_inferences: int = 0
     deadline_s: float | None = None
     rollback: bool = False
+    max_slowdown: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = 1.0
     issued_at: float
     expires_at: float | None = None
 

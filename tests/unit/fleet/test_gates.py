@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,15 @@ from edgepack.fleet.database.measurements import AWAITED, AWAITED_DRIFT, ClassSu
 from edgepack.fleet.documents.gates import BY_NAME, GateView
 from edgepack.fleet.documents.wording import gate_numbers
 from edgepack.fleet.rollouts.bounds import mean_of, quantile
-from edgepack.fleet.rollouts.gates import Plan, awaited, judge
+from edgepack.fleet.rollouts.gates import (
+    Plan,
+    awaited,
+    evidence_key,
+    hold_key,
+    judge,
+    key,
+    missing_evidence,
+)
 from edgepack.fleet.rollouts.rules import Await, Breach, Finish, Offer, Stop, decide
 from tests.unit.fleet.test_rules import rollout, waves_of
 
@@ -110,7 +119,9 @@ def test_what_is_not_known_is_said_and_never_passes_in_silence() -> None:
     assert view.verdict == "no baseline"
     assert view.because == "3 devices measured it, and nothing is known of the release before"
     one = view_of("p95", sums_of(SLOWER[:1]))
-    assert (one.verdict, one.because) == ("too few", "1 device measured it, 3 are needed")
+    assert one.verdict == "too few"
+    assert one.because.startswith("1.27 x over 1 device")
+    assert one.because.endswith("3 devices are needed")
 
 
 def test_a_wave_under_way_needs_its_sample_one_that_is_over_does_not() -> None:
@@ -266,3 +277,93 @@ def test_failures_of_a_class_hold_it_back_alone_where_it_is_split() -> None:
     assert isinstance(decided, Breach)
     assert (decided.gate, decided.hardware_class) == ("failures", "b")
     assert decided.because.startswith("1 of 1 decided device of b of wave 1 failed")
+
+
+@pytest.mark.parametrize(
+    ("gate", "changes", "verdict"),
+    [
+        ("p95", [math.log(2.53)], "hold"),
+        ("p95", [math.log(1.30)], "hold"),
+        ("p95", [math.log(1.20)], "too few"),  # one device varies so much by itself
+        ("p95", [math.log(1.25), math.log(1.25)], "hold"),
+        ("p95", [math.log(2.53), math.log(0.9)], "hold"),
+        ("p95", [math.log(2.5)] * 3, "breach"),
+        ("memory", [math.log(1.40)], "too few"),
+        ("memory", [math.log(1.50)], "hold"),
+        ("fallbacks", [1.0], "hold"),
+        ("fallbacks", [0.0], "too few"),
+        ("golden", [0.2, 0.2], "hold"),
+        ("errors", [0.005], "too few"),
+        ("errors", [0.2], "hold"),
+        ("shadow", [0.4], "hold"),
+    ],
+)
+def test_one_or_two_devices_that_measured_a_breach_hold_a_rollout(
+    gate: str, changes: list[float], verdict: str
+) -> None:
+    view = view_of(gate, sums_of(changes))
+    assert view.verdict == verdict
+    assert view_of(gate, sums_of(changes), is_over=False).verdict == "too few"
+    for accepted in (key(gate, "a"), hold_key(gate, "a")):
+        plan = Plan({}, 5, frozenset({accepted}))
+        is_seen = verdict == "hold" and accepted == hold_key(gate, "a")
+        is_seen |= verdict == "breach" and accepted == key(gate, "a")
+        assert view_of(gate, sums_of(changes), plan=plan).verdict == (
+            "accepted" if is_seen else verdict
+        )
+
+
+@pytest.mark.parametrize("on_breach", ["pause", "abort", "rollback"])
+def test_a_hold_pauses_whatever_a_breach_does_and_a_breach_comes_first(on_breach: Any) -> None:
+    asked = rollout(on_breach=on_breach)
+    classes = {"a": waves_of("0:COMMITTED 1:WAITING")}
+    slow: ClassSums = {"a": ({"p95": sums_of([1.0])},)}
+    hold = decide(asked, classes, judge(PLAN, slow, 0, ALL))
+    assert isinstance(hold, Breach)
+    assert (hold.action, hold.gate) == ("pause", "p95")
+    both: ClassSums = {"a": ({"p95": sums_of([1.0]), "golden": sums_of([0.5] * 3)},)}
+    breach = decide(asked, classes, judge(PLAN, both, 0, ALL))
+    assert isinstance(breach, Breach)
+    assert (breach.action, breach.gate) == (on_breach, "golden")
+
+
+def told(measured: int, ran_before: int, gate: str = "p95") -> dict[str, WaveSums]:
+    return {gate: WaveSums(devices=measured), "fallbacks": WaveSums(devices=ran_before)}
+
+
+@pytest.mark.parametrize(
+    ("plan", "waves", "said"),
+    [
+        (Plan({}, 5), [told(1, 1)], ""),
+        (Plan({}, 5), [told(0, 1)], "too few measured p95: 0 of 1 device of a"),
+        (Plan({}, 5), [told(2, 12)], "too few measured p95: 2 of 12 devices of a"),
+        (Plan({}, 5), [told(3, 12)], ""),
+        (Plan({}, 5), [told(2, 2), told(1, 10)], ""),  # all waves so far count
+        (Plan({}, 5), [told(0, 0)], ""),  # nothing ran before: there is nothing to compare with
+        (Plan({}, 5, needs_evidence=False), [told(0, 1)], ""),
+        (Plan({}, 5, frozenset({evidence_key(0)})), [told(0, 1)], ""),
+        (Plan({}, 5, frozenset({evidence_key(1)})), [told(0, 1)], "too few measured p95"),
+        (Plan({"p95": None}, 5), [told(0, 1, "p99")], "too few measured p99"),
+        (Plan({"p95": None, "p99": None}, 5), [told(0, 1, "errors")], "too few measured errors"),
+        (Plan(dict.fromkeys(BY_NAME), 5), [told(0, 1)], ""),
+    ],
+)
+def test_a_wave_needs_three_devices_that_measured_or_all_of_them(
+    plan: Plan, waves: list[dict[str, WaveSums]], said: str
+) -> None:
+    lacks = missing_evidence(plan, {"a": tuple(waves)}, len(waves) - 1)
+    assert lacks.startswith(said)
+    assert bool(lacks) == bool(said)
+
+
+def test_without_evidence_the_next_wave_waits_and_the_last_one_ends() -> None:
+    lacks = "too few measured p95: 0 of 1 device of a"
+    asked = msgspec.structs.replace(rollout(), lacks=lacks)
+    waiting = {"a": waves_of("0:COMMITTED 1:WAITING")}
+    assert decide(asked, waiting) == Await(reason="evidence", because=lacks)
+    approves = msgspec.structs.replace(asked, approved=0)
+    assert decide(approves, waiting) == Await(reason="approval", because=lacks)
+    approved = msgspec.structs.replace(asked, approved=1)
+    assert decide(approved, waiting) == Offer(wave=1, devices=1)
+    last = msgspec.structs.replace(asked, wave=1)
+    assert isinstance(decide(last, {"a": waves_of("0:COMMITTED 1:COMMITTED")}), Finish)

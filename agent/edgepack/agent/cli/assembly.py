@@ -63,7 +63,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     """
     check_providers(read_device_facts(config.providers), config.providers)
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
-    telemetry = TelemetryBuffer(Path(config.state_dir))
+    telemetry = TelemetryBuffer(Path(config.state_dir), interval_s=config.slowdown.interval_s)
     adopt_strays()
     bench = ThreadBench(inbox.wake, tidy=end_strays)
     fetch_bench = ThreadBench(inbox.wake)
@@ -166,6 +166,7 @@ def assemble_models(
         ),
         collect=telemetry.collect,
         forget_verdicts=verdicts.forget,
+        pace_of=telemetry.paces.of,
     )
     sweep_memory()
     if trouble := switch_capture(state_dir, _capture(config)):

@@ -8,6 +8,7 @@ import msgspec
 
 from edgepack.agent.telemetry.collector import Collected, LatencyCollector, Trouble
 from edgepack.agent.telemetry.outcomes import OutcomeWatch
+from edgepack.agent.telemetry.pace import INTERVAL_S, PaceKeeper
 from edgepack.agent.telemetry.readings import highest_temperature_c
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.telemetry.spool import open_spool
@@ -30,19 +31,22 @@ class TelemetryBuffer:
 
     Args:
         state_dir: The agent's state folder.
+        interval_s: Length of the intervals whose latencies releases are compared by, seconds.
 
     Attributes:
+        paces: How fast each release serves.
         trouble: Why processes cannot say anything, one sentence; "" when all is well.
         outcomes: How the most recent inferences ended, by release.
     """
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, *, interval_s: float = INTERVAL_S) -> None:
         self._state_dir = state_dir
         self.trouble = open_spool(state_dir)
         if self.trouble:
             log.warning("%s", self.trouble)
         self.outcomes = OutcomeWatch()
         self._collector = LatencyCollector(state_dir)
+        self.paces = PaceKeeper(state_dir, interval_s)
         self._unsent: dict[_Key, Telemetry] = {}
         self._unseen: dict[_Key, Telemetry] = {}
         self._troubles: tuple[Trouble, ...] = ()
@@ -83,6 +87,7 @@ class TelemetryBuffer:
         if self.trouble:
             self.trouble = open_spool(self._state_dir)
         collected = self._collector.collect()
+        self.paces.add(collected.telemetry)
         for one in collected.telemetry:
             self.outcomes.add(one, time.monotonic())
             for box in (self._unsent, self._unseen):

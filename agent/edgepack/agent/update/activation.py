@@ -5,9 +5,11 @@ import msgspec
 
 from edgepack.agent.state.captured import forget_samples
 from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.shadowing import is_doubtful, plan_shadow, tell_shadow, why_disagreed
+from edgepack.agent.update.slowdown import FEWEST_NOW, LONGEST, Verdict, judge
 from edgepack.agent.update.soak import count_inferences, why_unfit
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import BundleError, DeviceError
@@ -59,10 +61,15 @@ def soak(context: UpdateContext) -> Step:
     scratch.troubles += [trouble.because for trouble in collected.troubles]
     scratch.shadowed = add_up(scratch.shadowed, collected.shadowed)
     shadowed = scratch.shadowed.get(context.digest, Shadowed())
+    for window in collected.telemetry:
+        if window.digest == context.digest:
+            scratch.pace = scratch.pace.plus(window, context.deps.config.slowdown.interval_s)
+    slowdown = _judge_slowdown(context)
     because = (
         _why_gone(context)
         or why_unfit(scratch.windows, scratch.troubles, context.digest)
         or why_disagreed(context, shadowed)
+        or slowdown.because
     )
     if because:
         return Ended(outcome="failure", because=because)
@@ -77,6 +84,8 @@ def soak(context: UpdateContext) -> Step:
         because = f"no evidence: {seen} of {wanted} seen in {soaked_s:.0f} s"
         return Ended(outcome="failure", because=because)
     if is_doubtful(context, shadowed) and context.now() < scratch.soak_until:
+        return Wait(seconds=SOAK_LOOK_S)
+    if slowdown.answer == "doubtful" and not _is_last_look(context):
         return Wait(seconds=SOAK_LOOK_S)
     if held_up := context.run_hooks("committed", "before"):
         return held_up
@@ -162,6 +171,42 @@ def _longest_s(context: UpdateContext) -> float:
     deadline_s = context.offer.deadline_s or 0.0
     spent_s = max(0.0, context.deps.clock.wall() - context.journal.taken_at)
     return max(context.offer.soak_s, deadline_s - spent_s)
+
+
+def _judge_slowdown(context: UpdateContext) -> Verdict:
+    """Compare latencies since the switch with those of the previous release on this device.
+
+    What goes back to an older release is not held against the release that it leaves.
+    """
+    offer, back = context.offer, context.journal.back
+    own, lets_pass = context.deps.config.slowdown.limit, offer.max_slowdown
+    if not own or lets_pass is None or offer.rollback or not back or back.digest == context.digest:
+        return Verdict("fine")
+    before, now = context.deps.tools.pace_of(back.digest), context.scratch.pace
+    allowed, title = max(own, lets_pass), f"{back.bundle.name} {back.bundle.version}"
+    verdict = judge(before, now, allowed, title, is_last=_is_last_look(context))
+    if verdict.answer == "fine" and now.count < FEWEST_NOW and _is_awaited(context, before):
+        return Verdict("doubtful")
+    return verdict
+
+
+def _is_awaited(context: UpdateContext, before: Pace) -> bool:
+    """Check whether applications that used the previous release until the switch may still come.
+
+    They load the release first and report every few seconds, so a short soak ends before they do.
+    """
+    pointer, interval_s = context.model.pointer.read(), context.deps.config.slowdown.interval_s
+    was_used = pointer is not None and abs(pointer.since - before.seen_at) <= interval_s
+    soaked_s = context.now() - (context.scratch.soak_from or 0.0)
+    return was_used and soaked_s < context.offer.soak_s + interval_s
+
+
+def _is_last_look(context: UpdateContext) -> bool:
+    """Check whether a soak has waited for latencies as long as it may."""
+    scratch, offer = context.scratch, context.offer
+    longest_s = offer.soak_s + LONGEST * context.deps.config.slowdown.interval_s
+    until = min(scratch.soak_until, (scratch.soak_from or 0.0) + longest_s)
+    return context.now() >= until
 
 
 def _why_gone(context: UpdateContext) -> str:

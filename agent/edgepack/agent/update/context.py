@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
+from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.shadowed import Shadowed
 from edgepack.agent.transfer.ahead import Taken
 from edgepack.agent.transfer.download import Download
@@ -98,6 +99,7 @@ class Scratch(msgspec.Struct):
     windows: list[Telemetry] = msgspec.field(default_factory=list)
     troubles: list[str] = msgspec.field(default_factory=list)
     shadowed: dict[str, Shadowed] = msgspec.field(default_factory=dict)
+    pace: Pace = Pace()
     manifest: Manifest | None = None
     faults: dict[str, str] = msgspec.field(default_factory=dict)
 

@@ -15,6 +15,7 @@ from edgepack.agent.state.release_counters import ReleaseCounters
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.state.state_file import Write
 from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.journal import JournalStore
 from edgepack.agent.update.work import Bench, InlineBench
 from edgepack.bundle.manifest import Variant
@@ -58,6 +59,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         run_hooks: Runs the hooks of a stage: stage, before or after, folders, facts; may be halted.
         collect: Takes what serving processes saw since it was called last.
         forget_verdicts: Has the next probe of a bundle (digest) run, whatever earlier ones found.
+        pace_of: Returns how fast a release serves, by its digest.
     """
 
     read_facts: Callable[[], DeviceFacts]
@@ -65,6 +67,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     run_hooks: Callable[[str, str, Sequence[Path], Mapping[str, str], Halt], HookVerdict]
     collect: Callable[[], Collected]
     forget_verdicts: Callable[[str], None] = lambda _digest: None
+    pace_of: Callable[[str], Pace] = lambda _: Pace()
 
 
 class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from edgepack.fleet.database.assignments import Note, Part, Told
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.measurements import Offered, Place
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.documents.gates import BY_NAME
 from edgepack.fleet.rollouts.counting import UNDECIDED
 from edgepack.wire.messages import FileRef, ModelOrder, ReportedModel, RunModel
 
@@ -163,5 +164,12 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
         soak_s=rollout.soak_s,
         min_inferences=rollout.min_inferences,
         deadline_s=rollout.deadline_s * DECIDES_WITHIN,
+        max_slowdown=_max_slowdown(rollout),
         issued_at=now,
     )
+
+
+def _max_slowdown(rollout: RolloutRow) -> float | None:
+    """Return the slowdown that the gate `p95` lets pass; None where it is off."""
+    thresholds = msgspec.json.decode(rollout.gates, type=dict[str, float | None])
+    return thresholds.get("p95", BY_NAME["p95"].threshold)

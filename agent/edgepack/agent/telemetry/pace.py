@@ -1,0 +1,150 @@
+"""How fast a release serves: latencies of the last hour by interval, to compare the next one with.
+
+The agent stores the pace of what serves on the disk, so that it is known after the switch to
+another release and after a restart.
+"""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.state.state_file import StateFile
+from edgepack.versions import Format, Version
+from edgepack.wire.histogram import LEAST_MS, empty, merge, percentile
+from edgepack.wire.messages import Histogram, Telemetry
+
+log = logging.getLogger(__name__)
+
+PACE_FILE = "latency-pace.json"
+INTERVAL_S = 60.0
+FEWEST = 12
+"""Inferences of an interval; one with fewer continues. All but the slowest two count then."""
+KEPT = 60
+"""Intervals: an hour of them, when each is a minute long."""
+MAX_RELEASES = 16
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """Latency of one interval: `latency_ms` is what all but the slowest inferences do not exceed.
+
+    Attributes:
+        latency_ms: See `typical_ms`.
+        count: Inferences.
+    """
+
+    latency_ms: float
+    count: int
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """Latencies of one release.
+
+    Attributes:
+        intervals: Complete intervals, the newest last.
+        older, recent: Latencies of these intervals, in two parts: a full part takes the place of
+            the older one.
+        recent_intervals: How many intervals `recent` has.
+        current: Latencies of the interval that is under way.
+        current_s: What it covers so far, seconds.
+        seen_at: When its last inferences were reported, seconds since the epoch; 0 for never.
+    """
+
+    intervals: tuple[Interval, ...] = ()
+    older: Histogram = msgspec.field(default_factory=empty)
+    recent: Histogram = msgspec.field(default_factory=empty)
+    recent_intervals: int = 0
+    current: Histogram = msgspec.field(default_factory=empty)
+    current_s: float = 0.0
+    seen_at: float = 0.0
+
+    def plus(self, window: Telemetry, interval_s: float) -> "Pace":
+        """Return the pace with the inferences of one more window of the same release.
+
+        Args:
+            window: What came since the window before.
+            interval_s: Length of an interval, seconds.
+        """
+        current = merge((self.current, window.latency))
+        current_s = self.current_s + window.window_s
+        seen_at = window.window_start + window.window_s
+        if current_s < interval_s or current.count < FEWEST:
+            return msgspec.structs.replace(
+                self, current=current, current_s=current_s, seen_at=seen_at
+            )
+        interval = Interval(latency_ms=typical_ms(current, current.count), count=current.count)
+        is_full = self.recent_intervals >= KEPT // 2
+        return Pace(
+            intervals=(*self.intervals, interval)[-KEPT:],
+            older=self.recent if is_full else self.older,
+            recent=current if is_full else merge((self.recent, current)),
+            recent_intervals=1 if is_full else self.recent_intervals + 1,
+            seen_at=seen_at,
+        )
+
+    @property
+    def count(self) -> int:
+        """Inferences of the intervals that are kept, and of the one under way."""
+        return sum(one.count for one in self.intervals) + self.current.count
+
+    @property
+    def latency(self) -> Histogram:
+        """Latencies of all complete intervals."""
+        return merge((self.older, self.recent))
+
+
+def typical_ms(latency: Histogram, count: int) -> float:
+    """Return the latency that all but the slowest 5 %, and at least two, of `count` do not exceed.
+
+    Args:
+        latency: Of at least one inference.
+        count: Of how many inferences the slowest are left out, 5 or more; those of another
+            histogram, for example, so that both are read at the same percentile.
+    """
+    return max(LEAST_MS, percentile(latency, 100 * min(0.95, 1 - 2 / count)))
+
+
+class _Paces(msgspec.Struct, frozen=True, kw_only=True):
+    """The pace of each release, by digest; the one that served last comes last."""
+
+    releases: dict[str, Pace] = {}
+
+
+PACES = Format("latency pace", _Paces, Version(1, 0))
+
+
+class PaceKeeper:
+    """Keeps the pace of the releases of one device.
+
+    Args:
+        state_dir: The agent's state folder.
+        interval_s: Length of an interval, seconds.
+    """
+
+    def __init__(self, state_dir: Path, interval_s: float) -> None:
+        self._file = StateFile(state_dir / PACE_FILE, PACES)
+        self._interval_s = interval_s
+        found = self._file.load()
+        self._paces = dict(found.releases) if found else {}
+
+    def of(self, digest: str) -> Pace:
+        """Return the pace of a release; an empty one if it never served."""
+        return self._paces.get(digest, Pace())
+
+    def add(self, windows: Iterable[Telemetry]) -> None:
+        """Add what serving processes saw, and store it whenever an interval is complete."""
+        is_complete = False
+        for window in windows:
+            if not window.latency.count:
+                continue
+            before = self._paces.pop(window.digest, Pace())
+            after = self._paces[window.digest] = before.plus(window, self._interval_s)
+            is_complete |= after.intervals != before.intervals
+        while len(self._paces) > MAX_RELEASES:
+            del self._paces[next(iter(self._paces))]
+        if is_complete and not self._file.is_sealed:
+            try:
+                self._file.save(_Paces(releases=self._paces))
+            except OSError as error:  # It is not needed before the next update.
+                log.warning("the pace of releases cannot be stored: %s", error)

@@ -1,0 +1,166 @@
+"""A canary stops a slow release: real agents, real models, real applications, a real broker."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgepack.agent.serving import model as serving
+from edgepack.agent.serving.model import Model
+from edgepack.agent.telemetry.pace import PaceKeeper
+from edgepack.bundle.archive import pack
+from edgepack.bundle.keys import load_private_key
+from edgepack.fleet.documents.rollouts import RolloutView
+from tests.integration.fleet.applications import (
+    CAMERA_NAMES,
+    Applications,
+    applications_of,
+    start_cameras,
+)
+from tests.integration.fleet.conftest import (
+    CAMERAS,
+    FleetProcess,
+    Mosquitto,
+    StartAgent,
+    edgepack,
+    wait_until,
+)
+from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
+
+SLOW_LAYERS = 600
+"""So many more layers take tens of times as long, on any machine."""
+INTERVAL_S = 2.0
+SETTINGS = f"\n[limits]\ntelemetry_interval_s = 0.2\n[slowdown]\ninterval_s = {INTERVAL_S}\n"
+MakeArchive = Callable[..., tuple[Path, ExampleBundle]]
+
+
+def infer(model: Model, rng: np.random.Generator, _: threading.Event) -> None:
+    model.run({"x": rng.standard_normal((1, WIDTH)).astype(np.float32)})
+
+
+@pytest.fixture
+def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
+    """Each writes often what it saw."""
+    monkeypatch.setattr(serving, "SPOOL_S", 0.1)
+    with applications_of("tiny", infer) as running:
+        yield running
+
+
+@pytest.fixture
+def archive(tmp_path: Path, key_prefix: Path) -> MakeArchive:
+    """Makes a release, as an archive; returns its digest with it."""
+
+    def make(release: int, *, slow_layers: int = 0) -> tuple[Path, ExampleBundle]:
+        key = load_private_key(key_prefix.with_suffix(".key"))
+        bundle = make_bundle(
+            tmp_path / f"release-{release}", key, release=release, slow_layers=slow_layers
+        )
+        packed = bundle.folder.with_suffix(".edgepack")
+        pack(bundle.folder, packed)
+        return packed, bundle
+
+    return make
+
+
+def start(fleet: FleetProcess, archive: Path, *options: str) -> str:
+    done = edgepack(
+        fleet,
+        *("rollout", "start", str(archive), "--group", "cameras", "--waves", "1,100%"),
+        *("--soak", "0.5", "--deadline", "240", "--yes", "--json", *options),
+    )
+    assert done.returncode == 0, done.stderr
+    name: str = json.loads(done.stdout)["rollout"]
+    return name
+
+
+def serves(fleet: FleetProcess) -> list[str]:
+    models = (model for device in fleet.client.devices() for model in device.models)
+    return sorted(model.active.version for model in models if model.active)
+
+
+def measured(view: RolloutView) -> int:
+    return sum(row.inferences for row in view.latency)
+
+
+def test_a_canary_of_one_goes_back_from_a_slow_release_and_no_other_device_gets_it(
+    mosquitto: Mosquitto,
+    serve: Callable[..., Any],
+    start_agent: StartAgent,
+    applications: Applications,
+    archive: MakeArchive,
+    tmp_path: Path,
+) -> None:
+    fleet = serve("--broker", mosquitto.url)
+    start_cameras(fleet, start_agent, tmp_path, SETTINGS)
+    packed, one = archive(1)
+    first = fleet.roll_out(packed, to=CAMERAS, waves="100%", deadline_s=240.0)
+    fleet.wait_for(first, "FINISHED", timeout_s=240)
+    for device in CAMERA_NAMES:
+        applications.start(tmp_path / device / "state")
+
+    def is_known(device: str) -> bool:
+        pace = PaceKeeper(tmp_path / device / "state", INTERVAL_S).of(one.ref.digest)
+        return len(pace.intervals) > 4 and pace.latency.count >= 60
+
+    wait_until(lambda: all(map(is_known, CAMERA_NAMES)), "each agent knows the pace", 240)
+    wait_until(lambda: measured(fleet.rollout(first)) >= 600, "the fleet knows latencies", 240)
+
+    slow = start(fleet, archive(2, slow_layers=SLOW_LAYERS)[0])
+    view = fleet.wait_for(slow, "PAUSED", "FINISHED", "ABORTED", timeout_s=240)
+    assert view.state == "PAUSED", view.because
+    assert view.counts == {"FAILED": 1, "WAITING": 2}
+    (canary,) = [part for part in view.assignments if part.state == "FAILED"]
+    assert "times as long as with tiny 1.1.0" in canary.because
+    fleet.wait_until(lambda: serves(fleet) == ["1.1.0"] * 3, "the canary went back")
+    shown = edgepack(fleet, "rollout", "status", slow).stdout
+    assert "stopped by gate failures" in shown
+    assert "gates as measured at the decision" in shown
+
+    # A release that is as fast reaches every device, once the canary has measured it.
+    equal = start(fleet, archive(3)[0], "--gate", "all=off", "--gate", "p95=20", "--supersede")
+    view = fleet.wait_for(equal, "PAUSED", "FINISHED", "ABORTED", timeout_s=240)
+    assert (view.state, view.counts) == ("FINISHED", {"COMMITTED": 3}), view
+    acts = [entry.action for entry in fleet.client.audit(rollout=equal)]
+    assert "rollout.hold" not in acts or acts.index("rollout.wave") < acts.index("rollout.hold")
+
+
+def test_a_wave_that_measured_too_little_waits_for_a_person_and_says_so(
+    mosquitto: Mosquitto,
+    serve: Callable[..., Any],
+    start_agent: StartAgent,
+    archive: MakeArchive,
+    tmp_path: Path,
+) -> None:
+    fleet = serve("--broker", mosquitto.url)
+    start_cameras(fleet, start_agent, tmp_path, SETTINGS)
+    first = start(fleet, archive(1)[0])
+    view = fleet.wait_for(
+        first, "FINISHED", timeout_s=240
+    )  # nothing ran before: nothing to compare
+    assert view.counts == {"COMMITTED": 3}
+
+    second = start(fleet, archive(2)[0])
+    fleet.wait_until(
+        lambda: fleet.rollout(second).waits_reason == "evidence", "it waits for evidence", 240
+    )
+    view = fleet.rollout(second)
+    assert (view.state, view.wave) == ("RUNNING", 1)
+    assert view.counts == {"COMMITTED": 1, "WAITING": 2}
+    assert "too few measured p95: 0 of 1 device" in view.waits_for
+    shown = " ".join(edgepack(fleet, "rollout", "status", second).stdout.split())
+    assert "held: too few measured" in shown
+    assert f"edgepack rollout resume {second}" in shown
+    assert "--gate-evidence optional" in shown
+    (hold,) = fleet.client.audit(rollout=second, action="rollout.hold")
+    assert "too few measured" in hold.because
+    done = edgepack(fleet, "rollout", "resume", second)
+    assert done.returncode == 0, done.stderr
+    assert fleet.wait_for(second, "FINISHED", timeout_s=240).counts == {"COMMITTED": 3}
+
+    third = start(fleet, archive(3)[0], "--gate-evidence", "optional")
+    assert fleet.wait_for(third, "FINISHED", timeout_s=240).counts == {"COMMITTED": 3}
+    assert not fleet.client.audit(rollout=third, action="rollout.hold")

@@ -1,0 +1,204 @@
+"""A device compares the pace of a release with that of the previous one: tables and a disk."""
+
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.telemetry.pace import (
+    FEWEST,
+    KEPT,
+    MAX_RELEASES,
+    PACE_FILE,
+    Pace,
+    PaceKeeper,
+    typical_ms,
+)
+from edgepack.agent.update.slowdown import INTERVALS, judge
+from edgepack.wire.histogram import LatencyRecorder
+from edgepack.wire.messages import Telemetry
+from tests.simulators.world import World
+from tests.unit.agent.conftest import Releases
+
+
+def window(
+    latencies_ms: Sequence[float], *, digest: str = "d", start: float = 0.0, length_s: float = 60.0
+) -> Telemetry:
+    recorder = LatencyRecorder()
+    for latency_ms in latencies_ms:
+        recorder.record(latency_ms)
+    return Telemetry(
+        digest=digest,
+        variant="cpu",
+        provider="CPUExecutionProvider",
+        window_start=start,
+        window_s=length_s,
+        latency=recorder.snapshot(),
+    )
+
+
+def pace_of(levels_ms: Sequence[float], *, count: int = 20) -> Pace:
+    """A pace with one interval for each level."""
+    pace = Pace()
+    for level in levels_ms:
+        pace = pace.plus(window([level] * count), 60.0)
+    return pace
+
+
+STEADY = [10.0] * 10
+NOISY = [10.0, 30.0, 11.0, 28.0, 9.0, 33.0, 10.0, 25.0, 12.0, 31.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "allowed", "is_last", "answer"),
+    [
+        (STEADY, [30.0] * INTERVALS, 2.0, False, "slow"),
+        (STEADY, [21.0] * INTERVALS, 2.0, False, "slow"),
+        (STEADY, [18.0] * INTERVALS, 2.0, False, "fine"),  # not gross: the fleet's gates decide
+        (STEADY, [30.0] * (INTERVALS - 1), 2.0, False, "doubtful"),
+        (STEADY, [30.0] * (INTERVALS - 1) + [10.0], 2.0, False, "fine"),  # a burst
+        (STEADY, [30.0, 10.0] * INTERVALS, 2.0, False, "fine"),  # bursts
+        (STEADY, [10.0] * 20 + [30.0] * INTERVALS, 2.0, False, "slow"),
+        (STEADY, [30.0] * 2, 2.0, True, "slow"),  # no more time, and no sign of a burst
+        (STEADY, [30.0], 2.0, True, "doubtful"),
+        (STEADY, [30.0] * INTERVALS, 4.0, False, "fine"),  # the rollout lets it pass
+        (STEADY[:2], [30.0] * INTERVALS, 2.0, False, "fine"),  # 40 inferences before
+        (STEADY[:3], [30.0] * INTERVALS, 2.0, False, "slow"),
+        (NOISY, [75.0] * INTERVALS, 2.0, False, "fine"),  # it varied as much before
+        (NOISY, [900.0] * INTERVALS, 2.0, False, "slow"),
+        ([], [900.0] * INTERVALS, 2.0, False, "fine"),
+        (STEADY, [], 2.0, True, "fine"),
+    ],
+)
+def test_a_gross_slowdown_over_several_intervals_is_proven_and_a_burst_is_not(
+    before: list[float], now: list[float], allowed: float, is_last: bool, answer: str
+) -> None:
+    verdict = judge(pace_of(before), pace_of(now), allowed, "digits 1.0.0", is_last=is_last)
+    assert verdict.answer == answer
+    assert bool(verdict.because) == (answer == "slow")
+
+
+def test_the_reason_has_the_numbers() -> None:
+    verdict = judge(pace_of(STEADY), pace_of([30.0] * 6), 2.0, "digits 1.0.0", is_last=False)
+    for fact in ("3.0 times as long as with digits 1.0.0", "6 intervals", "120 inferences", "2.0"):
+        assert fact in verdict.because
+
+
+def test_an_interval_under_way_that_is_slow_makes_it_doubtful() -> None:
+    slow = Pace().plus(window([30.0] * 5, length_s=5.0), 60.0)
+    few = Pace().plus(window([30.0] * 4, length_s=5.0), 60.0)
+    odd = Pace().plus(window([10.0] * 4 + [90.0] * 2, length_s=5.0), 60.0)
+    answers = [judge(pace_of(STEADY), now, 2.0, "", is_last=False)[0] for now in (slow, few, odd)]
+    assert answers == ["doubtful", "fine", "fine"], "two slow ones are the first after a load"
+
+
+def test_an_interval_has_its_length_and_enough_inferences() -> None:
+    pace = Pace()
+    for _ in range(11):
+        pace = pace.plus(window([10.0], length_s=30.0), 60.0)
+    assert (pace.intervals, pace.count) == ((), FEWEST - 1)
+    pace = pace.plus(window([10.0], length_s=30.0), 60.0)
+    assert [one.count for one in pace.intervals] == [FEWEST]
+    short = Pace().plus(window([10.0] * 1000, length_s=59.0), 60.0)
+    assert short.intervals == ()
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=150))
+def test_an_hour_is_kept_however_long_a_release_serves(counts: list[int]) -> None:
+    pace = Pace()
+    for count in counts:
+        pace = pace.plus(window([10.0] * count), 60.0)
+    assert len(pace.intervals) <= KEPT
+    assert pace.latency.count <= sum(counts)
+    if pace.intervals:
+        shown = sum(one.count for one in pace.intervals)
+        assert len(pace.intervals) >= KEPT // 2 or pace.latency.count == shown
+        assert pace.latency.count <= shown or len(pace.intervals) == KEPT
+
+
+def test_the_slowest_two_inferences_never_count_alone() -> None:
+    recorder = LatencyRecorder()
+    for latency_ms in (1.0, 1.0, 1.0, 500.0, 900.0):
+        recorder.record(latency_ms)
+    assert typical_ms(recorder.snapshot(), 5) == pytest.approx(1.0, rel=0.05)
+
+
+def test_false_alarms_are_rare_where_nothing_changed_and_twice_as_slow_is_found() -> None:
+    """Log latencies of a minute vary by .1 with a memory of an hour, and bursts come."""
+    rng = random.Random(7)
+
+    def minutes(ratio: float, count: int) -> list[float]:
+        level, burst, found = rng.gauss(0, 0.06), 0, []
+        for _ in range(count):
+            level = 0.98 * level + rng.gauss(0, 0.012)
+            burst = burst - 1 if burst else (rng.randint(1, 4) if rng.random() < 0.02 else 0)
+            extra = rng.uniform(0.1, 1.0) if burst else 0.0
+            found.append(10 * ratio * math.exp(level + extra + rng.gauss(0, 0.08)))
+        return found
+
+    def share(ratio: float) -> float:
+        hits = 0
+        for _ in range(300):
+            before, now = pace_of(minutes(1.0, 60)), Pace()
+            for level in minutes(ratio, 10):
+                now = now.plus(window([level] * 20), 60.0)
+                if judge(before, now, 2.0, "", is_last=False).answer == "slow":
+                    hits += 1
+                    break
+        return hits / 300
+
+    assert share(1.0) <= 0.01
+    assert share(1.3) <= 0.02
+    assert share(2.6) >= 0.9
+
+
+def test_the_pace_is_known_after_a_restart_and_a_damaged_file_stops_nothing(tmp_path: Path) -> None:
+    keeper = PaceKeeper(tmp_path, 60.0)
+    keeper.add([window([10.0] * 30, digest="one", start=100.0), window([9.0] * 5, digest="two")])
+    again = PaceKeeper(tmp_path, 60.0)
+    assert again.of("one") == keeper.of("one")
+    assert again.of("one").seen_at == 160.0
+    assert again.of("two").count == 0 or again.of("two") == keeper.of("two")
+    assert again.of("never") == Pace()
+    (tmp_path / PACE_FILE).write_bytes(b"\x00{")
+    assert PaceKeeper(tmp_path, 60.0).of("one") == Pace()
+
+
+def test_releases_of_long_ago_are_forgotten(tmp_path: Path) -> None:
+    keeper = PaceKeeper(tmp_path, 60.0)
+    for number in range(MAX_RELEASES + 3):
+        keeper.add([window([10.0] * 30, digest=str(number)), window([1.0] * 30, digest="serves")])
+    kept = [number for number in range(MAX_RELEASES + 3) if keeper.of(str(number)).count]
+    assert kept == list(range(4, MAX_RELEASES + 3))
+    assert keeper.of("serves").count
+
+
+def soak_slowly(world: World, releases: Releases, **order: object) -> None:
+    """Brings release 2, which takes three times as long as release 1 did."""
+    new = releases.two.ref.digest
+    world.paces[releases.one.ref.digest] = pace_of(STEADY)
+    world.boot().start()
+    world.collected = [Collected(telemetry=(window([30.0] * 30, digest=new),)) for _ in range(9)]
+    wanted = msgspec.structs.replace(releases.two.order(2, soak_s=3, deadline_s=900.0), **order)
+    world.updater.orders.offer(wanted)
+    world.settle()
+
+
+def test_a_slow_release_is_rolled_back_with_its_reason(world: World, releases: Releases) -> None:
+    soak_slowly(world, releases)
+    assert world.journal.state == "ROLLED_BACK"
+    assert "inferences take 3.0 times as long as with tiny 1.1.0" in world.journal.because
+
+
+@pytest.mark.parametrize("order", [{"max_slowdown": None}, {"max_slowdown": 5.0}])
+def test_a_rollout_may_let_a_slower_release_pass(
+    world: World, releases: Releases, order: dict[str, object]
+) -> None:
+    soak_slowly(world, releases, **order)
+    assert world.journal.state == "COMMITTED"
