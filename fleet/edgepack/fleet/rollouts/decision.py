@@ -41,7 +41,7 @@ def store_decision(
         _store(rollout, () if event == "resume" else _of_held(rollout))
         rollout.decided_at, rollout.stopped_by = None, ""
     elif event == "finish" or (event != "pause" and rollout.decided_at is None):
-        _store(rollout, _current(session, rollout))
+        _store(rollout, _current(session, rollout, now))
         rollout.decided_at = now
         if event == "finish":
             rollout.stopped_by = ""
@@ -49,17 +49,19 @@ def store_decision(
         rollout.stopped_by = ""  # a person has seen the breach, and ends the rollout
 
 
-def store_hold(session: Session, rollout: RolloutRow, hardware_class: str) -> None:
+def store_hold(session: Session, rollout: RolloutRow, hardware_class: str, now: float) -> None:
     """Store the results of a hardware class that is about to be held back alone."""
-    views = judgement.judge(session, rollout).views
+    views = judgement.judge(session, rollout, now).views
     of_class = (view for view in views if view.hardware_class == hardware_class)
     _store(rollout, (*_of_held(rollout), *of_class))
 
 
-def _current(session: Session, rollout: RolloutRow) -> tuple[GateView, ...]:
+def _current(
+    session: Session, rollout: RolloutRow, now: float | None = None
+) -> tuple[GateView, ...]:
     """Return the current results, and those at the decision of classes that are held back."""
     held = _held(rollout)
-    views = judgement.judge(session, rollout).views
+    views = judgement.judge(session, rollout, now).views
     return (*(view for view in views if view.hardware_class not in held), *_of_held(rollout))
 
 

@@ -79,7 +79,7 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
 
     Hardware classes that are held back go on, too.
     """
-    judged = judgement.judge(session, rollout)
+    judged = judgement.judge(session, rollout, now)
     current = counting.total(judged.classes)[max(rollout.wave, 0) : rollout.wave + 1]
     failed = counting.count(current, counting.FAILURES)
     held = msgspec.json.decode(rollout.held, type=dict[str, str])

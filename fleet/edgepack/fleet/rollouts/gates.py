@@ -113,7 +113,13 @@ def awaited(plan: Plan, sums: ClassSums, wave: int) -> int:
     )
 
 
-def judge(plan: Plan, sums: ClassSums, wave: int, over: Collection[str]) -> tuple[GateView, ...]:
+def judge(
+    plan: Plan,
+    sums: ClassSums,
+    wave: int,
+    over: Collection[str],
+    settled: Collection[str] | None = None,
+) -> tuple[GateView, ...]:
     """What each gate says of each hardware class that measured anything.
 
     Args:
@@ -121,6 +127,8 @@ def judge(plan: Plan, sums: ClassSums, wave: int, over: Collection[str]) -> tupl
         sums: What devices measured.
         wave: Index of the current wave.
         over: The classes of which all devices in it have decided: fewer than a sample will do.
+        settled: Those of them of which no more devices are waited for: 1 or 2 devices that measured
+            a breach hold the rollout. None means all of `over`.
 
     Returns:
         By gate and class; a gate for which no class has anything stands there once, without one.
@@ -133,7 +141,9 @@ def judge(plan: Plan, sums: ClassSums, wave: int, over: Collection[str]) -> tupl
             if any(taken := _taken(gate.name, waves[: wave + 1], plan.min_sample))
         }
         for name, taken in told.items() or [("", WaveSums())]:
-            views.append(_judge_one(gate, name, taken, plan, is_over=name in over))
+            is_settled = name in (over if settled is None else settled)
+            view = _judge_one(gate, name, taken, plan, is_over=name in over, is_settled=is_settled)
+            views.append(view)
     return tuple(views)
 
 
@@ -148,7 +158,13 @@ def _taken(gate: str, waves: Sequence[Mapping[str, WaveSums]], min_sample: int) 
 
 
 def _judge_one(
-    gate: Gate, hardware_class: str, sums: WaveSums, plan: Plan, *, is_over: bool
+    gate: Gate,
+    hardware_class: str,
+    sums: WaveSums,
+    plan: Plan,
+    *,
+    is_over: bool,
+    is_settled: bool,
 ) -> GateView:
     threshold = plan.threshold(gate)
     is_ratio = gate.comparison == "ratio"
@@ -167,7 +183,7 @@ def _judge_one(
             before = None
     needed = LEAST_DEVICES if is_over else max(LEAST_DEVICES, plan.min_sample)
     verdict, because = _verdict(gate, sums, threshold, needed, value, bound)
-    if verdict == "hold" and not is_over:
+    if verdict == "hold" and not is_settled:
         verdict = "too few"
     seen = hold_key if verdict == "hold" else key
     if verdict in STOPS and seen(gate.name, hardware_class) in plan.accepted:

@@ -57,19 +57,26 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
     Args:
         session: The transaction.
         rollout: The rollout.
-        now: Seconds since the epoch; None where nobody has to wait for measurements.
+        now: Seconds since the epoch; None to show what the last step looked at.
     """
     classes = classes_of(session, rollout)
     plan = plan_of(rollout)
     sums: measurements.ClassSums = {}
     measured: tuple[GateView, ...] = ()
+    since = rollout.evidence_since
+    is_due = since is not None and now is not None and now - since >= rollout.evidence_s
+    if now is None:
+        is_due = rollout.waits_reason != "measurements"
     # What goes back to what served before is not held against what it leaves.
     if not rollout.takes_back and not plan.is_off:
         sums = measurements.sums_of(session, rollout.number)
         over = counting.over(classes, rollout.wave)
-        measured = gates.judge(plan, sums, rollout.wave, over)
-    since = rollout.evidence_since
-    is_due = now is None or (since is not None and now - since >= rollout.evidence_s)
+        settled = {
+            name
+            for name in over
+            if is_due or not gates.awaited(plan, {name: sums.get(name, ())}, rollout.wave)
+        }
+        measured = gates.judge(plan, sums, rollout.wave, over, settled)
     held = frozenset(msgspec.json.decode(rollout.held, type=dict[str, str]))
     awaited = {name: waves for name, waves in sums.items() if name not in held}
     return Judgement(
@@ -88,7 +95,7 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
             accepted=plan.accepted,
             is_early=now is not None and now < (rollout.not_before or 0.0),
             approved=rollout.approved if rollout.approves else None,
-            waits=not is_due and gates.awaited(plan, awaited, rollout.wave) > 0,
+            waits=now is not None and not is_due and gates.awaited(plan, awaited, rollout.wave) > 0,
             lacks=gates.missing_evidence(plan, awaited, rollout.wave),
         ),
         classes=classes,

@@ -209,7 +209,7 @@ def _hold(
     now: float,
 ) -> tuple[Publication, ...]:
     """Holds a hardware class back, while the others go on."""
-    store_hold(session, rollout, name)
+    store_hold(session, rollout, name, now)
     held = msgspec.json.decode(rollout.held, type=dict[str, str]) | {name: breach.because}
     rollout.held = msgspec.json.encode(held).decode()
     rollout.changed_at = now
