@@ -197,3 +197,28 @@ def test_what_a_label_question_reads_is_bounded_by_labels_and_not_by_devices(tol
         )
         sums = [row.start for row in rows if row.label_set == max(label_sets.read_sets(session))]
     assert len(sums) <= 2, "at the turn of an hour there are two"
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ({"by": ("version",), "where": "device=a"}, [("1.0.0", 100), ("2.0.0", 300)]),
+        ({"by": ("version",), "where": "device=a or device=b"}, [("1.0.0", 200), ("2.0.0", 600)]),
+        ({"by": ("version",), "where": "not device=a and variant=npu"}, [("2.0.0", 300)]),
+        ({"by": ("version",), "where": "device=a", "group": "cameras"}, []),
+        ({"by": ("version",), "where": "device=nobody"}, []),
+    ],
+)
+def test_latencies_of_named_devices_are_their_newest_inferences(
+    told: World, question: dict[str, Any], expected: list[tuple[str, int]]
+) -> None:
+    assert [(part.version, part.inferences) for part in ask(told, **question)] == expected
+    with told.store.reading() as session:
+        found = latency_report.report(session, LatencyQuestion(**question), time.time())
+    assert "the newest" in found.note
+
+
+def test_latencies_of_named_devices_by_time_are_rejected_with_the_remedy(told: World) -> None:
+    with pytest.raises(FleetError, match="not kept by time") as refusal:
+        ask(told, by=("time",), where="device=a")
+    assert "--by time" in refusal.value.remedy

@@ -306,4 +306,4 @@ def test_latency_is_a_line_for_each_part_with_what_tells_it_apart(
         "hexagon-v73 QNNExecutionProvider (simulated) – 1.23 2.00 3.00 9.50 1,200 2",
     ]
     nothing = LatencyReport(since=0.0, until=60.0, step_s=60, parts=())
-    assert latency_table(nothing, (), 60.0) == "no latency was told of in that time"
+    assert latency_table(nothing, (), 60.0) == "no latency was reported in that time"

@@ -85,3 +85,8 @@ def test_what_is_empty_is_left_out_of_what_an_act_rested_on() -> None:
     assert details_line(details) == (
         "devices 3, max failed share 0.1, soak s 60, max per site 0, approve waves"
     )
+
+
+def test_the_audit_log_prints_hardware_as_it_is_named() -> None:
+    details: dict[str, Number] = {"p95 sim-x86_64": 1.3, "deadline_s": 60.0, "is_split": True}
+    assert details_line(details) == "p95 sim-x86_64 1.3, deadline s 60, is split"

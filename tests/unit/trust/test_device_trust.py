@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from edgepack.agent.update.device_trust import FIRST_METADATA_S
 from edgepack.errors import TrustError
 from edgepack.trust.sources import FolderSource
 from edgepack.wire.messages import Desired
@@ -19,8 +20,18 @@ def device(world: RepositoryWorld, shelf: Shelf, tmp_path: Path) -> TrustingDevi
     return TrustingDevice(world, tmp_path / "state")
 
 
-def test_a_new_device_installs_what_both_say(device: TrustingDevice, shelf: Shelf) -> None:
+def test_a_new_device_warns_only_when_it_waits_in_vain_for_its_first_metadata(
+    device: TrustingDevice, shelf: Shelf
+) -> None:
+    assert device.trust.is_lacking
+    assert device.trust.trouble == ""
+    device.clock_s += FIRST_METADATA_S
     assert device.trust.trouble == "nothing new is installed: there is no timestamp yet"
+    device.hear_all(wants(shelf.one, sequence=1))
+    assert device.trust.trouble == ""
+
+
+def test_a_new_device_installs_what_both_say(device: TrustingDevice, shelf: Shelf) -> None:
     device.hear_all(wants(shelf.one, sequence=1))
     assert device.installs == [("tiny", 1)]
     assert device.trust.trouble == ""
@@ -111,7 +122,7 @@ def test_a_damaged_cache_is_fetched_again_and_keeps_nothing_from_starting(
         shutil.rmtree(folder)
         folder.write_bytes(b"a file")
     device.restart()
-    assert device.trust.trouble
+    assert device.trust.is_lacking
     device.world.publish(shelf.two)
     device.hear_all(wants(shelf.two, sequence=2))
     assert device.installs == [("tiny", 1), ("tiny", 2)]

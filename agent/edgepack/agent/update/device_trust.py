@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 ORDERS_FILE = file_name(DIRECTOR)
 MAX_ORDERS_BYTES = 256 * 1024
+FIRST_METADATA_S = 60.0
+"""Seconds that a device without any metadata waits for the first before it reports a failure."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +48,6 @@ class DeviceTrust:
         arch: Its machine name.
         wall: Clock, seconds since the epoch.
 
-    Attributes:
-        trouble: Why nothing new is installed now, one sentence; "" when all is well.
-
     Raises:
         TrustError: The root is none.
     """
@@ -71,13 +70,15 @@ class DeviceTrust:
         self._undecided: SignedOrders | None = None
         self._known: SignedOrders | None = None
         self._is_whole = False
-        self.trouble = ""
+        self._trouble = ""
+        self._wall, self._since, self._is_readable = wall, wall(), True
         try:
             self._refresh()
         except OSError as error:
             self._pool.has_news = True  # The next turn tries again.
-            self.trouble = f"nothing new is installed: metadata cannot be read: {error.strerror}"
-            log.warning("%s", self.trouble)
+            self._is_readable = False
+            self._trouble = f"nothing new is installed: metadata cannot be read: {error.strerror}"
+            log.warning("%s", self._trouble)
 
     @property
     def reported(self) -> Trusted:
@@ -89,6 +90,20 @@ class DeviceTrust:
             is_whole=self._is_whole,
             director=self.heard_sequence,
         )
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing new is installed now, one sentence; "" when all is well.
+
+        A device that was just enrolled has no metadata yet. This is a failure only once the device
+        has waited in vain.
+        """
+        return "" if self._is_new() else self._trouble
+
+    def _is_new(self) -> bool:
+        waited_s = self._wall() - self._since
+        is_early = self._is_readable and 0 <= waited_s < FIRST_METADATA_S
+        return is_early and self._repository.timestamp_version == 0
 
     @property
     def heard_sequence(self) -> int:
@@ -165,9 +180,9 @@ class DeviceTrust:
             problem = self._problem(self._pool)
         self._is_whole = not problem
         trouble = f"nothing new is installed: {problem}" if problem else ""
-        if trouble and trouble != self.trouble:
-            log.warning("%s", trouble)
-        self.trouble = trouble
+        if trouble and trouble != self._trouble:
+            log.log(logging.INFO if self._is_new() else logging.WARNING, "%s", trouble)
+        self._trouble = trouble
         if self._is_whole:
             self._known = self._read_known()
             self._pool.forget_accepted(self._cache.load)

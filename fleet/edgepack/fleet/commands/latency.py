@@ -72,7 +72,8 @@ class Dimensions(click.ParamType[tuple[Dimension, ...]]):
 @click.option(
     "--where",
     default="",
-    help="Only those that this means: model, version, variant, provider …, and labels of devices.",
+    help="Only those that this means: model, version, variant, provider …, labels of devices, or "
+    "device=cam-7.",
 )
 @click.option("--since", type=Age(), default="24h", show_default=True, help="From so long ago.")
 @click.option("--until", type=Age(), default="0m", show_default=True, help="Until so long ago.")
@@ -100,6 +101,7 @@ def latency(
     \b
     Example:
       edgepack fleet latency defects --since 7d --by version,hardware_class
+      edgepack fleet latency --where device=cam-7
       edgepack fleet latency --where 'site=berlin and provider!=CPUExecutionProvider' --json
     """
     now = time.time()
@@ -122,8 +124,9 @@ def latency_table(report: LatencyReport, by: tuple[Dimension, ...], now: float) 
         if report.untold
         else ""
     )
+    notes = "; ".join(filter(None, (untold, report.note)))
     if not report.parts:
-        return f"no latency was told of in that time{'; ' * bool(untold)}{untold}"
+        return f"no latency was reported in that time{'; ' * bool(notes)}{notes}"
     table = Table(box=None, header_style="bold", pad_edge=False)
     for word in by:
         table.add_column(word.replace("_", " "), overflow="fold")
@@ -137,7 +140,7 @@ def latency_table(report: LatencyReport, by: tuple[Dimension, ...], now: float) 
             f"{part.inferences:,}",
             f"{part.failures:,}",
         )
-    return Group(table, untold) if untold else table
+    return Group(table, notes) if notes else table
 
 
 def _cell(part: LatencyPart, name: Dimension, now: float) -> Text:

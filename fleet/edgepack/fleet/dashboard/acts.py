@@ -112,6 +112,10 @@ class Acts:
         self, visit: Visit, given: dict[str, str], error: EdgepackError | None = None
     ) -> Response:
         preview, words = None, fill_in(given)
+        releases, stopped = self._looking.releases(), self._looking.stopped_digests()
+        if not words["release"]:
+            fit = (one.bundle.digest for one in releases if one.bundle.digest not in stopped)
+            words["release"] = next(fit, "")
         if given.get("look") and error is None:
             try:
                 preview = self._looking.preview(
@@ -126,7 +130,8 @@ class Acts:
             here="rollouts",
             words=words,
             form=start_form,
-            releases=self._looking.releases(),
+            releases=releases,
+            stopped=stopped,
             groups=self._looking.fleet.groups()[:MAX_GROUPS],
             preview=preview,
             error=error,

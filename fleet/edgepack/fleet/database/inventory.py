@@ -1,7 +1,7 @@
 """Devices as people see them: listed, selected, counted by group, and one in full."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError
 from edgepack.fleet.database import certificates
 from edgepack.fleet.database.devices import find_devices, last_report, wanted
+from edgepack.fleet.database.natural_pages import ids_after
 from edgepack.fleet.database.reports import simulated_providers
 from edgepack.fleet.database.schema import (
     AssignmentRow,
@@ -61,20 +62,35 @@ def list_devices(
         limit: At most so many.
 
     Returns:
-        In the order of their ids that the database has; an empty page is the last.
+        In natural order of their ids, or in the database's if there are very many (see
+        `natural_pages`); an empty page is the last.
 
     Raises:
         FleetError: The expression makes no sense.
     """
-    query = select(DeviceRow).where(DeviceRow.id > after, *_conditions(wanted))
-    if not wanted.where:
-        query = query.limit(limit)
-    query = query.order_by(DeviceRow.id).execution_options(yield_per=min(limit, PAGE))
-    found: Iterable[DeviceRow] = session.scalars(query)
+    conditions = tuple(_conditions(wanted))
+    found: Iterable[DeviceRow]
+    names = ids_after(session, select(DeviceRow.id).where(*conditions), after)
+    if names is None:
+        query = select(DeviceRow).where(DeviceRow.id > after, *conditions).order_by(DeviceRow.id)
+        if not wanted.where:
+            query = query.limit(limit)
+        found = session.scalars(query.execution_options(yield_per=min(limit, PAGE)))
+    else:
+        found = _rows_of(session, names, min(limit, PAGE))
     if wanted.where:
         where = read_where(session, wanted.where)
         found = (row for row in found if where.matches(attributes(row)))
     return tuple(_view(row) for row in islice(found, limit))
+
+
+def _rows_of(session: Session, names: Sequence[str], at_once: int) -> Iterator[DeviceRow]:
+    """Yield the rows of devices in the order of their names, read piece by piece."""
+    for first in range(0, len(names), max(at_once, 1)):
+        some = names[first : first + max(at_once, 1)]
+        rows = session.scalars(select(DeviceRow).where(DeviceRow.id.in_(some)))
+        by_id = {row.id: row for row in rows}
+        yield from (by_id[name] for name in some if name in by_id)
 
 
 def count_devices(session: Session, wanted: DeviceFilter) -> int | None:
@@ -112,8 +128,8 @@ def _conditions(wanted: DeviceFilter) -> Iterator[ColumnElement[bool]]:
         yield DeviceRow.id.in_(having)
 
 
-def read_where(session: Session, text: str) -> Where:
-    """Reads an expression.
+def read_where(session: Session, text: str, *, also: Iterable[str] = ()) -> Where:
+    """Read an expression over labels, facts and what else is named.
 
     Raises:
         FleetError: It makes no sense, or speaks of what no device has.
@@ -121,7 +137,7 @@ def read_where(session: Session, text: str) -> Where:
     where = parse_where(text)
     all_labels = session.scalars(select(DeviceRow.labels).distinct())
     named = {key for found in all_labels for key in msgspec.json.decode(found, type=dict[str, str])}
-    known = {*FACTS, *ROW, *named}
+    known = {*FACTS, *ROW, *named, *also}
     if unknown := sorted(where.keys - known):
         raise FleetError(
             f"no device has a label {unknown[0]!r}, and it is no fact that they report",

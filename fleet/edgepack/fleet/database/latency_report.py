@@ -13,12 +13,13 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
+from edgepack.fleet.database.device_latency import of_devices
 from edgepack.fleet.database.label_sets import OTHER, read_sets
 from edgepack.fleet.database.latency import LABELLED_S, LENGTHS_S
+from edgepack.fleet.database.latency_parts import KEYS, Key, part_of
 from edgepack.fleet.database.schema import LabelledLatencyRow, LatencyRow, ReleaseRow
 from edgepack.fleet.database.where import parse_where
-from edgepack.fleet.documents.latency import LatencyPart, LatencyQuestion, LatencyReport
-from edgepack.wire.histogram import merge, percentile
+from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
 from edgepack.wire.messages import Histogram
 
 DAY_S = 24 * 3600.0
@@ -26,11 +27,6 @@ MAX_STEPS = 200
 """Sums that follow one another and are read of one kind, at most; beyond, longer ones are."""
 MAX_ROWS = 20_000
 """Sums that are read at most: about a second."""
-KEYS = ("model", "version", "variant", "provider", "hardware_class", "group", "rollout")
-
-
-Key = tuple[bool, tuple[str, ...], int]
-"""Whether it is simulated, what is told apart by the order of `KEYS`, and the start or 0."""
 
 
 def report(session: Session, question: LatencyQuestion, now: float) -> LatencyReport:
@@ -49,6 +45,8 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
     since = until - DAY_S if question.since is None else question.since
     if not 0 <= since < until:
         raise FleetError("the time ends before it begins", remedy="--since 24h")
+    if question.where and "device" in parse_where(question.where).keys:
+        return of_devices(session, question, since, until)
     where = _Where(session, question.where) if question.where else None
     is_labelled = where is not None and where.is_of_labels
     length_s = max(_length(since, until, now), LABELLED_S if is_labelled else 0)
@@ -81,7 +79,7 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
         since=float(start),
         until=until,
         step_s=length_s,
-        parts=tuple(_part(key, sums, question) for key, sums in sorted(parts.items())),
+        parts=tuple(part_of(key, sums, question) for key, sums in sorted(parts.items())),
         untold=untold,
     )
 
@@ -159,20 +157,3 @@ class _Where:
                 {name: frozenset({word}) for name, word in said.items()}
             )
         return self._judged[key]
-
-
-def _part(key: Key, sums: list[tuple[int, Histogram]], question: LatencyQuestion) -> LatencyPart:
-    is_simulator, words, at = key
-    whole = merge(histogram for _, histogram in sums)
-    p50_ms, p95_ms, p99_ms = (percentile(whole, q) if whole.count else 0.0 for q in (50, 95, 99))
-    return LatencyPart(
-        **dict(zip(KEYS, words, strict=True)),
-        at=float(at) if "time" in question.by else None,
-        is_simulator=is_simulator,
-        inferences=whole.count,
-        failures=sum(failures for failures, _ in sums),
-        p50_ms=p50_ms,
-        p95_ms=p95_ms,
-        p99_ms=p99_ms,
-        max_ms=whole.max_ms,
-    )

@@ -18,7 +18,8 @@ class LatencyQuestion(msgspec.Struct, frozen=True, kw_only=True):
         group: Of devices that were in this group; "" means all.
         where: Only those that this means, over `model`, `version`, `variant`, `provider`,
             `hardware_class`, `group` and `rollout`, and over the labels that devices had when they
-            told it, whose sums are of an hour at least; "" means all.
+            told it, whose sums are of an hour at least; "" means all. With `device`, also over what
+            devices are now, and of their newest inferences whenever these were.
         since, until: Seconds since the epoch (UTC); None means a day ago, and now.
         by: What to tell apart; what is not named is taken together.
     """
@@ -68,10 +69,12 @@ class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         since, until: What is covered: `since` is that of the first sum, seconds since the epoch.
-        step_s: Length of the sums that it was read from, seconds: 60, 3600 or 86400.
+        step_s: Length of the sums that it was read from, seconds: 60, 3600 or 86400; 0 for the
+            newest inferences of single devices.
         parts: What was measured, those of simulated providers last.
         untold: Inferences that are left out since the labels of their devices are not told apart,
             where `where` asks for labels.
+        note: What the numbers are of, where they are not of the whole time; "" for nothing to add.
     """
 
     since: float
@@ -79,3 +82,4 @@ class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):
     step_s: int
     parts: tuple[LatencyPart, ...]
     untold: int = 0
+    note: str = ""

@@ -111,9 +111,14 @@ def details_line(details: Mapping[str, Number]) -> str:
     """What an act rested on: `wave 1, devices 5, value 0.4`; what is empty is left out."""
     return ", ".join(
         name if value is True else f"{name} {f'{value:g}' if isinstance(value, float) else value}"
-        for name, value in ((name.replace("_", " "), value) for name, value in details.items())
+        for name, value in ((_words_of(name), value) for name, value in details.items())
         if value is not None and value is not False and value != ""
     )
+
+
+def _words_of(name: str) -> str:
+    """Return a setting's name in words; a gate with a hardware class, `p95 x86_64`, stays."""
+    return name.replace("_", " ") if name.isidentifier() else name
 
 
 def _amount(number: float | None, unit: str) -> str:

@@ -8,6 +8,7 @@ from sqlalchemy import and_, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from edgepack.fleet.database import assignments, latency_views
+from edgepack.fleet.database.natural_pages import ids_after
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.rollouts import (
     AssignmentView,
@@ -143,7 +144,9 @@ def list_parts(
     after: str = "",
     limit: int,
 ) -> tuple[AssignmentView, ...]:
-    """A page of a rollout's parts, or of those in a state, in the database's order of devices.
+    """Return a page of a rollout's parts, or of those in a state, by the names of the devices.
+
+    The order is natural, or the database's if there are very many (see `natural_pages`).
 
     Args:
         session: The transaction.
@@ -153,21 +156,28 @@ def list_parts(
         after: The last device of the page before; "" for the first page.
         limit: At most so many.
     """
+    conditions = [AssignmentRow.rollout == rollout.number]
+    if state:
+        conditions.append(AssignmentRow.state == state)
+    if wave:
+        conditions.append(AssignmentRow.wave == wave - 1)
     query = (
         select(AssignmentRow, DeviceRow.reported)
         .join(DeviceRow, AssignmentRow.device == DeviceRow.id)
-        .where(AssignmentRow.rollout == rollout.number, AssignmentRow.device > after)
+        .where(*conditions)
     )
-    if state:
-        query = query.where(AssignmentRow.state == state)
-    if wave:
-        query = query.where(AssignmentRow.wave == wave - 1)
+    names = ids_after(session, select(AssignmentRow.device).where(*conditions), after)
+    if names is None:
+        query = query.where(AssignmentRow.device > after).order_by(AssignmentRow.device)
+        query = query.limit(limit)
+    else:
+        query = query.where(AssignmentRow.device.in_(names[:limit]))
     name = session.get_one(ReleaseRow, rollout.digest).name
-    rows = session.execute(
-        query.order_by(AssignmentRow.device).limit(limit),
-        execution_options={"populate_existing": True},
+    rows = session.execute(query, execution_options={"populate_existing": True})
+    parts = [_part(row, reported, name) for row, reported in rows]
+    return tuple(
+        parts if names is None else sorted(parts, key=lambda part: natural_order(part.device))
     )
-    return tuple(_part(row, reported, name) for row, reported in rows)
 
 
 def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> RolloutView:

@@ -4,7 +4,7 @@ import time
 from typing import get_args
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import func, select, union
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest, Variant
@@ -98,6 +98,13 @@ class Looking(msgspec.Struct, frozen=True):
                 session, state=state, model=model, before=before, limit=limit
             )
 
+    def stopped_digests(self) -> frozenset[str]:
+        """Return the digests of releases that were rolled back, or that a gate stopped."""
+        stopped = select(RolloutRow.digest).where(RolloutRow.stopped_by != "")
+        taken_back = select(RolloutRow.takes_back).where(RolloutRow.takes_back != "")
+        with self.fleet.store.reading() as session:
+            return frozenset(session.scalars(union(stopped, taken_back)))
+
     def count_rollouts(self) -> dict[str, int]:
         """Rollouts by their state."""
         counting = select(RolloutRow.state, func.count()).group_by(RolloutRow.state)
@@ -122,9 +129,7 @@ class Looking(msgspec.Struct, frozen=True):
             found = execution.find(session, name)
             gates, at = show_gates(session, found)
             head = status.show_head(session, found)
-            return self.fleet.with_problem(
-                msgspec.structs.replace(head, gates=gates, gates_at=at)
-            )
+            return self.fleet.with_problem(msgspec.structs.replace(head, gates=gates, gates_at=at))
 
     def rollout_latency(self, name: str) -> tuple[LatencyView, ...]:
         """What the inferences of a rollout's release took on its devices."""

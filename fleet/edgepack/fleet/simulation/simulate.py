@@ -160,7 +160,7 @@ def simulate(
                 _run(connections, selector, stopping, until, show)
             finally:
                 for connection in connections:
-                    _close(connection.client)
+                    _close(connection)
     return _states(connections)
 
 
@@ -227,8 +227,17 @@ def _watch(connection: _Connection, selector: selectors.BaseSelector) -> None:
     connection.client.on_socket_unregister_write = wrote
 
 
-def _close(client: mqtt.Client) -> None:
-    """Says goodbye as far as the socket takes it; the selector is left alone afterwards."""
+def _close(connection: _Connection) -> None:
+    """Report the device as offline and disconnect, as far as the socket takes it.
+
+    A broker publishes the last will only of a device that vanishes. The selector is left alone
+    afterwards.
+    """
+    client = connection.client
+    if client.socket() is not None:
+        topic, offline = connection.device.last_will()
+        client.publish(topic, offline, 1, retain=True)
+        client.loop_write()
     client.disconnect()
     client.loop_write()
     client.on_socket_close = client.on_socket_unregister_write = None
