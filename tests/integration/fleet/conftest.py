@@ -163,6 +163,7 @@ class FleetProcess:
             "waves": "1,100%",
             "soak_s": 0.2,
             "deadline_s": 30.0,
+            "gate_evidence": "optional",  # most tests have no applications
             **settings,
         }
         chosen = RolloutSettings(**asked)  # type: ignore[arg-type]

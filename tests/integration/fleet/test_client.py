@@ -22,7 +22,7 @@ Simulate = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 
 CAMERAS = Selector(kind="group", group="cameras")
-QUICK = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=60.0)
+QUICK = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=60.0, gate_evidence="optional")
 
 
 def running_versions(views: Iterable[DeviceView]) -> set[str]:

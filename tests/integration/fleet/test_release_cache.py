@@ -33,7 +33,7 @@ from tests.simulators.any_answer import AnyAnswer, http_answer
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.web_ways import Nginx, registry
 
-WAVES = RolloutSettings(waves="4,8,100%", soak_s=0.5, deadline_s=120.0)
+WAVES = RolloutSettings(waves="4,8,100%", soak_s=0.5, deadline_s=120.0, gate_evidence="optional")
 
 
 @pytest.fixture(autouse=True)
