@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepack.agent.serving import model as serving
+from edgepack.agent.serving import following
 from edgepack.agent.serving.model import Model
 from edgepack.agent.telemetry.pace import PaceKeeper
 from edgepack.bundle.archive import pack
@@ -45,7 +45,7 @@ def infer(model: Model, rng: np.random.Generator, _: threading.Event) -> None:
 @pytest.fixture
 def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
     """Each writes often what it saw."""
-    monkeypatch.setattr(serving, "SPOOL_S", 0.1)
+    monkeypatch.setattr(following, "SPOOL_S", 0.1)
     with applications_of("tiny", infer) as running:
         yield running
 

@@ -7,7 +7,7 @@ from edgepack.fleet.documents.devices import DeviceFilter
 from edgepack.fleet.rollouts import execution, status
 from tests.unit.fleet.world import NEW, World, says
 
-NAMES = ("cam-1", "cam-10", "cam-2", "dog-1", "dog-2")
+NAMES = ("cam-1", "cam-2", "cam-10", "dog-1", "dog-2")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_rollout_shows_first_who_needs_a_look_and_has_pages_of_the_others(
     monkeypatch.setattr(status, "MAX_PARTS", 2)
     view = full.view(name)
     assert [(part.device, part.state) for part in view.assignments] == [
-        ("cam-10", "OFFERED"),
+        ("cam-2", "OFFERED"),
         ("dog-2", "FAILED"),
     ]
     assert view.counts == {"OFFERED": 3, "FAILED": 1, "COMMITTED": 1}
