@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edgepack.agent.runtime import slot_opening
+from edgepack.agent.serving import following
 from edgepack.agent.serving.model import open_model
 from edgepack.agent.state.pointer import ActivePointer, pointer_path
 from edgepack.agent.state.slots import slot_folder
@@ -280,3 +281,33 @@ def test_nan_and_infinity_are_counted_where_the_golden_outputs_have_none(
             model.run(feeds)
     (window,) = LatencyCollector(tmp_path).collect().telemetry
     assert (window.latency.count, window.failures, window.not_finite) == (4, 1, 3)
+
+
+def test_memory_that_a_replaced_release_takes_does_not_count_as_that_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SPOOL_S", 0.01)
+    feeds = make_inputs(1)[0]
+    one, two = (install_model(tmp_path, release, scale=release) for release in (1, 2))
+    collector = LatencyCollector(tmp_path, is_running=lambda _: True)
+    told: dict[str, list[int | None]] = {one.digest: [], two.digest: []}
+
+    def is_told(digest: str) -> bool:
+        model.run(feeds)
+        for window in collector.collect().telemetry:
+            told[window.digest].append(window.memory_bytes)
+        return bool(told[digest])
+
+    write_pointer(tmp_path, one)
+    with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
+        wait_until(lambda: is_told(one.digest))
+        assert all(told[one.digest])
+        told[one.digest].clear()
+        with model.session() as session:
+            session.run(feeds)
+            write_pointer(tmp_path, two)
+            wait_until(lambda: model.bundle.release == 2)
+            wait_until(lambda: is_told(two.digest))
+            assert told[two.digest] == [None] * len(told[two.digest]), "both are in memory"
+        wait_until(lambda: is_told(two.digest) and told[two.digest][-1] is not None)
+    assert told[one.digest] == [None] * len(told[one.digest])

@@ -288,7 +288,7 @@ def test_failures_of_a_class_hold_it_back_alone_where_it_is_split() -> None:
         ("p95", [math.log(1.25), math.log(1.25)], "hold"),
         ("p95", [math.log(2.53), math.log(0.9)], "hold"),
         ("p95", [math.log(2.5)] * 3, "breach"),
-        ("memory", [math.log(1.40)], "too few"),
+        ("memory", [math.log(1.30)], "too few"),
         ("memory", [math.log(1.50)], "hold"),
         ("fallbacks", [1.0], "hold"),
         ("fallbacks", [0.0], "too few"),

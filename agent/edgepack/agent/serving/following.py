@@ -240,8 +240,11 @@ class Follower:
     def _spool(self, *, is_final: bool = False) -> None:
         """Writes every record that changed since it was written last."""
         try:
+            is_swapping = any(one() is not None for one in self._replaced)
+            serving = getattr(self, "serving", None)  # None when the first one cannot be opened
             for record in list(self._records.values()):
-                record.write(self._state_dir, self.troubles, is_final=is_final)
+                is_alone = serving is not None and serving.record is record and not is_swapping
+                record.write(self._state_dir, self.troubles, is_final=is_final, is_alone=is_alone)
             self._spool_fails = False
         except OSError as error:
             if not self._spool_fails:

@@ -44,7 +44,8 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
             samples. Since 1.5.
         is_final: Whether the process closed the model: the file will not change any more.
         troubles: Why it could not follow the pointer to a newer model, one sentence each.
-        memory_bytes: Memory that the process held when it wrote this; 0 when not known. Since 1.2.
+        memory_bytes: Memory that the process held when it wrote this; 0 when not known, or when
+            the process held another release of the model, too. Since 1.2.
         seen: Values of inputs and outputs by bin, of the inferences that were looked at. Since 1.3.
         shadowed: Inferences that the release before computed, too. Since 1.4; the spaced ones
             since 1.5.
@@ -159,8 +160,8 @@ class Record:
         with self._lock:
             self.not_finite += 1
 
-    def spooled(self, troubles: tuple[str, ...], *, is_final: bool) -> Spooled:
-        """All that was counted, as the agent reads it."""
+    def spooled(self, troubles: tuple[str, ...], *, is_final: bool, is_alone: bool) -> Spooled:
+        """Return all that was counted, as the agent reads it."""
         return Spooled(
             token=self.token,
             pid=os.getpid(),
@@ -175,18 +176,32 @@ class Record:
             not_finite=self.not_finite,
             troubles=troubles,
             is_final=is_final,
-            memory_bytes=memory_bytes(),
+            memory_bytes=memory_bytes() if is_alone else 0,
             seen=self.values.snapshot(),
             shadowed=self.shadowed.snapshot(),
         )
 
-    def write(self, state_dir: Path, troubles: tuple[str, ...], *, is_final: bool = False) -> None:
-        """Writes what changed since it was last written, if anything did.
+    def write(
+        self,
+        state_dir: Path,
+        troubles: tuple[str, ...],
+        *,
+        is_final: bool = False,
+        is_alone: bool = True,
+    ) -> None:
+        """Write what changed since it was last written, if anything did.
+
+        Args:
+            state_dir: The agent's state folder.
+            troubles: See `Spooled`.
+            is_final: See `Spooled`.
+            is_alone: Whether the process holds no other release of the model, whose memory would
+                count as that of this one.
 
         Raises:
             OSError: The spool cannot be written; the next write takes everything along.
         """
-        spooled = self.spooled(troubles, is_final=is_final)
+        spooled = self.spooled(troubles, is_final=is_final, is_alone=is_alone)
         counts = (spooled.latency.count, spooled.failures, spooled.not_finite, len(troubles))
         state = (*counts, spooled.shadowed, is_final)
         if state != self._written and any(counts):
