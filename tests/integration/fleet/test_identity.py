@@ -20,6 +20,7 @@ from edgepack.agent.enrolment.identity import load_key, make_key, make_signing_r
 from edgepack.agent.enrolment.package import read_package
 from edgepack.errors import DeviceError
 from edgepack.fleet.documents.rollouts import Selector
+from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.enrolment.certificates import read_certificate
 from tests.integration.fleet.conftest import FleetProcess, edgepack, wait_until
 from tests.integration.fleet.test_removal import gets_in
@@ -87,13 +88,19 @@ def tell_broker(fleet: FleetProcess) -> "list[int]":
     return [one.serial_number for one in x509.load_pem_x509_crl(path.read_bytes())]
 
 
-def give_old_certificate(fleet: FleetProcess, folder: Path, left_days: float) -> str:
-    """As if the device had been enrolled long ago, when fleets kept no certificates."""
+def give_old_certificate(
+    fleet: FleetProcess, certificate: Path, left_days: float, pki: Path | None = None
+) -> str:
+    """As if the device had got its certificate long ago, from the fleet's CA or another one."""
+    key = load_key(certificate.with_name("device.key").read_bytes(), "")
+    old = sign_until(pki or fleet.data / "pki", key, "cam-1", left_s=left_days * DAY_S)
+    facts = read_certificate(old)
     with closing(sqlite3.connect(fleet.data / "fleet.db")) as database, database:
-        database.execute("DELETE FROM certificates")
-    key = load_key((folder / "device.key").read_bytes(), "")
-    old = sign_until(fleet.data / "pki", key, "cam-1", left_s=left_days * DAY_S)
-    (folder / "device.crt").write_text(old)
+        database.execute(
+            "UPDATE certificates SET serial = ?, expires_at = ?, pem = ?",
+            (facts.serial, facts.expires_at, old),
+        )
+    certificate.write_text(old)
     return old
 
 
@@ -165,7 +172,7 @@ def test_a_certificate_is_renewed_before_it_ends_and_all_of_it_ends_with_the_dev
     package = enroll(tls_fleet, tmp_path / "carried", "--enrol-at", tls_fleet.url)
     assert agent_command("enroll", str(package), "--folder", str(etc)).returncode == 0
     key = (etc / "device.key").read_bytes()
-    old = give_old_certificate(tls_fleet, etc, left_days=80)
+    old = give_old_certificate(tls_fleet, etc / "device.crt", left_days=80)
     with running_agent(etc / "agent.toml") as log:
         wait_until(lambda: (etc / "device.crt").read_text() != old, "it has another certificate")
         wait_until(lambda: "the certificate was renewed, until" in log.read_text(), "it says so")
@@ -197,13 +204,13 @@ def test_an_agent_whose_certificate_is_not_renewed_serves_on_and_reports_it(
     etc = tmp_path / "cam-1"
     package = enroll(tls_fleet, tmp_path / "carried")
     assert agent_command("enroll", str(package), "--folder", str(etc)).returncode == 0
-    old = give_old_certificate(tls_fleet, etc, left_days=20)
-    done = edgepack(
-        tls_fleet,
-        *("fleet", "revocations", "-o", str(tmp_path / "unused.crl")),
-        *("--revoke", str(etc / "device.crt")),
-    )
-    assert done.returncode == 0, done.stderr
+    # It shows the broker a certificate of the fleet, and signs with one of another authority.
+    Authority(tmp_path / "foreign")
+    own = etc / "own.crt"
+    old = give_old_certificate(tls_fleet, own, left_days=20, pki=tmp_path / "foreign")
+    config = etc / "agent.toml"
+    before, after = config.read_text().split("[identity]")
+    config.write_text(f"{before}[identity]{after.replace('device.crt', 'own.crt')}")
     with running_agent(etc / "agent.toml"):
         tls_fleet.wait_until(
             lambda: "this device's certificate ends on" in warning(tls_fleet), "it warns of it"
@@ -213,7 +220,7 @@ def test_an_agent_whose_certificate_is_not_renewed_serves_on_and_reports_it(
         assert shown.dropped == {"certificate not renewed": 1}
         told = edgepack(tls_fleet, "fleet", "devices", "show", "cam-1").stdout
         assert "1 certificate not renewed" in told
-    assert (etc / "device.crt").read_text() == old
+    assert own.read_text() == old
 
 
 def test_a_device_believes_the_https_of_the_authority_in_its_package_and_of_no_other(
@@ -240,17 +247,19 @@ def test_a_device_believes_the_https_of_the_authority_in_its_package_and_of_no_o
     assert gets_in(etc)
 
 
-def test_without_tls_at_the_broker_there_is_nothing_to_ask_for(
+def test_without_tls_at_the_broker_a_device_has_a_certificate_that_is_renewed(
     serve: Callable[..., FleetProcess], tmp_path: Path
 ) -> None:
     fleet = serve()
-    package = enroll(fleet, tmp_path / "carried", "--enrol-at", "https://fleet.example:8600")
-    given = read_package(package)
-    assert (given.token, given.key, given.certificate) == ("", "", "")
+    package = enroll(fleet, tmp_path / "carried", "--enrol-at", fleet.url)
     etc = tmp_path / "cam-1"
     assert agent_command("enroll", str(package), "--folder", str(etc)).returncode == 0
+    old = give_old_certificate(fleet, etc / "device.crt", left_days=80)
     with running_agent(etc / "agent.toml"):
         fleet.wait_until(lambda: is_online(fleet), "the device reports")
+        wait_until(lambda: (etc / "device.crt").read_text() != old, "it has another certificate")
+    newer = read_certificate((etc / "device.crt").read_text())
+    assert fleet.client.device("cam-1").certificate == newer.serial
 
 
 def test_sources_are_set_at_the_fleet_or_for_one_device_and_bundles_come_from_there(

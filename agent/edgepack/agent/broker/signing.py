@@ -1,5 +1,6 @@
 """The key with which a device signs what it publishes."""
 
+import logging
 from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes
@@ -11,6 +12,8 @@ from edgepack.bundle.signing_keys import SigningKey, load_signing_key
 from edgepack.durable import write_file
 from edgepack.errors import DeviceError, SignatureError
 from edgepack.wire.signed import BatchSigner, Sign
+
+log = logging.getLogger(__name__)
 
 OWN_KEY_FILE = "device.key"
 """In the state folder: the key of a device whose settings name none. No fleet knows such a key
@@ -30,11 +33,8 @@ def make_signer(config: AgentConfig, boot: str) -> BatchSigner:
     named = config.signing_key
     path = Path(named) if named else Path(config.state_dir) / OWN_KEY_FILE
     try:
-        if not named and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, key_pem(make_key()), mode=0o600)
-        key = load_signing_key(named or path)
-    except (OSError, SignatureError) as error:
+        key = load_signing_key(named) if named else _own_key(path)
+    except SignatureError as error:
         raise DeviceError(
             f"the device cannot sign its reports: {error}",
             found_in=f"identity.key_file, {path}",
@@ -54,6 +54,19 @@ def make_signer(config: AgentConfig, boot: str) -> BatchSigner:
         sign=_signing_with(key),
         signing_request=request,
     )
+
+
+def _own_key(path: Path) -> SigningKey:
+    """Return the key of a device that was not enrolled; make it if there is none."""
+    if path.exists():
+        return load_signing_key(path)
+    key = make_key()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, key_pem(key), mode=0o600)
+    except OSError as error:
+        log.warning("%s: the device's key cannot be kept: %s", path, error.strerror)
+    return key
 
 
 def read_signer(where: str) -> Sign:
