@@ -9,14 +9,27 @@ from sqlalchemy import insert
 
 from edgepack.fleet.controller.inbox import Incoming
 from edgepack.fleet.controller.intake import Intake, finish
-from edgepack.fleet.database.schema import DeviceRow, ReleaseRow
+from edgepack.fleet.controller.verification import Verifier
+from edgepack.fleet.database.schema import CertificateRow, DeviceRow, ReleaseRow
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.documents.rollouts import RolloutRequest, Selector
+from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.rollouts import starting, steps
-from edgepack.wire.messages import BundleRef, Desired, Reported, ReportedModel, decode, encode
+from edgepack.wire.messages import (
+    Batch,
+    BundleRef,
+    Desired,
+    Reported,
+    ReportedModel,
+    decode,
+    encode,
+)
+from edgepack.wire.signed import sign_batch
+from tests.simulators.signing import CERTIFICATE, KEY, sign_with
 from tests.simulators.world import make_facts
 
 BUNDLE = BundleRef(name="bench", version="1.0.0", release=1, digest="01" * 32)
+TENANT, SESSION = "default", "s"
 FIRST_WAVE = 10_000
 BATCH = 1000
 STATES = ("DOWNLOADING", "VERIFIED", "PROBING", "SOAKING", "COMMITTED")
@@ -84,7 +97,7 @@ def measure_alone(devices: int, folder: Path) -> Alone:
 
 def _fill(store: Store, devices: int) -> None:
     facts = make_facts()
-    reported = encode(Reported(online=True, at=1.0, boot="b", count=1, facts=facts)).decode()
+    reported = encode(Reported(online=True, at=1.0, boot="b", facts=facts)).decode()
     with store.transaction() as session:
         session.add(
             ReleaseRow(
@@ -110,6 +123,7 @@ def _fill(store: Store, devices: int) -> None:
                     "online": True,
                     "last_seen": 1.0,
                     "boot": "b",
+                    "session": SESSION,
                     "report_count": 1,
                     "reported": reported,
                     "hardware_class": facts.hardware_class,
@@ -118,17 +132,28 @@ def _fill(store: Store, devices: int) -> None:
                 for number in range(first, min(devices, first + INSERTED_AT_ONCE))
             ]
             session.connection().execute(insert(DeviceRow), rows)
+            certificates = [
+                {
+                    "serial": row["id"],
+                    "device": row["id"],
+                    "key_id": "shared",
+                    "expires_at": 1e11,
+                    "pem": CERTIFICATE,
+                }
+                for row in rows
+            ]
+            session.connection().execute(insert(CertificateRow), certificates)
 
 
 def _report(store: Store, told: dict[str, int], now: float) -> float:
     """Processor time for all reports of one update of these devices but the last one."""
-    intake = Intake(auto_enroll=False)
+    intake = Intake(Verifier(TENANT), _no_authority, lambda *_: True, auto_enroll=False)
     names = list(told)
     spent_s = 0.0
     for count, state in enumerate(STATES[:-1], 2):
         for first in range(0, len(names), BATCH):
             incoming = [
-                Incoming(device=name, kind="reported", payload=_say(state, told[name], count))
+                Incoming(device=name, kind="reported", payload=_say(name, state, told[name], count))
                 for name in names[first : first + BATCH]
             ]
             began = time.process_time()
@@ -141,16 +166,27 @@ def _report(store: Store, told: dict[str, int], now: float) -> float:
     return spent_s
 
 
-def _say(state: str, sequence: int, count: int) -> bytes:
+def _no_authority() -> Authority:
+    raise AssertionError("nobody asks for a certificate")
+
+
+def _say(device: str, state: str, sequence: int, count: int) -> bytes:
     said = ReportedModel(state=state, because="", sequence=sequence, acted_sequence=sequence)
-    return encode(
-        Reported(
-            online=True,
-            at=1.0,
-            boot="b",
-            count=count,
-            facts=make_facts(),
-            sequence=sequence,
-            models={BUNDLE.name: said},
-        )
+    reported = Reported(
+        online=True,
+        at=1.0,
+        boot="b",
+        facts=make_facts(),
+        sequence=sequence,
+        models={BUNDLE.name: said},
     )
+    batch = Batch(
+        tenant=TENANT,
+        device=device,
+        kind="reported",
+        boot="b",
+        session=SESSION,
+        sequence=count,
+        messages=(msgspec.Raw(encode(reported)),),
+    )
+    return sign_batch(batch, sign_with(KEY))

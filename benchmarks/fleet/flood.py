@@ -1,20 +1,25 @@
 """Telemetry that comes faster than anybody can take it down: what is kept, and what it costs."""
 
 import time
+from pathlib import Path
 
 import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from benchmarks.fleet.running import RunningFleet, wait_until
+from edgepack.agent.broker.signing import read_signer
+from edgepack.agent.config import read_config
 from edgepack.fleet.simulation.behaviour import PROVIDER
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Telemetry, encode
+from edgepack.wire.messages import Reported, Session, Telemetry, decode
+from edgepack.wire.signed import BatchSigner
 
 MESSAGES = 20_000
 OF_EACH_DEVICE = 400
-"""At most: a device may send 600 at once."""
+"""A device may send 600 at once."""
+GROUP = "flood"
 UNANSWERED = 200
 """Of the one client that says it all."""
 INFERENCES = 200
@@ -36,21 +41,28 @@ class Flood(msgspec.Struct, frozen=True, kw_only=True):
     per_cpu_s: float
 
 
-def flood(fleet: RunningFleet, names: list[str], digest: str) -> Flood:
-    """Says latency windows in the name of devices, as many as can be.
+def flood(fleet: RunningFleet, folder: Path, digest: str) -> Flood:
+    """Publish latency windows of devices, as fast as the broker takes them.
 
     Args:
         fleet: The fleet.
-        names: Its devices.
+        folder: For the devices' keys.
         digest: What they run.
     """
-    names = names[: max(1, MESSAGES // 20)]
-    messages = min(MESSAGES, OF_EACH_DEVICE * len(names))
+    messages = MESSAGES
+    client = _connect(fleet)
+    signers = _greet(fleet, client, folder)
+    said = [
+        (
+            name,
+            signers[name].sign("telemetry", (_window(digest, number),)),
+        )
+        for number in range(OF_EACH_DEVICE)
+        for name in signers
+    ]
     before = _taken(fleet)
     cpu_s, began = fleet.cost().cpu_s, time.monotonic()
-    _say(
-        fleet, [(names[n % len(names)], _window(digest, n // len(names))) for n in range(messages)]
-    )
+    _say(client, said)
     wait_until(_Settled(fleet, before + messages), "all of it is taken down, or no more comes")
     return Flood(
         messages=messages,
@@ -78,11 +90,48 @@ def _taken(fleet: RunningFleet) -> int:
     return fleet.client.info().counters.get("telemetry", 0)
 
 
-def _say(fleet: RunningFleet, said: list[tuple[str, bytes]]) -> None:
+def _connect(fleet: RunningFleet) -> mqtt.Client:
     client = mqtt.Client(CallbackAPIVersion.VERSION2, "flood", protocol=mqtt.MQTTv5)
     client.max_inflight_messages_set(UNANSWERED)
     client.connect("127.0.0.1", fleet.broker_port)
     client.loop_start()
+    return client
+
+
+def _greet(fleet: RunningFleet, client: mqtt.Client, folder: Path) -> dict[str, BatchSigner]:
+    """Enrol devices, and report in the sessions that they get; what signs for each."""
+    signers: dict[str, BatchSigner] = {}
+    for number in range(MESSAGES // OF_EACH_DEVICE):
+        name = f"flood-{number}"
+        enrolled = fleet.client.enroll(name, group=GROUP, folder=folder / name)
+        config = read_config(enrolled.config)
+        sign = read_signer(config.signing_key)
+        signers[name] = BatchSigner(tenant="default", device=name, boot="b", sign=sign)
+
+    def offered(_client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
+        name = message.topic.split("/")[4]
+        if name in signers and signers[name].accept(decode(message.payload, Session)):
+            _report(client, name, signers[name])
+
+    client.on_message = offered
+    client.subscribe(topics.session("default", "+"), 1)
+    for name, signer in signers.items():
+        _report(client, name, signer)
+    wait_until(lambda: _online(fleet) == len(signers), "the devices of the flood are online")
+    return signers
+
+
+def _report(client: mqtt.Client, name: str, signer: BatchSigner) -> None:
+    reported = Reported(online=True, at=time.time(), boot="b")
+    topic = topics.up("default", name, "reported")
+    client.publish(topic, signer.sign("reported", (reported,)), qos=1)
+
+
+def _online(fleet: RunningFleet) -> int:
+    return fleet.ask("SELECT count(*) FROM devices WHERE id LIKE 'flood-%' AND online")
+
+
+def _say(client: mqtt.Client, said: list[tuple[str, bytes]]) -> None:
     for device, payload in said:
         last = client.publish(topics.up("default", device, "telemetry"), payload, qos=1)
     last.wait_for_publish(600)
@@ -90,11 +139,11 @@ def _say(fleet: RunningFleet, said: list[tuple[str, bytes]]) -> None:
     client.loop_stop()
 
 
-def _window(digest: str, number: int) -> bytes:
+def _window(digest: str, number: int) -> Telemetry:
     recorder = LatencyRecorder()
     for inference in range(INFERENCES):
         recorder.record(5.0 + inference * 0.05)
-    told = Telemetry(
+    return Telemetry(
         digest=digest,
         variant="simulated",
         provider=PROVIDER.name,
@@ -102,4 +151,3 @@ def _window(digest: str, number: int) -> bytes:
         window_s=30.0,
         latency=recorder.snapshot(),
     )
-    return encode(told)

@@ -103,8 +103,7 @@ def measure(devices: int, folder: Path, arguments: tuple[str, ...]) -> Run:
         asking.start()
         _, watched_s = _roll_out(fleet, archives[1])
         asking.stop()
-        names = [view.device for view in fleet.client.devices(GROUP)]
-        flooded = flood(fleet, names, fleet.client.releases()[0].bundle.digest)
+        flooded = flood(fleet, folder / "flood", fleet.client.releases()[0].bundle.digest)
         cost = fleet.cost()
         return Run(
             devices=devices,

@@ -11,12 +11,16 @@ import pkcs11
 import pytest
 from tuf.api.metadata import Metadata, Root
 
+from edgepack.agent.broker.signing import make_signer
+from edgepack.agent.config import read_config
 from edgepack.bundle.pkcs11_keys import generate_token_key
 from edgepack.bundle.pkcs11_uri import MODULE_VARIABLE, PIN_VARIABLE, parse_uri
+from edgepack.bundle.signing_keys import load_signing_key
 from edgepack.fleet.repository.director import Director
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.trust.orders import verify_orders
-from edgepack.wire.messages import Desired, encode
+from edgepack.wire.messages import Desired, Reported, encode
+from edgepack.wire.signed import is_signed_by, read_batch
 from tests.integration.fleet.conftest import FleetProcess, edgepack
 from tests.integration.fleet.test_publishing import stock_client
 from tests.simulators.tokens import CONFIG_VARIABLE, MODULE, PIN, make_token, start_tokens
@@ -109,6 +113,20 @@ def test_orders_to_devices_are_signed_inside_a_token(tmp_path: Path) -> None:
     director = repository.state.targets.signed.get_delegated_role("director").keyids
     assert director[0] not in repository.keys.files()
     assert director[0] in repository.keys.paths()
+
+
+def test_a_device_signs_its_reports_inside_a_token(tmp_path: Path) -> None:
+    key = uri("device")
+    settings = tmp_path / "agent.toml"
+    settings.write_text(
+        'device = "cam-1"\nstate_dir = "state"\n'
+        f'[identity]\nkey_file = "{key}"\n[trust]\nkeys = []\n'
+    )
+    signer = make_signer(read_config(settings), "b")
+    payload = signer.sign("reported", (Reported(online=True, at=1.0, boot="b"),))
+    public = load_signing_key(key).public_key()
+    assert is_signed_by(read_batch(payload), public)
+    assert not (tmp_path / "state").exists(), "no key is made"
 
 
 def test_a_publisher_signs_with_a_key_in_a_token(
