@@ -296,6 +296,9 @@ def test_failures_of_a_class_hold_it_back_alone_where_it_is_split() -> None:
         ("errors", [0.005], "too few"),
         ("errors", [0.2], "hold"),
         ("shadow", [0.4], "hold"),
+        ("shadow", [0.08], "too few"),  # 5 of 60, where 3 are let pass
+        ("temperature", [15.0], "too few"),  # a warm day
+        ("temperature", [25.0], "hold"),
     ],
 )
 def test_one_or_two_devices_that_measured_a_breach_hold_a_rollout(

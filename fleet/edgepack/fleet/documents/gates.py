@@ -27,6 +27,8 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         text: What is measured, in words.
         is_default: Whether it is judged where the plan says nothing of it.
         fewest: Inferences that a device must have told, before and now, for it to count.
+        spread: Standard deviation of one device's number when nothing changed, assumed while fewer
+            than 3 devices measured it; of the logarithm for a ratio.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     is_default: bool = True
     fewest: int = 0
+    spread: float = 0.0
 
     @property
     def default(self) -> str:
@@ -53,6 +56,10 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{value:+.3g} {self.unit}".rstrip()
 
 
+_OF_LATENCY = 0.074
+"""Noise of one device over 10 minutes, .055, and effects that differ from device to device, .05.
+Half of it holds a canary of one at 1.18 times the release before, twice of it at 1.47."""
+
 GATES: tuple[Gate, ...] = (
     Gate(
         name="p95",
@@ -61,6 +68,7 @@ GATES: tuple[Gate, ...] = (
         unit="ms",
         text="latency that 95 % of a device's inferences do not exceed",
         fewest=60,  # the 57th of 60: three are above it
+        spread=_OF_LATENCY,
     ),
     Gate(
         name="p99",
@@ -69,6 +77,7 @@ GATES: tuple[Gate, ...] = (
         unit="ms",
         text="latency that 99 % of a device's inferences do not exceed",
         fewest=200,  # the 198th of 200
+        spread=_OF_LATENCY,
     ),
     Gate(
         name="errors",
@@ -77,6 +86,7 @@ GATES: tuple[Gate, ...] = (
         unit="%",
         text="share of inferences that the provider failed",
         fewest=60,
+        spread=0.013,  # of 60 inferences, at the limit
     ),
     Gate(
         name="fallbacks",
@@ -94,6 +104,7 @@ GATES: tuple[Gate, ...] = (
         threshold=1.2,
         unit="bytes",
         text="memory of a process that serves the model",
+        spread=0.05,  # 95 % of swaps of an equal model are within 1.105
     ),
     Gate(
         name="temperature",
@@ -101,6 +112,7 @@ GATES: tuple[Gate, ...] = (
         threshold=10.0,
         unit="°C",
         text="highest temperature of a device",
+        spread=5.0,  # a sunny day
     ),
     Gate(
         name="golden",
@@ -116,6 +128,7 @@ GATES: tuple[Gate, ...] = (
         unit="%",
         text="share of inferences in which the release before came to something else",
         fewest=60,
+        spread=0.028,  # of 60 inferences, at the limit
     ),
     Gate(
         name="drift",
@@ -123,6 +136,7 @@ GATES: tuple[Gate, ...] = (
         threshold=0.10,  # below it a population stability index is read as "no change"
         unit="PSI",
         text="distance of what a device sees from the calibration",
+        spread=0.05,
         is_default=False,  # it rises at dusk, too
     ),
 )
@@ -142,7 +156,7 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
         value: Mean over these devices (geometric for a ratio); None when there is none.
         bound: What the true value exceeds with a confidence of 97.5 %, or 99.75 % for `failures`;
             None for the failures of a wave that is over. Below 3 devices it rests on an assumed
-            spread between devices for a ratio, and is the value itself for other comparisons.
+            spread; see `Gate.spread`.
         before, now: The mean of what was measured, in `unit`; None when there is none.
         verdict: `pass`, `breach`, `hold` (1 or 2 devices measured a breach, which is evidence
             about these devices only: a person decides), `accepted` (a person resumed after the

@@ -25,10 +25,6 @@ _Z = 1.959964
 _Z_OFTEN = 2.807034
 """That of a confidence of 99.75 %, for what is looked at after each device: at 97.5 % a wave of
 which 8 % fail is stopped by chance in 4 of 100 cases, where 10 % is let pass; so in less than 1."""
-ASSUMED_SPREAD = 0.074
-"""Standard deviation, between devices, of the log ratio of a latency to that of the release before
-when nothing changed: .055 by the noise of one device over 10 minutes, .05 by effects that differ.
-Half of it holds a canary of one at 1.18 x of the release before, twice of it at 1.47 x."""
 _SELDOM = 0.0025
 _EXACT_HITS = 50
 _HALVINGS = 30
@@ -99,16 +95,17 @@ def _chance(hits: int, devices: int, share: float) -> float:
     return 1.0 - math.fsum(map(math.exp, fewer))
 
 
-def bound_of_few(devices: int, value: float) -> float:
-    """Return what the true log ratio of 1 or 2 devices exceeds with a confidence of 97.5 %.
+def bound_of_few(devices: int, value: float, spread: float) -> float:
+    """Return what the true mean of 1 or 2 devices exceeds with a confidence of 97.5 %.
 
     So few devices cannot show how far devices differ, so a spread is assumed.
 
     Args:
         devices: How many, 1 or more.
-        value: Mean of their log ratios.
+        value: Mean of their numbers.
+        spread: Standard deviation of one device's number; see `Gate.spread`.
     """
-    return value - _Z * ASSUMED_SPREAD / math.sqrt(devices)
+    return value - _Z * spread / math.sqrt(devices)
 
 
 def mean_of(devices: int, total: float, squares: float) -> Mean:

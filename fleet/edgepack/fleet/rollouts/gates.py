@@ -175,7 +175,7 @@ def _judge_one(
         if sums.devices >= LEAST_DEVICES:
             bound = mean_of(sums.devices, sums.total, sums.squares).bound
         else:
-            bound = bound_of_few(sums.devices, value) if is_ratio else value
+            bound = bound_of_few(sums.devices, value, gate.spread)
         if is_ratio:
             value, before, now = math.exp(value), math.exp(before), math.exp(now)
             bound = None if bound is None else math.exp(bound)
@@ -222,11 +222,10 @@ def _verdict(
         return "no evidence", "no device measured it"
     if bound is None:
         return "too few", f"{devices} measured it, {needed} are needed"
-    sure = gate.comparison == "ratio" or sums.devices >= LEAST_DEVICES
-    said = f"{gate.shown(value)} over {devices}" + (
-        f", {gate.shown(bound)} or more with 97.5 % confidence" if sure else ""
+    said = (
+        f"{gate.shown(value)} over {devices}, {gate.shown(bound)} or more with 97.5 % confidence; "
+        f"{gate.shown(threshold)} is let pass"
     )
-    said += f"; {gate.shown(threshold)} is let pass"
     if sums.devices < LEAST_DEVICES and bound > threshold:
         return "hold", f"{said}; so few devices tell of themselves, not of the release"
     if sums.devices < needed:
