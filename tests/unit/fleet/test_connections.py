@@ -200,6 +200,27 @@ def test_dropped_connections_are_logged_together_and_become_a_warning(
     assert connections.warnings() == ()
 
 
+def test_the_warning_names_the_reason_and_the_address_of_the_last_minutes(
+    connections: Connections, clock: Clock
+) -> None:
+    for _ in range(10 * WARN_COUNT):
+        admit(connections, "192.0.2.1")
+        connections.look()
+    clock.now += 60
+    connections.look()
+    clock.now += 3600
+    connections.look()
+    for number in range(2 * WARN_COUNT):
+        admit(connections, f"192.0.2.{2 + number % 8}")
+        connections.look()
+    admit(connections, "192.0.2.200")
+    clock.now += 60
+    connections.look()
+    (warning,) = connections.warnings()
+    assert "too many in all" in warning
+    assert "192.0.2.1," not in warning
+
+
 @pytest.mark.parametrize(
     ("wanted", "limit", "fits"),
     [

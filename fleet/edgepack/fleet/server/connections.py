@@ -150,7 +150,7 @@ class Connections:
         self._unreported: Counter[str] = Counter()
         self._from: Counter[str] = Counter()
         self._reported_at = -REPORT_S
-        self._recent: deque[tuple[float, int, str]] = deque()
+        self._recent: deque[tuple[float, Counter[str], str, int]] = deque()
 
     @property
     def count(self) -> int:
@@ -207,18 +207,20 @@ class Connections:
         """Return what a person should know of dropped connections."""
         since = self._clock() - WARN_S
         recent = [one for one in tuple(self._recent) if one[0] >= since]
-        total = sum(count for _, count, _ in recent) + self._unreported.total()
+        reasons, addresses = Counter(self._unreported), Counter[str]()
+        for _, counts, address, count in recent:
+            reasons.update(counts)
+            addresses[address] += count
+        total = reasons.total()
         if total < WARN_COUNT or not recent:
             return ()
+        (reason, _), (address, _) = reasons.most_common(1)[0], addresses.most_common(1)[0]
         return (
             f"The API dropped {counted(total, 'connection')} in the last 10 minutes, the most of "
-            f"them from {recent[-1][2]}: {self._most_frequent()}. Keep that address out with a "
-            "firewall; if it is a reverse proxy of yours, name it: edgepack fleet serve "
+            f"them from {address}, the most of them because: {reason}. Keep that address "
+            "out with a firewall; if it is a reverse proxy of yours, name it: edgepack fleet serve "
             "--trusted-proxy ADDRESS",
         )
-
-    def _most_frequent(self) -> str:
-        return max(tuple(self.dropped.items()), key=lambda one: one[1])[0]
 
     def _is_proxy(self, host: str) -> bool:
         try:
@@ -250,9 +252,10 @@ class Connections:
 
     def _report(self, now: float) -> None:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self._unreported.most_common())
-        address = printable(self._from.most_common(1)[0][0])
+        host, count = self._from.most_common(1)[0]
+        address = printable(host)
         log.warning("connections dropped: %s; most from=%s", reasons, address)
-        self._recent.append((now, self._unreported.total(), address))
+        self._recent.append((now, self._unreported.copy(), address, count))
         while self._recent[0][0] < now - WARN_S:
             self._recent.popleft()
         self._unreported.clear()
