@@ -90,7 +90,7 @@ def test_a_process_that_is_not_dumpable_still_reads_its_own_files(tmp_path: Path
         "print(len(list(Path('/proc/self/fd').iterdir())) > 2)\n"
         "Path('/tmp/edgepack-own.txt').unlink()\n"
     )
-    with made_user("edgepack-t-core") as user:
+    with made_user(f"edgepack-core-{os.getpid()}") as user:
         started = user.popen([user.python, "-c", script], stdout=subprocess.PIPE)
         assert started.communicate(timeout=60)[0] == b"b'mine'\nTrue\n"
     assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 1, "the tests themselves are not concerned"

@@ -41,8 +41,9 @@ with open_model("tiny", sys.argv[1]) as model:
 @pytest.fixture
 def users() -> Iterator[tuple[User, User]]:
     """Who runs the agent, and who runs the application."""
-    with made_user("edgepack-t-agent") as agent, made_user("edgepack-t-app") as application:
-        yield agent, application
+    own = os.getpid()
+    with made_user(f"edgepack-agent-{own}") as agent, made_user(f"edgepack-app-{own}") as other:
+        yield agent, other
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """Other users of this machine, made for a test that root runs, and a Python that they may start."""
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,15 +45,25 @@ Popen = subprocess.Popen[bytes]
 
 @contextlib.contextmanager
 def made_user(name: str) -> Iterator[User]:
-    """A user of the system with a group of its own, while the block runs."""
-    subprocess.run(["useradd", "--system", "--user-group", "--no-create-home", name], check=True)
+    """A user of the system with a group of its own, while the block runs.
+
+    Tests run side by side, so the name must hold the id of this process.
+    """
+    _change_users("useradd", "--system", "--user-group", "--no-create-home", name)
     try:
         ids = (int(_output("id", flag, name)) for flag in ("-u", "-g"))
         uid, gid = ids
         python, environment = _python_for(uid)
         yield User(uid=uid, gid=gid, python=python, environment=environment)
     finally:
-        subprocess.run(["userdel", name], check=True)
+        _change_users("userdel", name)
+
+
+def _change_users(*command: str) -> None:
+    """Run a command that fails, instead of waiting, while another one changes the users."""
+    with Path(tempfile.gettempdir(), "edgepack-t-users.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(command, check=True)
 
 
 def _output(*command: str) -> str:
