@@ -10,6 +10,7 @@ Everything that the commands print goes into a log.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import signal
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +53,30 @@ std = {list(STD)}
 """
 
 
-def main() -> None:
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--keep", "is_kept", is_flag=True, help="Leave the fleet running until Ctrl-C.")
+def main(is_kept: bool) -> None:
     """Play the story; end with exit code 0 only when all of it came true."""
+    with _only_demo():
+        _play(is_kept)
+
+
+@contextlib.contextmanager
+def _only_demo() -> Iterator[None]:
+    """Hold the folder: a second demo would remove the files of the first."""
+    FOLDER.parent.mkdir(parents=True, exist_ok=True)
+    with FOLDER.with_name("demo.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(
+                f"error: another demo is running in {FOLDER}\n"
+                "  try: end that one with Ctrl-C; or set XDG_CACHE_HOME to another folder"
+            )
+        yield
+
+
+def _play(is_kept: bool) -> None:
     started_at = time.monotonic()
     shutil.rmtree(FOLDER, ignore_errors=True)
     log = Log(FOLDER / "demo.log")
@@ -64,7 +88,7 @@ def main() -> None:
             offer_broken_release(fleet)
             click.echo(f"\nReport  {BUNDLE}.report.html")
             click.echo(f"Log     {log.path}")
-            if "--keep" in sys.argv:
+            if is_kept:
                 keep(fleet)
             else:
                 click.echo("Next    make demo KEEP=1 prints a link to the dashboard")
