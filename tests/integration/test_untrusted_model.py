@@ -131,7 +131,7 @@ _SEARCHED_LIBRARY = '[search]\nprovider.options.backend_path = ["./evil.so"]\n'
         (_TOOLCHAIN, "[build] toolchain.fp32 = ", "fp32"),
         (_PLAIN_RUNTIME, "[build] plain_runtimes = ", "fp32"),
         (_HOOKS, "[build] hooks = ", "fp32"),
-        (_SEARCHED_LIBRARY, "[provider.options] backend_path = ./evil.so", "qnn-htp"),
+        (_SEARCHED_LIBRARY, "[search] provider.options.backend_path = ./evil.so", "qnn-htp"),
     ],
 )
 def test_code_that_a_config_names_does_not_run_without_trust(
@@ -143,7 +143,7 @@ def test_code_that_a_config_names_does_not_run_without_trust(
         folder, "build", "small.onnx", "--profile", profile, "--version", "1.0.0", *samples
     )
     assert refused.returncode == 1
-    assert named in refused.stderr
+    assert f"{folder / 'edgepack.toml'}, {named}" in refused.stderr
     assert "--trust-config" in refused.stderr
     assert not (folder / "ran").exists()
     assert not (folder / "small-1.0.0.edgepack").exists()

@@ -6,7 +6,7 @@ build. A program, a library or a module that it names runs only after a person c
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -81,10 +81,16 @@ def find_in_config(
             yield NamedCode(file, f"[build] {shown}", value)
 
 
-def find_in_profiles(profiles: Iterable[Profile]) -> Iterator[NamedCode]:
+def find_in_profiles(
+    profiles: Iterable[Profile], searched: Mapping[str, str]
+) -> Iterator[NamedCode]:
     """Yield the libraries that profiles make an execution provider load.
 
     A shipped profile names none. An option that is newer than edgepack's list may name one.
+
+    Args:
+        profiles: The profiles, with the values that are searched.
+        searched: The file that names the values, for each key that is searched in a file.
     """
     for profile in profiles:
         for section, options in (
@@ -93,7 +99,10 @@ def find_in_profiles(profiles: Iterable[Profile]) -> Iterator[NamedCode]:
         ):
             for name, value in options.items():
                 if value and names_code(profile.device.provider, name):
-                    yield NamedCode(profile.source, f"[{section}] {toml_key(name)}", value)
+                    file, key = profile.source, f"[{section}] {toml_key(name)}"
+                    if (full := f"{section}.{name}") in searched:
+                        file, key = searched[full], f"[search] {section}.{toml_key(name)}"
+                    yield NamedCode(file, key, value)
 
 
 def require_trust(code: Iterable[NamedCode], trusted: TrustedCode) -> None:

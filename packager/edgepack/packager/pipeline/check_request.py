@@ -65,7 +65,8 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     check_older(request.delta_from, request.name, is_encrypted=bool(recipients))
     asked = _load_combinations(request)
     every = (entry.profile for entries in asked for entry in entries)
-    require_trust(find_in_profiles(every), request.trust_config)
+    searched = {entry.key: entry.file for entry in request.searched if entry.file}
+    require_trust(find_in_profiles(every, searched), request.trust_config)
     learnt = learn(request.feedback, request.name, [entries[0].profile for entries in asked])
     combinations = with_float_forms(_chosen(asked, learnt))
     profiles = [entries[0].profile for entries in combinations]

@@ -9,6 +9,7 @@ import difflib
 import itertools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -34,11 +35,13 @@ class SearchedKey(msgspec.Struct, frozen=True, kw_only=True):
         key: E.g. `quantize.activations`: a pass and its setting; or `provider.options.NAME`.
         values: The values, in the order to try; of two that do equally well the first is taken.
         found_in: Where they were asked for.
+        file: Absolute path of the file that asks; "" on the command line.
     """
 
     key: str
     values: tuple[Any, ...]
     found_in: str
+    file: str = ""
 
 
 class Combination(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +99,8 @@ def read_searched(settings: Mapping[str, Any], found_in: str) -> Iterator[Search
                     found_in=place,
                     remedy="name one, or remove it",
                 )
-            yield SearchedKey(key=key, values=values, found_in=place)
+            file = str(Path(found_in).resolve()) if found_in else ""
+            yield SearchedKey(key=key, values=values, found_in=place, file=file)
 
 
 def combine(
