@@ -57,6 +57,8 @@ std = {list(STD)}
 @click.option("--keep", "is_kept", is_flag=True, help="Leave the fleet running until Ctrl-C.")
 def main(is_kept: bool) -> None:
     """Play the story; end with exit code 0 only when all of it came true."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # both end the fleet's processes, too
+        signal.signal(number, lambda *_: sys.exit("stopped"))
     with _only_demo():
         _play(is_kept)
 
@@ -175,7 +177,7 @@ def offer_broken_release(fleet: Fleet) -> None:
 
 
 def _reason(text: str) -> None:
-    cut = textwrap.shorten(text, 170, placeholder=" …")
+    cut = textwrap.shorten(text, 264, placeholder=" …")
     click.echo(textwrap.indent(textwrap.fill(cut, 88), " " * 12))
 
 
@@ -185,8 +187,7 @@ def keep(fleet: Fleet) -> None:
     where = f"EDGEPACK_FLEET_URL={fleet.url} EDGEPACK_FLEET_DATA={fleet.data}"
     click.echo(f"Again   {where} {Path(sys.executable).with_name('edgepack')} fleet login")
     click.echo("Ctrl-C ends the fleet.")
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.pause()
+    signal.pause()
 
 
 def _all_must_run(version: str, fleet: Fleet) -> None:
