@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepack.agent import Model, open_model
+from edgepack.agent.enrolment.identity import key_pem
 from edgepack.agent.state.slots import slot_folder
 from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.slot import verify_slot
@@ -25,7 +27,7 @@ from tests.simulators.faulty_disk import FaultyDisk, build_library
 
 Keys = tuple[PrivateKey, Path]
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EROFS]
-LOCKED = 3
+LOCKED = 8
 """Calls until an agent holds its lock: without one it waits, and reports nothing."""
 SAMPLES = 4
 """Moments of an update that are tried with each error; the fast test tries every call."""
@@ -154,7 +156,8 @@ def test_an_agent_starts_on_a_disk_that_fails_in_mid_update_serves_and_goes_on(
         ).stdout  # fmt: skip
         assert "active    tiny 1.1.0" in status
         lines = [line for line in rig.device.said().splitlines() if os.strerror(error) in line]
-        assert 0 < len(lines) <= 6, lines
+        assert 0 < len(lines) <= 8, lines
+        assert "state folder: works again" not in rig.device.said()
         rig.disk.works()
         rig.controller.answers = True
         rig.wait_committed()
@@ -185,3 +188,35 @@ def test_a_pointer_that_cannot_be_read_for_a_moment_stays_and_is_read_again(rig:
     with open_model("tiny", rig.device.state_dir) as model:
         rig.check_serving(bundle, model)
     assert not list(rig.device.state_dir.rglob("*.damaged"))
+
+
+@pytest.mark.parametrize("odd", ["empty", "folder", "pipe", "other curve"])
+def test_what_lies_in_the_place_of_the_devices_key_keeps_no_agent_from_starting(
+    tmp_path: Path,
+    mosquitto_broker: Broker,
+    controller: Controller,
+    release_keys: Keys,
+    odd: str,
+) -> None:
+    device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
+    device.state_dir.mkdir()
+    key = device.state_dir / "device.key"
+    match odd:
+        case "empty":
+            key.touch()
+        case "folder":
+            key.mkdir()
+        case "pipe":
+            os.mkfifo(key)
+        case _:
+            key.write_bytes(key_pem(ec.generate_private_key(ec.SECP384R1())))
+    bundle = make_bundle(tmp_path / "release", release_keys[0])
+    controller.hold(bundle)
+    device.start()
+    try:
+        controller.offer(DEVICE, bundle.desired(1, soak_s=0.1))
+        controller.wait_for(partial(_is_at, (1, "COMMITTED")), 60)
+    finally:
+        device.stop()
+    assert "put aside as device.key.damaged" in device.said()
+    assert "BEGIN" in key.read_text()

@@ -100,8 +100,11 @@ class Models:
             updater.start()
 
     def _prepare(self) -> None:
-        self._is_prepared = self._try("state folder", self._deps.slots.sweep_temporaries)
-        self._is_prepared &= self._try("state folder", self._deps.prepare)
+        def work() -> None:
+            self._deps.slots.sweep_temporaries()
+            self._deps.prepare()
+
+        self._is_prepared = self._try("state folder", work)
 
     def _load(self) -> None:
         """Read what is in the state folder.
