@@ -129,13 +129,14 @@ def test_the_page_of_the_python_api_runs_from_top_to_bottom(
     monkeypatch.setenv("EDGEPACK_FLEET_DATA", str(served.data))
     write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0, name="defects"))
     monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
-    (tmp_path / "cam-7").mkdir()
-    request = make_signing_request(make_key(), "cam-7").decode()
-    certificate = Authority(served.data / "pki").sign_client(request, "cam-7")
-    (tmp_path / "cam-7" / "device.crt").write_text(certificate)
+    (tmp_path / "cam-8").mkdir()
+    request = make_signing_request(make_key(), "cam-8").decode()
+    certificate = Authority(served.data / "pki").sign_client(request, "cam-8")
+    (tmp_path / "cam-8" / "device.crt").write_text(certificate)
     names = run_examples("fleet")
     printed = capsys.readouterr().out
     assert "FINISHED {'COMMITTED': 7}" in printed
-    assert "7 of 7 devices are online" in printed
+    # The page removed cam-7 and enrolled cam-8, which never connects.
+    assert "6 of 7 devices are online" in printed
     states = [view.state for view in names["fleet"].rollouts()]
     assert states == ["ABORTED", "ABORTED"]

@@ -80,7 +80,7 @@ class EnrolmentMethods:
 
         Example:
             ```python
-            fleet.revoke("cam-7/device.crt")
+            fleet.revoke("cam-8/device.crt")
             ```
         """
         try:
@@ -128,7 +128,7 @@ class EnrolmentMethods:
 
         Example:
             ```python
-            print(fleet.enroll("cam-7", group="cameras", folder="cam-7").config)
+            print(fleet.enroll("cam-8", group="cameras", folder="cam-8").config)
             ```
         """
         folder = Path(folder)
@@ -187,7 +187,7 @@ class EnrolmentMethods:
         Example:
             ```python
             made = fleet.enroll_package(
-                "cam-7", group="cameras", package="cam-7.enrol", replace=True
+                "cam-8", group="cameras", package="cam-8.enrol", replace=True
             )
             print(made.package)
             ```
