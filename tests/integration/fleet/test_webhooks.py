@@ -89,7 +89,7 @@ def test_what_happens_to_a_rollout_is_told_signed_and_again_until_it_is_taken(
     simulation(fleet, count=2, fail_rate=1.0)
     name = fleet.roll_out(make_bundle(), waves="1,100%")
     fleet.wait_for(name, "PAUSED")
-    wait_until(lambda: receiver.refused, "the first attempt")
+    wait_until(lambda: bool(receiver.refused), "the first attempt")
     fleet.kill()  # what it had to tell is in the database
     fleet.start()
     wait_until(lambda: "rollout.breach" in receiver.types(), "all is told", 90)

@@ -12,6 +12,7 @@ from edgepack.agent.broker.report import make_report
 from edgepack.agent.update.status import read_status
 from edgepack.bundle.slot import verify_slot
 from edgepack.bundle.tree import list_files
+from edgepack.wire.messages import BundleRef
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases
@@ -243,3 +244,24 @@ def test_status_names_what_is_missing_without_a_running_agent(
     (slot(serving, releases.hooked) / "model/cpu/model.onnx").unlink()
     found = read_status(serving.state_dir).models["tiny"]
     assert found.fault == "'model/cpu/model.onnx' is missing"
+
+
+def test_status_names_the_release_that_an_uncommitted_update_would_go_back_to(
+    world: World, releases: Releases
+) -> None:
+    world.updater.orders.offer(releases.two.order(2))
+    assert world.settle() == "COMMITTED"
+    shown: list[BundleRef | None] = []
+
+    def look(state: str) -> None:
+        if state == "COMMITTED":  # the soak's pointer still counts
+            return
+        found = read_status(world.state_dir).models["tiny"]
+        if found.active and found.active.bundle == releases.hooked.ref:
+            shown.append(found.previous)
+
+    world.on_move = look
+    world.updater.orders.offer(releases.hooked.order(3))
+    assert world.settle() == "COMMITTED"
+    assert shown
+    assert set(shown) == {releases.two.ref}

@@ -26,7 +26,8 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
         pending: A newer offer that waits.
         restarts: Restarts during the latest update.
         active: What serves now.
-        previous: The release that was committed before.
+        previous: The release to go back to: what served before the switch until the update is
+            committed, then what was committed before.
         trouble: Why its pointer cannot be read; "" when it can.
         fault: Why the slot that the pointer names is incomplete; "" when it is complete. Presence,
             type and size of the files are checked, and no content.
@@ -90,6 +91,9 @@ def _read_model(state_dir: Path, name: str) -> ModelStatus:
         active = read_pointer(state_dir, name)
     except DeviceError as error:
         trouble = error.problem
+    previous = journal.previous if journal else None
+    if journal and active and not active.committed:
+        previous = journal.back
     return ModelStatus(
         state=journal.state if journal else "IDLE",
         because=journal.because if journal else "",
@@ -99,7 +103,7 @@ def _read_model(state_dir: Path, name: str) -> ModelStatus:
         pending=pending.bundle if isinstance(pending, RunModel) else None,
         restarts=journal.restarts if journal else 0,
         active=active,
-        previous=journal.previous.bundle if journal and journal.previous else None,
+        previous=previous.bundle if previous else None,
         trouble=trouble,
         fault=_slot_fault(state_dir, active) if active else "",
     )

@@ -102,7 +102,7 @@ def fetch_release(
     # 1.
     if not wanted.source and wanted.digest in folder.list_damaged():
         raise FleetError(
-            folder.problems.get(wanted.digest) or "the controller's files are damaged",
+            folder.damage.get(wanted.digest) or "the controller's files are damaged",
             found_in=str(folder.root / wanted.digest),
             remedy="publish the same file again: edgepack publish FILE.edgepack",
         )

@@ -96,6 +96,7 @@ class ReleaseFolder:
         on_missing: Told the digest of what was asked for and is not here, on any thread.
         signature_of: Gives the SHA-256 of a release's signature as it was published; "" if unknown.
         problems: Why releases cannot be sent now, by digest, for people.
+        damage: What was found in the releases that were set aside, by digest, for people.
         damaged_count: How often damage was found.
         unreported: What was found and is not in the audit log yet: digest and problem.
     """
@@ -108,6 +109,7 @@ class ReleaseFolder:
         self.on_missing: Callable[[str], None] = lambda _: None
         self.signature_of: Callable[[str], str] = lambda _: ""
         self.problems: dict[str, str] = {}
+        self.damage: dict[str, str] = {}
         self.damaged_count = 0
         self.unreported: deque[tuple[str, str]] = deque(maxlen=MAX_UNREPORTED)
         self._immovable: set[str] = set()
@@ -137,7 +139,8 @@ class ReleaseFolder:
             if place.exists() or not aside.exists():  # Nobody else was faster.
                 self.damaged_count += 1
                 self.unreported.append((digest, damage.problem))
-                self.problems[digest] = f"the controller's files are damaged: {damage.problem}"
+                self.damage[digest] = f"the controller's files are damaged: {damage.problem}"
+                self.problems[digest] = self.damage[digest]
                 log.error("bundle=%s set aside because=%s", digest, damage.problem)
                 try:
                     shutil.rmtree(aside, ignore_errors=True)
@@ -182,6 +185,7 @@ class ReleaseFolder:
             flush_folder(self.root)
         shutil.rmtree(self.root / f"{_DAMAGED}{digest}", ignore_errors=True)
         self.problems.pop(digest, None)
+        self.damage.pop(digest, None)
         return place
 
     def blobs(self, digest: str) -> dict[str, Blob]:
@@ -209,6 +213,7 @@ class ReleaseFolder:
             shutil.rmtree(self.root / digest, ignore_errors=True)
             shutil.rmtree(self.root / f"{_DAMAGED}{digest}", ignore_errors=True)
             self.problems.pop(digest, None)
+            self.damage.pop(digest, None)
 
 
 def _read_blobs(folder: Path, digest: str, signature_sha256: str) -> dict[str, Blob]:
