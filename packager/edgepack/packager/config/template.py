@@ -27,7 +27,8 @@ license = "CC-BY-4.0"
 
 _CALIBRATION = """\
 A folder of .npz or .npy files (one sample each), one .npz with a leading sample axis,
-ONNX test data (test_data_set_0/input_0.pb …), or a folder of images. 100 to 300 are usual.
+ONNX test data (test_data_set_0/input_0.pb …), or a folder of images. 100 to 300 are usual;
+450 can prove that a classifier keeps 98 % of its decisions (three tenths are held out).
 """
 
 _EVALUATION = """\
