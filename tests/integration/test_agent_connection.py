@@ -246,7 +246,8 @@ def test_status_says_whether_the_broker_is_reached_since_when_not_and_why(
         wait_for_line(device, "the connection was lost")
         found = json.loads(status("--json"))["broker"]
         assert found["is_connected"] is False
-        assert "the connection was lost" in found["because"]
+        # A try to connect again may have failed already.
+        assert re.search("the connection was lost|Connection refused", found["because"])
         assert device.stop() == 0
     assert "not reached when the agent last ran" in status()
 

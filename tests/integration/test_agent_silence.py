@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import paho.mqtt.client as mqtt
 import pytest
 
 from edgepack.bundle.keys import PrivateKey
 from tests.simulators.broker import Broker
 from tests.simulators.certificates import Authority, issue, make_authority
-from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
 
 Keys = tuple[PrivateKey, Path]
@@ -153,11 +153,17 @@ def test_a_device_to_which_nobody_listens_says_so(
 def test_a_device_that_no_controller_answers_says_so(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys
 ) -> None:
-    controller = Controller(mosquitto_broker.port)  # It answers only devices that it wants sth. of.
-    device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
-    with running(device):
-        wait_for_line(device, "no controller answers this device: is 'cam-1' enrolled")
-    controller.close()
+    listener = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+    listener.connect("127.0.0.1", mosquitto_broker.port)
+    listener.subscribe("ep/1/#", 1)
+    listener.loop_start()
+    try:
+        device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
+        with running(device):
+            wait_for_line(device, "no controller answers this device: is 'cam-1' enrolled")
+    finally:
+        listener.disconnect()
+        listener.loop_stop()
 
 
 def test_a_broker_that_lets_a_device_in_but_not_publish_is_named(
