@@ -12,6 +12,7 @@ from pathlib import Path
 
 import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepack.bundle.keys import PrivateKey
 from tests.simulators.broker import Broker
@@ -153,7 +154,7 @@ def test_a_device_to_which_nobody_listens_says_so(
 def test_a_device_that_no_controller_answers_says_so(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys
 ) -> None:
-    listener = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+    listener = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
     listener.connect("127.0.0.1", mosquitto_broker.port)
     listener.subscribe("ep/1/#", 1)
     listener.loop_start()
