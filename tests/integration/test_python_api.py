@@ -14,7 +14,7 @@ from edgepack.packager import BuildResult, build, compare, load_profile
 from edgepack.packager.cli.build import build as build_command
 from edgepack.packager.pipeline.request import BuildOptions, derive_request
 from edgepack.packager.runtime.model_run import Run
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 from tests.unit.packager_io.models import save, small_cnn
 
 

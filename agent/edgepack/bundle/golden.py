@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.bundle.metadata import GoldenTolerance
-from edgepack.bundle.overlap import overlap
 from edgepack.durable import write_file
 from edgepack.errors import BundleError
+from edgepack.tasks.overlap import overlap
 
 Tensor = npt.NDArray[np.generic]
 Tensors = Mapping[str, Tensor]

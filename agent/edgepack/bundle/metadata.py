@@ -190,6 +190,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     left: dict[str, Count] = {}
     verified: bool
 
+    @property
+    def words(self) -> str:
+        """Return the nodes that the provider took, e.g. `42/42`, or `not known`."""
+        return f"{self.taken}/{self.total}" if self.verified else "not known"
+
 
 class PlainRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ONNX Runtime makes of a variant by itself: on its CPU provider, no agent around it.

@@ -9,12 +9,11 @@ import pytest
 
 from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.graph.model_files import open_on_cpu
-from edgepack.packager.metrics.tokens.agreement import TokenAgreement
 from edgepack.packager.metrics.tokens.chains import MOST_STEPS, follow_float
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import silent
-from edgepack.packager.runtime.model_run import Outputs, Run, run_of
+from edgepack.packager.runtime.model_run import Run, run_of
 from edgepack.packager.samples import later_steps
 from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import OpenedSamples, open_samples
@@ -24,6 +23,8 @@ from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.tensors.decoders import Cache, Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.tokens.agreement import TokenAgreement
 from tests.unit.packager_decoders.drawn_decoder import (
     PLACES,
     draw_decoder,

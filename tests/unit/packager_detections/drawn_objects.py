@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.detections.layouts import DetectionHead
 
 YOLO = DetectionHead(
     layout="yolo", outputs=("output0",), order="cxcywh", activation="none", size=(320, 320)

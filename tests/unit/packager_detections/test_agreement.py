@@ -7,10 +7,10 @@ from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.checks import check_accuracy
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
-from edgepack.packager.metrics.detections.agreement import DetectionAgreement
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.detections.agreement import DetectionAgreement
 from tests.unit.packager_detections.drawn_objects import (
     YOLO,
     Floats,

@@ -14,8 +14,8 @@ from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.pipeline.detections import with_detection_head
 from edgepack.packager.pipeline.heads import find_what_tells
 from edgepack.packager.source.model import SourceModel, load_source
-from edgepack.packager.tensors.detections import DetectionHead
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.detections.layouts import DetectionHead
 
 _Shape = list[int]
 

@@ -14,10 +14,10 @@ from edgepack.bundle.golden import read_golden
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager import build
-from edgepack.packager.metrics.detections.decoding import find_boxes
 from edgepack.packager.pipeline.detections import with_detection_head
 from edgepack.packager.source.model import load_source
-from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.tasks.detections.decoding import find_boxes
+from edgepack.tasks.detections.layouts import DetectionHead
 
 _SIDE = 64
 _HEAD = DetectionHead(layout="text-map", outputs=("map",), order="xyxy", activation="none")

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from edgepack.packager.metrics.detections.boxes import Boxes
-from edgepack.packager.metrics.detections.decoding import find_boxes, settle
-from edgepack.packager.metrics.detections.regions import find_regions
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.detections import LAYOUTS, DetectionHead, LayoutName
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.detections.boxes import Boxes
+from edgepack.tasks.detections.decoding import find_boxes, settle
+from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead, LayoutName
+from edgepack.tasks.detections.regions import find_regions
 from tests.unit.packager_detections.drawn_objects import SIDE, YOLO, as_yolo, draw_scenes
 
 _BOX = np.array([40.0, 60.0, 104.0, 108.0])

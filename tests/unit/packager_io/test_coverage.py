@@ -7,9 +7,9 @@ import pytest
 
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
 from edgepack.packager.samples.coverage import describe_coverage
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from edgepack.packager.tensors.spec import Lookup, TensorSpec
+from edgepack.tasks.arrays import Tensor
 
 
 def _samples(arrays: Sequence[Tensor]) -> Samples:

@@ -10,9 +10,9 @@ from edgepack.packager.config.build_file import read_config
 from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.arrays import Outputs
 
 _FACE = TensorSpec(name="face", dtype="float32", shape=(1, 64))
 _AGE = TensorSpec(name="age", dtype="float32", shape=(1, 1))

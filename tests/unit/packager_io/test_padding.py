@@ -12,12 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.metrics.chains import run_samples
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Feeds, Mask, Samples
+from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_io.models import save
 
 _ROWS, _WIDTH, _COUNT = 6, 16, 12

@@ -3,15 +3,15 @@
 import msgspec
 
 from edgepack.bundle.manifest import GoldenTolerance, Placement
-from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.metrics.layer_errors import LayerError
-from edgepack.packager.metrics.tensor_ranges import TensorRange
-from edgepack.packager.number_format import (
+from edgepack.number_format import (
     format_bytes,
     format_metric,
     format_percent,
     format_size_change,
 )
+from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.metrics.layer_errors import LayerError
+from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports import plot
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.reasons import explain, explain_refusal, sum_up

@@ -23,8 +23,8 @@ from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnl
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.packager.runtime.model_run import ModelRunner
-from edgepack.packager.tensors.arrays import Singles
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Singles
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, weight
 

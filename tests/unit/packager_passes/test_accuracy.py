@@ -13,8 +13,9 @@ from edgepack.packager.gates.user_metric import evaluate_metric, judge_metric
 from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.metrics.output_kinds import kinds_of_outputs
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.meanings import Meaning
+from edgepack.tasks.arrays import Outputs
 
 GATE = AccuracyGate()
 

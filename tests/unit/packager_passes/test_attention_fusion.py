@@ -13,8 +13,8 @@ from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.profiles.pass_settings import FuseTransformer
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.sequence import Feeds
+from edgepack.tasks.arrays import Tensor
 from tests.unit.packager_passes.models import constant, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, kinds_of
 

@@ -7,12 +7,12 @@ import pytest
 
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.verdict_notes import describe_verdict
-from edgepack.packager.metrics.confidence import kept_low, share_low
 from edgepack.packager.metrics.distance import OutputDistance, measure_distance
 from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.sequence import Samples, State
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.intervals import kept_low, share_low
 
 _ROWS, _WIDTH, _COUNT = 32, 48, 20
 

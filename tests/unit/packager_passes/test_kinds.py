@@ -12,8 +12,8 @@ from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.kinds import ASKED, KINDS, METRICS, MetricName, OutputKind
 from edgepack.packager.metrics.output_kinds import kinds_of_outputs
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.meanings import Meaning
+from edgepack.tasks.arrays import Outputs
 
 
 def test_every_kind_has_a_row_and_every_metric_a_value_and_a_budget() -> None:

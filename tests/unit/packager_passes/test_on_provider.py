@@ -16,8 +16,8 @@ from edgepack.packager.progress import silent
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.trial import Trial
 from edgepack.packager.search.judge import CandidateJudge
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.tasks.arrays import Tensor
 from tests.unit.packager_passes.models import cnn
 
 

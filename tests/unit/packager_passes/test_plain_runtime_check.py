@@ -11,10 +11,11 @@ from edgepack.bundle.manifest import PlainRuntime
 from edgepack.errors import BuildError
 from edgepack.packager.graph.saturation import EXACT_SUMS
 from edgepack.packager.pipeline.resources import Resources
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.plain_runtime import PlainRelease
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Feeds
+from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_passes.products import prepare_products
 
 

@@ -12,12 +12,12 @@ from edgepack.packager.gates.proof import (
 from edgepack.packager.gates.task_kept import task_kept
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
-from edgepack.packager.metrics.confidence import count_to_prove, kept_low, share_low
-from edgepack.packager.metrics.decisions import cost_of_changes, expected_cost
 from edgepack.packager.metrics.kinds import METRICS, MetricName
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.classification.decisions import cost_of_changes, expected_cost
+from edgepack.tasks.intervals import count_to_prove, kept_low, share_low
 
 _GATE = AccuracyGate()
 

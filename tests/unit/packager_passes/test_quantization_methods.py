@@ -15,7 +15,8 @@ from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.static.bias_correction import correct_biases
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.quantization.static.methods import costly_methods, plain_methods
-from edgepack.packager.runtime.model_run import ModelRunner, Outputs
+from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
 

@@ -15,11 +15,11 @@ from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.watched_outputs import watch_before_postprocessing
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import SampleSplit
+from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 from tests.unit.packager_passes.preparing import prepare
 

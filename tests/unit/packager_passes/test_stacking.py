@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgepack.packager.metrics.stacking import as_rows, stacks
+from edgepack.tasks.stacking import as_rows, stacks
 
 
 def _zeros(*shapes: tuple[int, ...]) -> list[np.ndarray]:

@@ -14,7 +14,8 @@ from edgepack.packager.metrics.parts import Part
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
-from edgepack.packager.runtime.model_run import ModelRunner, Outputs
+from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 

@@ -8,7 +8,8 @@ import pytest
 from edgepack.errors import BuildError
 from edgepack.packager.gates.user_metric import evaluate_metric, judge_metric, load_metric
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
+from edgepack.tasks.arrays import Outputs
 
 GATE = AccuracyGate()
 

@@ -20,8 +20,9 @@ from edgepack.packager.passes.workarounds.table import WORKAROUNDS
 from edgepack.packager.profiles.pass_settings import ApplyWorkarounds, WorkaroundOp
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Limits
-from edgepack.packager.runtime.model_run import ModelRunner, Outputs
+from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 

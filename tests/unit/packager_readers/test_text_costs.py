@@ -9,12 +9,12 @@ import pytest
 
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.proof import is_doubtful, samples_to_prove
-from edgepack.packager.metrics.texts.agreement import TextAgreement
-from edgepack.packager.metrics.texts.costs import Cost, expected_cost, probability, surely_one_way
-from edgepack.packager.metrics.texts.decoding import read_text
-from edgepack.packager.metrics.texts.edits import edit_distance
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.tensors.texts import TextHead
+from edgepack.tasks.text.agreement import TextAgreement
+from edgepack.tasks.text.costs import Cost, expected_cost, probability, surely_one_way
+from edgepack.tasks.text.decoding import read_text
+from edgepack.tasks.text.edits import edit_distance
+from edgepack.tasks.text.head import TextHead
 
 _HEAD = TextHead(output="said", blank=0)
 

@@ -17,16 +17,16 @@ from edgepack.packager.gates.checks import check_accuracy
 from edgepack.packager.gates.proof import is_doubtful, samples_to_prove
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
-from edgepack.packager.metrics.texts.agreement import TextAgreement
-from edgepack.packager.metrics.texts.decoding import read_text, settle
-from edgepack.packager.metrics.texts.edits import edit_distance
 from edgepack.packager.pipeline.heads import find_what_tells, with_head
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import silent
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Samples
-from edgepack.packager.tensors.texts import TextHead
+from edgepack.tasks.text.agreement import TextAgreement
+from edgepack.tasks.text.decoding import read_text, settle
+from edgepack.tasks.text.edits import edit_distance
+from edgepack.tasks.text.head import TextHead
 
 _CLASSES, _STEPS = 20, 40
 _HEAD = TextHead(output="said", blank=0)

@@ -5,9 +5,10 @@ import pytest
 
 from edgepack.packager.metrics.chains import STEPS
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
 from edgepack.packager.tensors.sequence import Feeds, Samples, State
+from edgepack.tasks.arrays import Outputs
 
 _COUNT = 40
 _SIZE = 9.0

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.runtime.evaluator import open_plain
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.search import candidate_measurer
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
+from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_search.toys import ToyMaker, search_toy
 
 _ERRORS = {"a": 0.02, "b": 0.3, "c": 0.02, "d": 0.4, "e": 0.02, "f": 0.02}

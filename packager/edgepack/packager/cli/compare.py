@@ -8,6 +8,11 @@ import click
 from edgepack.bundle.accuracy_words import DETECTION_F1, describe_accuracy
 from edgepack.bundle.manifest import Accuracy
 from edgepack.json_text import json_text
+from edgepack.number_format import (
+    format_bytes,
+    format_latency,
+    format_metric,
+)
 from edgepack.packager.cli.option_values import json_option
 from edgepack.packager.cli.text_table import plain, print_table
 from edgepack.packager.comparison.differences import compare as compare_bundles
@@ -22,12 +27,6 @@ from edgepack.packager.comparison.result import (
     VariantSide,
 )
 from edgepack.packager.graph.model_files import keep_runtime_quiet
-from edgepack.packager.number_format import (
-    format_bytes,
-    format_latency,
-    format_metric,
-    format_placement,
-)
 from edgepack.text import counted, printable, printable_lines
 
 _side = click.Path(path_type=Path)
@@ -93,7 +92,7 @@ def _print_variants(variants: tuple[VariantComparison, ...]) -> None:
         ("precision", lambda side: side.precision + (", degraded" if side.degraded else "")),
         ("size", lambda side: format_bytes(side.size_bytes)),
         ("accuracy kept (budget)", lambda side: _accuracy(side.accuracy)),
-        ("nodes placed", lambda side: format_placement(side.placement)),
+        ("nodes placed", lambda side: side.placement.words),
         ("quantized nodes", _quantized),
     ]
     if any(side and side.latency_ms is not None for pair in variants for side in (pair.a, pair.b)):

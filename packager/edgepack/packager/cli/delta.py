@@ -8,13 +8,13 @@ import msgspec
 
 from edgepack.errors import BundleError
 from edgepack.json_text import json_text
+from edgepack.number_format import format_bytes
 from edgepack.packager.cli.option_values import json_option
 from edgepack.packager.cli.text_table import plain, print_table
 from edgepack.packager.comparison.differences import compare
 from edgepack.packager.comparison.result import Transfer, VariantComparison
 from edgepack.packager.comparison.tensors import TensorChange, TensorComparison
 from edgepack.packager.graph.model_files import keep_runtime_quiet
-from edgepack.packager.number_format import format_bytes
 from edgepack.text import counted, printable
 
 _side = click.Path(path_type=Path)

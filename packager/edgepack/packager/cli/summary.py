@@ -9,13 +9,12 @@ from collections.abc import Iterable
 import click
 
 from edgepack.bundle.accuracy_words import describe_float
-from edgepack.packager.cli.text_table import print_table
-from edgepack.packager.number_format import (
+from edgepack.number_format import (
     format_bytes,
     format_metric,
-    format_placement,
     format_size_change,
 )
+from edgepack.packager.cli.text_table import print_table
 from edgepack.packager.pipeline.build import BuildResult
 from edgepack.packager.provenance.minimum_elements import MINIMUM_ELEMENTS
 from edgepack.packager.reports.reasons import sum_up
@@ -102,7 +101,7 @@ def _row(variant: VariantReport, source_bytes: int) -> tuple[tuple[str, str], ..
             format_metric(accuracy.value),
             f"{accuracy.metric} ≥ {format_metric(accuracy.budget)}{beside}",
         ),
-        (format_placement(variant.placement), ""),
+        (variant.placement.words, ""),
         (latency, f"{ratio.rstrip(')')} as fast" if ratio else ""),
     )
 

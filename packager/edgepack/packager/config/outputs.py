@@ -11,16 +11,16 @@ import msgspec
 
 from edgepack.errors import BuildError
 from edgepack.packager.profiles.section import Section
-from edgepack.packager.tensors.detections import (
+from edgepack.packager.tensors.meanings import Meaning
+from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.wording import toml_key, unknown_name
+from edgepack.tasks.detections.layouts import (
     LAYOUTS,
     Activation,
     BoxOrder,
     DetectionHead,
     LayoutName,
 )
-from edgepack.packager.tensors.meanings import Meaning
-from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.packager.wording import toml_key, unknown_name
 
 _ROLES = ("scores", "labels", "sizes", "offsets")
 

@@ -27,18 +27,16 @@ from edgepack.packager.gates.tasks import OutputReference, open_reference, task_
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.verdict import Judged, Verdict
 from edgepack.packager.metrics.agreement import Agreement
-from edgepack.packager.metrics.between_samples import variances_between
 from edgepack.packager.metrics.distance import OutputDistance, measure_distance
 from edgepack.packager.metrics.kinds import ASKED, KINDS, METRICS, MetricName, OutputKind
 from edgepack.packager.metrics.output_kinds import describe_scores, kinds_of_outputs, with_one_miss
 from edgepack.packager.metrics.parts import Part, find_parts
-from edgepack.packager.metrics.tokens.agreement import measure_tokens
-from edgepack.packager.metrics.tokens.chains import ChainCounts
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Bools, Tensor
 from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
+from edgepack.tasks.arrays import Bools, Outputs, Tensor
+from edgepack.tasks.tokens.agreement import ChainCounts, measure_tokens
+from edgepack.tasks.values.between_samples import variances_between
 
 _WHOLE_METRICS = ("cosine", "sqnr_db")
 """Metrics that a profile asks for by name and that are taken of whole outputs."""

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from edgepack.bundle.manifest import Placement
+from edgepack.number_format import format_metric
 from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.kinds import OutputKind
-from edgepack.packager.number_format import format_metric
 from edgepack.packager.profiles.pass_settings import (
     WIDE_TYPES,
     Float16,

@@ -4,16 +4,16 @@ import copy
 from collections.abc import Sequence
 
 from edgepack.bundle.accuracy_words import describe_box_bias
-from edgepack.packager.metrics.detections.agreement import (
+from edgepack.number_format import format_metric
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.detections.agreement import (
     DetectionAgreement,
     count_boxes,
     measure_agreement,
 )
-from edgepack.packager.metrics.detections.boxes import Boxes
-from edgepack.packager.metrics.detections.decoding import find_boxes
-from edgepack.packager.number_format import format_metric
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.tasks.detections.boxes import Boxes
+from edgepack.tasks.detections.decoding import find_boxes
+from edgepack.tasks.detections.layouts import DetectionHead
 from edgepack.text import counted
 
 

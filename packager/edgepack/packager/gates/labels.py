@@ -9,12 +9,13 @@ from edgepack.bundle.accuracy_words import LABEL_ACCURACY
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.metrics.confidence import share_low
 from edgepack.packager.metrics.output_kinds import ONE_MISS_FROM
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.intervals import share_low
 
 
 class LabelledSamples(msgspec.Struct, frozen=True, kw_only=True):

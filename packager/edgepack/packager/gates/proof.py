@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from edgepack.packager.gates.task_kept import TASK_LOSS
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.metrics.confidence import count_to_prove
+from edgepack.tasks.intervals import count_to_prove
 
 _MOST = 100_000
 """More are not asked for: the value is as good as the budget."""

@@ -13,6 +13,7 @@ from edgepack.bundle.accuracy_words import (
     FREE_TOKENS,
     SAME_TEXTS,
 )
+from edgepack.number_format import format_metric
 from edgepack.packager.gates.detections import (
     DetectionReference,
     describe_agreement,
@@ -21,14 +22,13 @@ from edgepack.packager.gates.detections import (
 from edgepack.packager.gates.texts import TextReference, describe_same, describe_texts
 from edgepack.packager.gates.tokens import describe_rates, describe_tokens
 from edgepack.packager.metrics.agreement import Agreement
-from edgepack.packager.metrics.detections.agreement import DetectionAgreement
 from edgepack.packager.metrics.kinds import MetricName
-from edgepack.packager.metrics.texts.agreement import TextAgreement
-from edgepack.packager.metrics.tokens.agreement import TokenAgreement
-from edgepack.packager.number_format import format_metric
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.heads import Head
-from edgepack.packager.tensors.texts import TextHead
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.detections.agreement import DetectionAgreement
+from edgepack.tasks.text.agreement import TextAgreement
+from edgepack.tasks.text.head import TextHead
+from edgepack.tasks.tokens.agreement import TokenAgreement
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Sequence
 
+from edgepack.number_format import format_metric
 from edgepack.packager.metrics.output_kinds import with_one_miss
-from edgepack.packager.metrics.texts.agreement import TextAgreement, measure_texts
-from edgepack.packager.metrics.texts.costs import expected_cost
-from edgepack.packager.metrics.texts.decoding import Text, read_text
-from edgepack.packager.number_format import format_metric
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.texts import TextHead
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.text.agreement import TextAgreement, measure_texts
+from edgepack.tasks.text.costs import expected_cost
+from edgepack.tasks.text.decoding import Text, read_text
+from edgepack.tasks.text.head import TextHead
 from edgepack.text import counted
 
 

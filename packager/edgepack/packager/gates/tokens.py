@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
+from edgepack.number_format import format_metric
 from edgepack.packager.metrics.output_kinds import with_one_miss
-from edgepack.packager.metrics.tokens.agreement import Rate, TokenAgreement, measure_tokens
 from edgepack.packager.metrics.tokens.chains import (
-    ChainCounts,
     FloatChain,
     cut,
     find_end,
@@ -13,11 +12,12 @@ from edgepack.packager.metrics.tokens.chains import (
     follow_float,
     unchanged,
 )
-from edgepack.packager.number_format import format_metric
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.token_steps import without_padding_behind
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.tokens.agreement import ChainCounts, Rate, TokenAgreement, measure_tokens
 from edgepack.text import counted
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.sequence import Feeds
+from edgepack.tasks.arrays import Outputs
 
 Metric = Callable[[Run], float]
 """A user's own measure of quality, greater is better: takes a function that runs one inference."""

@@ -2,12 +2,12 @@
 
 import msgspec
 
+from edgepack.number_format import format_metric, format_percent
 from edgepack.packager.gates.task_kept import TASK_LOSS
 from edgepack.packager.metrics.agreement import Agreement
 from edgepack.packager.metrics.distance import OutputDistance
-from edgepack.packager.metrics.texts.agreement import TextAgreement
-from edgepack.packager.metrics.tokens.agreement import AtPositions
-from edgepack.packager.number_format import format_metric, format_percent
+from edgepack.tasks.text.agreement import TextAgreement
+from edgepack.tasks.tokens.agreement import AtPositions
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):

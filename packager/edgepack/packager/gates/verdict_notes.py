@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from edgepack.number_format import format_metric, format_percent
 from edgepack.packager.gates.proof import is_proven, samples_to_prove
 from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.chains import describe_chains
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.kinds import OutputKind
-from edgepack.packager.number_format import format_metric, format_percent
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.text import counted
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, index_graph, reached
-from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.tasks.detections.layouts import DetectionHead
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 _BYTE = onnx.TensorProto.UINT8

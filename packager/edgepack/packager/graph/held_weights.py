@@ -23,7 +23,7 @@ from edgepack.packager.graph.model_files import (
     weights_size_bytes,
 )
 from edgepack.packager.memory import return_freed_memory
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 HELD_FROM_BYTES = 16_000_000
 """Models with fewer bytes of weights stay in memory: their copies are small beside the tools."""

@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 _T = TypeVar("_T")
 

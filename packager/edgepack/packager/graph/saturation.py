@@ -19,7 +19,7 @@ from edgepack.packager.graph.source_quantization import (
     moves_of,
     read_source_quantization,
 )
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 EXACT_SUMS = {"session.x64quantprecision": "1"}
 """Session config entry with which such sums are computed in 32 bits."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import onnx
 
 from edgepack.packager.graph.queries import GraphIndex, index_graph
-from edgepack.packager.tensors.texts import TextHead
+from edgepack.tasks.text.head import TextHead
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 _FEWEST_CLASSES = 8

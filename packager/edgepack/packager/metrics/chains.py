@@ -14,9 +14,10 @@ above .99 for models that kept 96 %, and one chain through all samples hung on t
 
 from collections.abc import Iterator, Sequence
 
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.tasks.arrays import Outputs
 
 STEPS = 8
 """Inferences of a chain."""

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from edgepack.bundle.overlap import overlap
-from edgepack.packager.metrics.between_samples import neighbourhood_kept, variances_between
-from edgepack.packager.metrics.confidence import kept_low, share_low
-from edgepack.packager.metrics.decisions import cost_of_changes, expected_cost
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.own_measures import measure_own
-from edgepack.packager.metrics.stacking import as_rows, stacks
-from edgepack.packager.tensors.arrays import Bools, Floats, Tensor
+from edgepack.tasks.arrays import Bools, Floats, Tensor
+from edgepack.tasks.classification.decisions import cost_of_changes, expected_cost
+from edgepack.tasks.intervals import kept_low, share_low
+from edgepack.tasks.overlap import overlap
+from edgepack.tasks.stacking import as_rows, stacks
+from edgepack.tasks.values.between_samples import neighbourhood_kept, variances_between
 
 
 class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):

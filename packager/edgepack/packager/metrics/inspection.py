@@ -20,9 +20,9 @@ from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.metrics.layer_errors import LayerError, measure_layer, shared_layers
 from edgepack.packager.metrics.tensor_ranges import TensorRange, describe_range, find_scales
 from edgepack.packager.runtime.model_run import run_of
-from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Floats
 
 MOST_SAMPLES = 4
 """Four samples of 4096 values tell a tensor's error to a fraction of a decibel."""

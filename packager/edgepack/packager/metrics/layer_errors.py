@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from edgepack.packager.graph.node_precision import node_label, node_precision
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import index_graph
-from edgepack.packager.tensors.arrays import Floats
+from edgepack.tasks.arrays import Floats
 
 _INSERTED = ("Cast", "Identity")
 """What lowering puts between nodes, beside pairs."""

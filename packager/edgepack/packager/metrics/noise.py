@@ -6,15 +6,14 @@ from operator import itemgetter
 import msgspec
 import numpy as np
 
-from edgepack.packager.metrics.between_samples import variances_between
 from edgepack.packager.metrics.distance import measure_distance, relative_error
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.output_kinds import kinds_of_outputs
 from edgepack.packager.metrics.parts import find_parts
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Bools, Tensor
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
+from edgepack.tasks.arrays import Bools, Outputs, Tensor
+from edgepack.tasks.values.between_samples import variances_between
 
 
 class NoiseMeter:

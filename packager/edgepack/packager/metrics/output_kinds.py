@@ -14,10 +14,9 @@ import numpy as np
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.parts import find_parts
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.wording import toml_key
+from edgepack.tasks.arrays import Outputs, Tensor
 
 ONE_MISS_FROM = 10
 """From this many samples on, one may differ whatever the budget: below 1/budget samples a single

@@ -11,10 +11,10 @@ from statistics import fmean
 
 import numpy as np
 
-from edgepack.packager.metrics.confidence import OwnMeasure, kept_low, mean_low
 from edgepack.packager.metrics.kinds import MOST_DECIBELS, OutputKind
-from edgepack.packager.metrics.segments import measure_segments
-from edgepack.packager.tensors.arrays import Floats, Tensor
+from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.intervals import OwnMeasure, kept_low, mean_low
+from edgepack.tasks.segmentation.areas import measure_segments
 
 _PEAKS = ((-0.1, 1.1, 1.0), (-1.1, 1.1, 2.0), (-25.0, 280.0, 255.0))
 """Bounds of values, and from the darkest to the brightest one: 0…1, -1…1, 0…255."""

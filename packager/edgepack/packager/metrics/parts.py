@@ -21,8 +21,7 @@ import msgspec
 import numpy as np
 
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Bools, Floats, Tensor
+from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
 
 _GAP = 30.0
 """Sizes that differ by this factor, with none in between, are two things. The outlying dimensions

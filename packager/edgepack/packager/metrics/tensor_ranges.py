@@ -8,8 +8,8 @@ import onnx
 from msgspec.structs import asdict, replace
 
 from edgepack.packager.graph.queries import index_graph
-from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.observations import Observation
+from edgepack.tasks.arrays import Floats
 
 OUTLIER_FACTOR = 4.0
 """A range this many times as wide as 99.9 % of its values need spends two bits on the rest."""

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from edgepack.packager.metrics.segments import channel_axis, classes_of, is_single
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Floats, Tensor
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import Feeds
+from edgepack.tasks.arrays import Floats, Outputs, Tensor
+from edgepack.tasks.segmentation.areas import channel_axis, classes_of, is_single
 
 _COARSEST = 0.125
 """Of a map, its places along an axis as a share of the picture's: segmenters give 1, 1/4 or 1/8."""

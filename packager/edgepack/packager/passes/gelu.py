@@ -27,7 +27,7 @@ from edgepack.packager.graph.node_chains import (
 )
 from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.profiles.schema import Limits
-from edgepack.packager.tensors.arrays import Floats
+from edgepack.tasks.arrays import Floats
 
 _FIRST_OPSET_WITH_GELU = 20
 

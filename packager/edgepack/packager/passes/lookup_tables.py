@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, is_standard, reached
 from edgepack.packager.runtime.model_run import ModelRunner
-from edgepack.packager.tensors.arrays import Singles
+from edgepack.tasks.arrays import Singles
 
 _MOST_NODES = 200
 _ANY_TABLE_BYTES = 256 * 1024

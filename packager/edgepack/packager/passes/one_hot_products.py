@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, is_standard
-from edgepack.packager.tensors.arrays import Singles
+from edgepack.tasks.arrays import Singles
 
 _TOKENS: dict[int, type[np.signedinteger]] = {
     TensorProto.INT32: np.int32,

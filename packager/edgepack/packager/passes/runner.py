@@ -34,7 +34,8 @@ from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.runtime.model_run import ModelRunner, Outputs, largest_difference
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
+from edgepack.tasks.arrays import Outputs
 from edgepack.text import counted
 
 _PASSES: Mapping[str, Callable[[onnx.ModelProto, Any, PassContext], PassResult]] = {

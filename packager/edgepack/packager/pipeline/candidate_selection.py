@@ -11,11 +11,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
+from edgepack.number_format import format_bytes, format_metric, format_milliseconds
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.source_quantization import read_source_quantization
-from edgepack.packager.number_format import format_bytes, format_metric, format_milliseconds
 from edgepack.packager.pipeline.prequantized import check_quantized_once, describe_own
 from edgepack.packager.pipeline.selection import (
     EvaluationInputs,

@@ -9,14 +9,15 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import OutputDeclaration, declared_head
 from edgepack.packager.graph.detection_heads import find_detection_head, picture_size
 from edgepack.packager.graph.shape_inference import infer
-from edgepack.packager.metrics.detections.decoding import find_boxes, settle
 from edgepack.packager.pipeline.findings import Findings
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.tensors.detections import LAYOUTS, DetectionHead
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import toml_key
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.detections.decoding import find_boxes, settle
+from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead
 from edgepack.text import counted
 
 

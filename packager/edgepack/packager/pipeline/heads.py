@@ -5,19 +5,20 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from edgepack.packager.config.outputs import OutputDeclaration
-from edgepack.packager.metrics.detections.decoding import find_boxes
-from edgepack.packager.metrics.texts.decoding import read_text
 from edgepack.packager.pipeline.detections import find_objects, with_detection_head
 from edgepack.packager.pipeline.findings import LOOKED_AT, Findings
 from edgepack.packager.pipeline.meanings import find_meanings, untold_outputs
 from edgepack.packager.pipeline.texts import find_texts, with_text_head
 from edgepack.packager.progress import Progress
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.tensors.detections import DetectionHead
 from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.sequence import Samples
-from edgepack.packager.tensors.texts import TextHead
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.detections.decoding import find_boxes
+from edgepack.tasks.detections.layouts import DetectionHead
+from edgepack.tasks.text.decoding import read_text
+from edgepack.tasks.text.head import TextHead
 
 
 def with_head(

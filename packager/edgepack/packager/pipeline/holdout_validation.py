@@ -19,7 +19,7 @@ nearer to the float model than the one before. No candidate is compared with ano
 
 from msgspec.structs import replace
 
-from edgepack.packager.number_format import format_metric
+from edgepack.number_format import format_metric
 from edgepack.packager.pipeline.savings_summary import saves_nothing
 from edgepack.packager.pipeline.selection import SearchedCombination, describe_float_instead
 from edgepack.packager.pipeline.settings_search import SettingsSearch

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from edgepack.packager.metrics.told_meanings import may_be_told, tell_meanings
 from edgepack.packager.pipeline.findings import Findings
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.packager.wording import toml_key
+from edgepack.tasks.arrays import Outputs
 
 
 def untold_outputs(source: SourceModel) -> tuple[str, ...]:

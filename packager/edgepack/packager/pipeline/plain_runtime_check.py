@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION, MEMORY_PATTERN
 from edgepack.bundle.manifest import PlainRuntime
 from edgepack.errors import BuildError
+from edgepack.number_format import format_metric
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import load_model
 from edgepack.packager.graph.saturation import EXACT_SUMS, may_saturate
-from edgepack.packager.number_format import format_metric
 from edgepack.packager.pipeline.holdout_verdict import judge_on_holdout
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombination

@@ -16,10 +16,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from edgepack.bundle.feedback import Evidence
-from edgepack.packager.metrics.confidence import share_bounds
 from edgepack.packager.metrics.kinds import METRICS, MOST_DECIBELS
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.reports.report import BudgetProposal
+from edgepack.tasks.intervals import share_bounds
 
 FEWEST_SHADOW = 60
 """Shadow inferences below which they prove nothing; the gate of rollouts has the same."""

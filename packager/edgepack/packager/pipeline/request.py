@@ -29,7 +29,7 @@ from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.search.combinations import SearchedKey, read_searched
 from edgepack.packager.search.time_limit import parse_duration
 from edgepack.packager.source.fixed_inputs import Numbers
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 BUILDER_VARIABLE = "EDGEPACK_BUILDER_ID"
 UNNAMED_BUILDER = "urn:edgepack:builder:unnamed"

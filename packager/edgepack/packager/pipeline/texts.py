@@ -10,12 +10,12 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.graph.text_heads import find_text_head
-from edgepack.packager.metrics.texts.decoding import may_be_text, read_text, settle
 from edgepack.packager.pipeline.findings import Findings
-from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.tensors.texts import TextHead
 from edgepack.packager.wording import toml_key
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.text.decoding import may_be_text, read_text, settle
+from edgepack.tasks.text.head import TextHead
 from edgepack.text import counted
 
 _RANK = 3

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
+from edgepack.number_format import format_metric
 from edgepack.packager.gates.proof import is_doubtful
 from edgepack.packager.graph.explicit_attributes import write_defaults
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.metrics.inspection import Inspection, inspect
-from edgepack.packager.number_format import format_metric
 from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict, judge_on_holdout
 from edgepack.packager.pipeline.provider_validation import (
     ProviderRefusedError,

@@ -25,7 +25,6 @@ from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import run_of
-from edgepack.packager.tensors.arrays import Bools, Singles
 from edgepack.packager.tensors.observations import (
     BINS,
     NOTHING_SEEN,
@@ -33,6 +32,7 @@ from edgepack.packager.tensors.observations import (
     count_into,
 )
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.tasks.arrays import Bools, Singles
 
 VALUES_A_SAMPLE = 16384
 

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.runtime.model_run import ModelRunner
-from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Floats
 
 Channels = Floats
 """One number a channel, float64 (channels,)."""

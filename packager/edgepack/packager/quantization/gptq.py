@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.tensors.arrays import Floats, Singles
+from edgepack.tasks.arrays import Floats, Singles
 
 Moments = npt.NDArray[np.floating[Any]]
 """Sums of x^T x."""

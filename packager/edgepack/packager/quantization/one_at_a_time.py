@@ -25,9 +25,10 @@ from edgepack.packager.quantization.contract import (
 )
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.runtime.evaluator import open_plain
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Outputs
 
 _MOST_MODELS = 64
 _MOST_SAMPLES = 8

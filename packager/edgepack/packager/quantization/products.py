@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from edgepack.packager.graph.queries import GraphIndex, attribute, attributes, is_standard
-from edgepack.packager.tensors.arrays import Singles
+from edgepack.tasks.arrays import Singles
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):

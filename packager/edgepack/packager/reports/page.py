@@ -6,16 +6,15 @@ from importlib import resources
 import jinja2
 
 from edgepack.bundle.accuracy_words import describe_float
-from edgepack.packager.metrics.tensor_ranges import OUTLIER_FACTOR
-from edgepack.packager.number_format import (
+from edgepack.number_format import (
     format_bytes,
     format_metric,
     format_milliseconds,
     format_percent,
-    format_placement,
     format_round_bytes,
     format_size_change,
 )
+from edgepack.packager.metrics.tensor_ranges import OUTLIER_FACTOR
 from edgepack.packager.reports import plot, reasons, views
 from edgepack.packager.reports.compiled_templates import CompiledTemplates
 from edgepack.packager.reports.report import Report, latency_text, speed_text
@@ -57,7 +56,6 @@ def _template() -> jinja2.Template:
         axis_bytes=format_round_bytes,
         axis_ms=lambda value: f"{value:g} ms",
         describe_float=describe_float,
-        format_placement=format_placement,
         outlier_factor=OUTLIER_FACTOR,
         plot=plot,
         reasons=reasons,

@@ -11,7 +11,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from edgepack.bundle.manifest import Accuracy
-from edgepack.packager.number_format import format_metric
+from edgepack.number_format import format_metric
 from edgepack.packager.reports.plot_labels import HEIGHT, Box, Marker, place_labels, text_box
 
 _WIDTH, _HEIGHT = 380, 250

@@ -1,7 +1,7 @@
 """Why a variant is the one that it is, in a plain sentence, from what its report knows."""
 
 from edgepack.bundle.accuracy_words import SAMPLES_TO_PROVE
-from edgepack.packager.number_format import format_metric
+from edgepack.number_format import format_metric
 from edgepack.packager.reports.report import MeasuredVariant, Report, VariantReport
 from edgepack.packager.search.attempts import Attempt
 from edgepack.text import counted

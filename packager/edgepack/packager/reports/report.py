@@ -18,11 +18,11 @@ from edgepack.bundle.manifest import (
     Requirements,
     Toolchain,
 )
+from edgepack.number_format import format_latency
 from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.metrics.tokens.agreement import AtPositions
-from edgepack.packager.number_format import format_latency
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
+from edgepack.tasks.tokens.agreement import AtPositions
 
 REPORT_FORMAT = 1
 _SAME_SPEED = 0.02

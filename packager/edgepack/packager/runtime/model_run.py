@@ -12,12 +12,9 @@ from edgepack.agent.runtime.sessions import Session
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import open_on_cpu
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.tensors.sequence import Feeds, Samples
-
-Outputs = dict[str, Tensor]
-"""Outputs of one inference by output name."""
+from edgepack.tasks.arrays import Outputs
 
 Run = Callable[[Feeds], Outputs]
 """One inference."""

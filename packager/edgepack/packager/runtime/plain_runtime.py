@@ -18,11 +18,12 @@ from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.runtime_words import first_line_of
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.runtime import plain_child
-from edgepack.packager.runtime.model_run import Outputs, Run, open_on_provider
+from edgepack.packager.runtime.model_run import Run, open_on_provider
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.tensors.exchange import read_tensors, write_tensors
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.python_child import foreign_python_command
+from edgepack.tasks.arrays import Outputs
 
 _TIMEOUT_S = 600.0
 

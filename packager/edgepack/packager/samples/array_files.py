@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from edgepack.errors import BuildError
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 
 def read_npz(path: Path) -> dict[str, Tensor]:

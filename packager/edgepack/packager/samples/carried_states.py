@@ -18,8 +18,8 @@ from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.recurrence import confirm_states, find_states
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import open_as_given
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.sequence import Feeds, Samples, State
+from edgepack.tasks.arrays import Tensor
 
 
 def follow_states(

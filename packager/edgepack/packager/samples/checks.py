@@ -10,9 +10,9 @@ import numpy as np
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput, WantedInputs
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.arrays import Tensor
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.arrays import Tensor
 
 _BEYOND_SHARE = 0.1
 """Of the calibration's range; a held-out value further out than this is worth a word."""

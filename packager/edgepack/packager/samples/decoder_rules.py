@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.decoders import Rule
+from edgepack.tasks.arrays import Tensor
 
 
 class FedInput(msgspec.Struct, frozen=True, kw_only=True):

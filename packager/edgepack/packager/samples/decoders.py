@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.decoder_rules import FedInput, rule_of
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.recurrence import find_states, may_grow
@@ -29,11 +29,11 @@ from edgepack.packager.samples.rereading import (
 from edgepack.packager.samples.token_steps import next_feeds, next_scores, without_padding_behind
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import open_as_given
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.decoders import Cache, Decoder, Rule
 from edgepack.packager.tensors.sequence import Feeds, State
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key
+from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.text import counted
 
 

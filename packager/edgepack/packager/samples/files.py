@@ -9,9 +9,9 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput, WantedInputs
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.formats import open_files
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.sequence import Feeds, Samples, digest_of
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.arrays import Tensor
 from edgepack.text import counted
 
 RANDOM_PREFIX = "random:"

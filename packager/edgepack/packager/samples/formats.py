@@ -25,9 +25,9 @@ from edgepack.packager.samples.array_files import (
 )
 from edgepack.packager.samples.checks import Fitted, fit_sample
 from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import some_of, toml_key
+from edgepack.tasks.arrays import Tensor
 
 FORMS = (
     "a folder of .npz or .npy files, one .npz with a leading sample axis, ONNX test data "

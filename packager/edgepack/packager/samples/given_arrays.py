@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edgepack.errors import BuildError
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 
 def write_arrays(samples: Iterable[Mapping[str, Tensor]], folder: Path) -> Path:

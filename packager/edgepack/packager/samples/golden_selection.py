@@ -11,9 +11,9 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.random_numbers import check_repeatable
 from edgepack.packager.source.reference import FloatSource, open_reference
-from edgepack.packager.tensors.arrays import Floats, Tensor
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.tasks.arrays import Floats, Tensor
 
 MOST_SAMPLES = 8
 SIZE_LIMIT_BYTES = 2_000_000

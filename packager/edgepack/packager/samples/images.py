@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import ImageInput, image_size
-from edgepack.packager.tensors.arrays import Singles
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.arrays import Singles
 
 if TYPE_CHECKING:
     from PIL import Image

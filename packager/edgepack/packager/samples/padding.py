@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import open_as_given
-from edgepack.packager.tensors.arrays import Bools, Tensor
 from edgepack.packager.tensors.sequence import Feeds, Mask, Samples
+from edgepack.tasks.arrays import Bools, Outputs, Tensor
 
 _UNMOVED = 1e-4
 """Root-mean-square change, as a share of the rows' own, that rounding may leave."""

@@ -28,10 +28,10 @@ from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.queries import is_standard
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.tensors.arrays import Floats
-from edgepack.packager.tensors.detections import DetectionHead
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.arrays import Floats
+from edgepack.tasks.detections.layouts import DetectionHead
 
 _MOST_SAMPLES = 16
 _PASSING = frozenset({"Cast", "Identity", "Pad", "Transpose"})

@@ -3,10 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Floats, Tensor
 from edgepack.packager.tensors.decoders import Decoder, Rule
 from edgepack.packager.tensors.sequence import Feeds
+from edgepack.tasks.arrays import Floats, Outputs, Tensor
 
 Places = npt.NDArray[np.intp]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from edgepack.number_format import format_metric
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.number_format import format_metric
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import CandidateSpec, NodeSensitivity
 from edgepack.packager.quantization.savings import lost_savings

@@ -17,12 +17,13 @@ from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.user_metric import Metric, evaluate_metric, judge_metric
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.chains import run_samples
-from edgepack.packager.metrics.tokens.chains import ChainCounts
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.tokens.agreement import ChainCounts
 
 MOST_SAMPLES = 64
 """Samples that a candidate is judged on: enough to see 2 % of disagreement."""

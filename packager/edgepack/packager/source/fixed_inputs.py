@@ -13,8 +13,8 @@ import onnx
 from onnx import numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.wording import unknown_name
+from edgepack.tasks.arrays import Tensor
 
 Numbers = tuple[float | int | bool, ...]
 """One number for the whole input, or one for each of its elements."""

@@ -16,7 +16,7 @@ from edgepack.packager.graph.model_files import RUNTIME_ERRORS, cpu_session, qui
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import attribute, is_standard, own_names, subgraphs
 from edgepack.packager.graph.shape_inference import fixed_types
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 
 def take_known_branches(model: onnx.ModelProto) -> int:

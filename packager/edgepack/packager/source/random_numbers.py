@@ -9,9 +9,10 @@ import numpy as np
 from edgepack.errors import BuildError
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import all_nodes
-from edgepack.packager.runtime.model_run import Outputs, largest_difference
+from edgepack.packager.runtime.model_run import largest_difference
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.wording import some_of
+from edgepack.tasks.arrays import Outputs
 
 _TOLERANCE = 5e-3
 """Share of an output's size by which two runs may differ: what a pass may change is no more."""

@@ -22,9 +22,10 @@ from edgepack.packager.graph.control_flow import deciding_inputs
 from edgepack.packager.graph.edits import name_nodes
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.source_quantization import read_source_quantization
-from edgepack.packager.runtime.model_run import ModelRunner, Outputs, Run
+from edgepack.packager.runtime.model_run import ModelRunner, Run
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.sequence import Feeds, digest_of
+from edgepack.tasks.arrays import Outputs
 
 _RUN_ERRORS: tuple[type[Exception], ...] = (ValueError, *RUNTIME_ERRORS)
 

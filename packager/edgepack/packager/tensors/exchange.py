@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 Tensors = dict[str, Tensor]
 """Inputs or outputs of one inference by name."""

@@ -1,7 +1,7 @@
 """The outputs that tell what a model is for."""
 
-from edgepack.packager.tensors.detections import DetectionHead
-from edgepack.packager.tensors.texts import TextHead
+from edgepack.tasks.detections.layouts import DetectionHead
+from edgepack.tasks.text.head import TextHead
 
 Head = DetectionHead | TextHead
 """Each has its `outputs`."""

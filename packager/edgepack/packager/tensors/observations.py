@@ -5,7 +5,7 @@ import math
 import msgspec
 import numpy as np
 
-from edgepack.packager.tensors.arrays import Floats, Integers, Singles
+from edgepack.tasks.arrays import Floats, Integers, Singles
 
 BINS = 2048
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import Meaning
+from edgepack.tasks.arrays import Tensor
 
 Feeds = dict[str, Tensor]
 """Inputs of one inference by input name, in the model's dtypes and with the batch axis."""

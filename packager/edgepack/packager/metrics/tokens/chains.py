@@ -19,11 +19,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.token_steps import next_feeds, next_scores, steps_left
-from edgepack.packager.tensors.arrays import Bools, Floats, Integers
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Feeds
+from edgepack.tasks.arrays import Floats, Integers, Outputs
+from edgepack.tasks.tokens.agreement import ChainCounts
 
 MOST_STEPS = 64
 """Tokens of a chain."""
@@ -58,22 +59,6 @@ class FloatChain(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Integers
     probable: Integers
     logarithms: Floats
-
-
-class ChainCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate beside the float model after one sample: (steps,) each, up to a text's end.
-
-    Attributes:
-        forced: Whether it chooses the float model's token after the float model's tokens.
-        divergence: Kullback-Leibler divergence there, nats.
-        free: Whether the float model would have chosen its token after its own tokens.
-        same: Whether it still says what the float model says, word for word.
-    """
-
-    forced: Bools
-    divergence: Floats
-    free: Bools
-    same: Bools
 
 
 def follow_float(run: Run, decoder: Decoder, feeds: Feeds) -> FloatChain:

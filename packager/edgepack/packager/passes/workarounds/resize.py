@@ -3,7 +3,7 @@
 import numpy as np
 
 from edgepack.packager.passes.workarounds.site import Site
-from edgepack.packager.tensors.arrays import Integers
+from edgepack.tasks.arrays import Integers
 
 _SCALES, _SIZES = 2, 3
 """Which inputs hold the scales and the sizes."""

@@ -15,7 +15,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.runtime.model_run import ModelRunner
-from edgepack.packager.tensors.arrays import Floats, Tensor
+from edgepack.tasks.arrays import Floats, Tensor
 
 _IR_VERSION = 8
 

@@ -18,7 +18,7 @@ from edgepack.packager.graph.queries import attribute, is_standard
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.quantization.dynamic.scopes import Constants
 from edgepack.packager.quantization.products import Product
-from edgepack.packager.tensors.arrays import Singles, Tensor
+from edgepack.tasks.arrays import Singles, Tensor
 
 _UNSIGNED_MIDDLE = 128
 _LSTM_PLACES = 8

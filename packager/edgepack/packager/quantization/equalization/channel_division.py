@@ -18,7 +18,7 @@ from edgepack.packager.graph.edits import drop_unread, refill
 from edgepack.packager.graph.queries import GraphIndex, attribute
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.quantization.channels import Channels
-from edgepack.packager.tensors.arrays import Floats
+from edgepack.tasks.arrays import Floats
 
 _WORTH_A_NODE = 4.0
 """An explicit Mul must divide a channel that is this many times the median channel."""

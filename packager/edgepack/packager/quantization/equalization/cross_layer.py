@@ -30,8 +30,8 @@ from edgepack.packager.quantization.equalization.layers_in_row import (
     Pair,
     find_pairs,
 )
-from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Floats
 from edgepack.text import counted
 
 _CLEARANCE = 1.25

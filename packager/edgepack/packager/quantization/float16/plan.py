@@ -15,8 +15,8 @@ from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, subgraphs
 from edgepack.packager.profiles.pass_settings import LARGEST_FLOAT16
 from edgepack.packager.quantization.float16.operator_types import halvable
-from edgepack.packager.tensors.arrays import Singles
 from edgepack.packager.tensors.observations import Observation
+from edgepack.tasks.arrays import Singles
 
 _MOST_WHOLE_NUMBER = 2048.0
 """16-bit floats hold every whole number up to this."""

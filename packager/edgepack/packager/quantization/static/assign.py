@@ -20,8 +20,8 @@ from edgepack.packager.quantization.static.scales import (
     scale_of_range,
     widen_for_bias,
 )
-from edgepack.packager.tensors.arrays import Tensor
 from edgepack.packager.tensors.observations import Observation
+from edgepack.tasks.arrays import Tensor
 
 _FIXED: Mapping[tuple[str, str], tuple[float, int]] = {
     # QNN EP, quant_config.py: 16-bit Sigmoid and Tanh must have these (scale, zero point).

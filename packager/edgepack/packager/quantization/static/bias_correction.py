@@ -21,8 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, reads
 from edgepack.packager.quantization.channels import ChannelAxis, Channels, reduce_to_channels
 from edgepack.packager.runtime.model_run import ModelRunner
-from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Floats
 
 _MOST_SAMPLES = 16
 """Each layer that follows another takes one more run of every sample."""

@@ -24,8 +24,8 @@ from edgepack.packager.quantization.static.scales import (
     scale_of_weights,
     scales_of_ranges,
 )
-from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.observations import NOTHING_SEEN, Histogram, Observation
+from edgepack.tasks.arrays import Floats
 
 _SHRINKS = np.linspace(1.0, 0.1, 46)
 _EXPONENTS_TRIED = 6

@@ -18,8 +18,8 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.gptq import Moments
 from edgepack.packager.quantization.static.plan import NodePlan, WeightUse
 from edgepack.packager.runtime.model_run import ModelRunner
-from edgepack.packager.tensors.arrays import Integers, Singles, Tensor
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Integers, Singles, Tensor
 
 _MOST_ROWS = 256
 """Rows that a sample gives of each product: windows beside each other say nearly the same."""

@@ -29,8 +29,8 @@ from edgepack.packager.quantization.static.gptq_inputs import (
 )
 from edgepack.packager.quantization.static.plan import Plan, WeightUse
 from edgepack.packager.quantization.static.scales import FloatArray, Scale, quantize, restore
-from edgepack.packager.tensors.arrays import Singles, Tensor
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Singles, Tensor
 
 Rounder = Callable[[Plan, Assignment], Assignment]
 """Adds integers to an assignment for weights that are not to be rounded to the nearest."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from edgepack.packager.tensors.arrays import Floats, Integers, Singles
+from edgepack.tasks.arrays import Floats, Integers, Singles
 
 FloatArray = npt.NDArray[np.floating]
 

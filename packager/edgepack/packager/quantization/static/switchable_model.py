@@ -24,9 +24,8 @@ from edgepack.packager.quantization.static.switchable_quantizers import (
     SwitchableGraph,
     SwitchWriter,
 )
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Bools, Tensor
 from edgepack.packager.tensors.sequence import Feeds, digest_of
+from edgepack.tasks.arrays import Bools, Outputs, Tensor
 
 _MOST_PIECES = 8
 """With 8 of equal cost 9/16 of a model run on average; each has threads and memory of its own."""

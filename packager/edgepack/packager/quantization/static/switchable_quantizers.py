@@ -23,7 +23,7 @@ from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.quantization.static.assign import Assignment
 from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.static.scales import Scale, quantize, restore
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 SWITCHES = "edgepack/switches"
 """Graph input that switches the nodes."""

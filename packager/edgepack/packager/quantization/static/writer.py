@@ -27,7 +27,7 @@ from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.quantization.static.assign import Assignment
 from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.static.scales import FloatArray, Scale, quantize
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 _FIRST_OPSET_WITH_16_BIT = 21
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.tensors.arrays import Singles
+from edgepack.tasks.arrays import Singles
 
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 

@@ -38,7 +38,7 @@ from edgepack.packager.quantization.weight_only.blocks import (
 )
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
-from edgepack.packager.tensors.arrays import Singles
+from edgepack.tasks.arrays import Singles
 
 _LEAST_ELEMENTS = 1024
 """Smaller weights stay float: their scales and nodes would take what the bits save."""

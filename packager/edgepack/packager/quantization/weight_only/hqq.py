@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from edgepack.packager.quantization.weight_only.blocks import BlockGrid, cut
-from edgepack.packager.tensors.arrays import Singles
+from edgepack.tasks.arrays import Singles
 
 _NORM = 0.7
 _FIRST_PENALTY = 10.0

@@ -17,8 +17,8 @@ from edgepack.errors import BuildError
 from edgepack.packager.memory import divide_by_size
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import observe
-from edgepack.packager.tensors.arrays import Floats
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Floats
 
 Moments = Mapping[str, Floats]
 

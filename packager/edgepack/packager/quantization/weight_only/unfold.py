@@ -24,7 +24,7 @@ from edgepack.packager.graph.source_quantization import (
 )
 from edgepack.packager.quantization.weight_only.blocks import read_packed
 from edgepack.packager.source.known_branches import KnownValues
-from edgepack.packager.tensors.arrays import Tensor
+from edgepack.tasks.arrays import Tensor
 
 _INPUTS = 6
 """Of a MatMulNBits: data, codes, scales, zero points, an order of columns, a bias."""

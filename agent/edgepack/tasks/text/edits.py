@@ -1,6 +1,6 @@
 """How far two texts are apart."""
 
-from edgepack.packager.metrics.texts.decoding import Text
+from edgepack.tasks.text.decoding import Text
 
 
 def edit_distance(first: Text, second: Text) -> int:

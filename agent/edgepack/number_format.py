@@ -1,7 +1,5 @@
 """Numbers as people read them, the same in the summary and in the report."""
 
-from edgepack.bundle.manifest import Placement
-
 
 def format_bytes(size: int) -> str:
     """E.g. `849 B`, `12.3 KB`, `6.80 MB`; decimal units, three digits."""
@@ -53,13 +51,6 @@ def format_metric(value: float) -> str:
         return f"{value:,.6g}"
     text = f"{value:.4f}"
     return "0.9999+" if text == "1.0000" and value < 1 else text
-
-
-def format_placement(placement: Placement) -> str:
-    """Nodes that the provider took, e.g. `42/42`; where it did not run, or does not tell, none."""
-    if not placement.verified:
-        return "not known"
-    return f"{placement.taken}/{placement.total}"
 
 
 def format_latency(latency_ms: float, float_latency_ms: float | None) -> str:

@@ -55,7 +55,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.thresholds[0] - MARGIN
 
 
-_FILE = resources.files("edgepack.packager.tensors") / "layouts.toml"
+_FILE = resources.files("edgepack.tasks.detections") / "layouts.toml"
 LAYOUTS: Mapping[LayoutName, Layout] = msgspec.toml.decode(
     _FILE.read_bytes(), type=dict[LayoutName, Layout]
 )

@@ -15,15 +15,30 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from edgepack.packager.metrics.confidence import independent, share_bounds, share_low
-from edgepack.packager.metrics.tokens.chains import ChainCounts
-from edgepack.packager.tensors.arrays import Bools
+from edgepack.tasks.arrays import Bools, Floats
+from edgepack.tasks.intervals import independent, share_bounds, share_low
 
 _GROUPS = 8
 """Positions are told in so many groups."""
 
 _LATE = 0.75
 """From this share of the steps on they are late; as many are early."""
+
+
+class ChainCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate beside the float model after one sample: (steps,) each, up to a text's end.
+
+    Attributes:
+        forced: Whether it chooses the float model's token after the float model's tokens.
+        divergence: Kullback-Leibler divergence there, nats.
+        free: Whether the float model would have chosen its token after its own tokens.
+        same: Whether it still says what the float model says, word for word.
+    """
+
+    forced: Bools
+    divergence: Floats
+    free: Bools
+    same: Bools
 
 
 class AtPositions(msgspec.Struct, frozen=True, kw_only=True):

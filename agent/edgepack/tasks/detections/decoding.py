@@ -12,16 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from edgepack.packager.metrics.detections.boxes import NONE, Boxes, suppress
-from edgepack.packager.metrics.detections.regions import find_regions
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Bools, Floats, Integers
-from edgepack.packager.tensors.detections import (
+from edgepack.tasks.arrays import Bools, Floats, Integers, Outputs
+from edgepack.tasks.detections.boxes import NONE, Boxes, suppress
+from edgepack.tasks.detections.layouts import (
     Activation,
     BoxOrder,
     DetectionHead,
     LayoutName,
 )
+from edgepack.tasks.detections.regions import find_regions
 
 _COORDINATES = 4
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64))

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.packager.metrics.confidence import OwnMeasure, jackknife_low
-from edgepack.packager.number_format import format_metric
-from edgepack.packager.tensors.arrays import Integers, Tensor
+from edgepack.number_format import format_metric
+from edgepack.tasks.arrays import Integers, Tensor
+from edgepack.tasks.intervals import OwnMeasure, jackknife_low
 
 Classes = Integers
 

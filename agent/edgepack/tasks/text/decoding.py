@@ -11,9 +11,8 @@ from itertools import groupby
 import numpy as np
 from msgspec.structs import replace
 
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Floats, Tensor
-from edgepack.packager.tensors.texts import TextHead
+from edgepack.tasks.arrays import Floats, Outputs, Tensor
+from edgepack.tasks.text.head import TextHead
 
 Text = tuple[int, ...]
 """Classes, one a character."""

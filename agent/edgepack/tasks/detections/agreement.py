@@ -21,10 +21,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from edgepack.packager.metrics.confidence import independent, kept_low, share_low
-from edgepack.packager.metrics.detections.boxes import Boxes, pair
-from edgepack.packager.tensors.arrays import Floats
-from edgepack.packager.tensors.detections import MARGIN, Layout
+from edgepack.tasks.arrays import Floats
+from edgepack.tasks.detections.boxes import Boxes, pair
+from edgepack.tasks.detections.layouts import MARGIN, Layout
+from edgepack.tasks.intervals import independent, kept_low, share_low
 
 _FEWEST = 0.5
 """Of the float model's boxes at the lowest threshold; see above."""

@@ -20,11 +20,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from edgepack.packager.metrics.texts.decoding import Text, merge, shares_of
-from edgepack.packager.metrics.texts.edits import edit_distance
-from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.arrays import Floats
-from edgepack.packager.tensors.texts import TextHead
+from edgepack.tasks.arrays import Floats, Outputs
+from edgepack.tasks.text.decoding import Text, merge, shares_of
+from edgepack.tasks.text.edits import edit_distance
+from edgepack.tasks.text.head import TextHead
 
 _CLEAR = 0.5
 """Least share of the best class in the median step: below it scores do not say how sure it is."""

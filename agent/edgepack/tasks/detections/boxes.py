@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from edgepack.packager.tensors.arrays import Floats, Integers, Tensor
+from edgepack.tasks.arrays import Floats, Integers, Tensor
 
 _SUPPRESSED_FROM = 0.45
 """Intersection over union from which the box with the lower score goes; as YOLOv5 and YOLOX do."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.packager.metrics.confidence import kept_low
-from edgepack.packager.metrics.stacking import as_rows, stacks
-from edgepack.packager.tensors.arrays import Bools, Floats, Tensor
+from edgepack.tasks.arrays import Bools, Floats, Tensor
+from edgepack.tasks.intervals import kept_low
+from edgepack.tasks.stacking import as_rows, stacks
 
 _FEWEST_FOR_MEAN = 8
 """Samples from which on the mean over samples says something."""

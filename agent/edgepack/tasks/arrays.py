@@ -10,3 +10,6 @@ Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+Outputs = dict[str, Tensor]
+"""Outputs of one inference by output name."""

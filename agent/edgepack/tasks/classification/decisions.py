@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.packager.tensors.arrays import Floats, Integers, Tensor
+from edgepack.tasks.arrays import Floats, Integers, Tensor
 
 _CLEAR = 0.5
 """Least share of the winner, in the median sample: below it scores do not say how sure it is."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from edgepack.packager.tensors.arrays import Floats, Tensor
+from edgepack.tasks.arrays import Floats, Tensor
 
 _MOST_VALUES = 65_536
 """Of a stack; outputs of more are looked at one after the other, as they may be megabytes each."""

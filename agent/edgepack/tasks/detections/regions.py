@@ -7,8 +7,8 @@ network was taught to shrink it. Boxes are upright here, where applications turn
 
 import numpy as np
 
-from edgepack.packager.metrics.detections.boxes import NONE, Boxes
-from edgepack.packager.tensors.arrays import Floats, Integers
+from edgepack.tasks.arrays import Floats, Integers
+from edgepack.tasks.detections.boxes import NONE, Boxes
 
 _PIXEL_FROM, _WIDENED, _SHORTEST_SIDE = 0.3, 1.5, 3
 """PaddleOCR's `thresh`, `unclip_ratio` and `min_size`."""

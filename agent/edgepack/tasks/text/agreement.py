@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from edgepack.packager.metrics.confidence import independent, kept_low, share_bounds, share_low
-from edgepack.packager.metrics.texts.costs import Cost, surely_one_way
-from edgepack.packager.metrics.texts.decoding import Text
-from edgepack.packager.metrics.texts.edits import edit_distance
+from edgepack.tasks.intervals import independent, kept_low, share_bounds, share_low
+from edgepack.tasks.text.costs import Cost, surely_one_way
+from edgepack.tasks.text.decoding import Text
+from edgepack.tasks.text.edits import edit_distance
 
 _LEAST_EFFECT = 1.5
 """How alike the characters of a line are at least (`independent`). Of 30 lines drawn from 450, for

@@ -1,0 +1,1 @@
+"""Evaluates outputs of which one class wins."""

@@ -1,0 +1,1 @@
+"""Evaluates what a detector finds."""

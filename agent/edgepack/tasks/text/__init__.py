@@ -1,0 +1,1 @@
+"""Evaluates text that a model reads."""

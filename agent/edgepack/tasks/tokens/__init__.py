@@ -1,0 +1,1 @@
+"""Evaluates the tokens that a decoder chooses."""

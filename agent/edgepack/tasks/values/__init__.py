@@ -1,0 +1,1 @@
+"""Evaluates quantities: regression, forecasts."""

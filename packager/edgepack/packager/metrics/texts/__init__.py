@@ -1,1 +1,0 @@
-"""What a reader reads, beside what the float model reads."""
