@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.packager.contestants import BY_METHOD, CALIBRATION_METHODS, WITH_METRIC
 from benchmarks.peers.arguments import BUNDLE_FOLDER, TOLD_FILE, Given, refuse, run_setting
-from edgepack.bundle.accuracy_words import TASK_KEPT, VALUE_LOW
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, Accuracy, decode_manifest
 from edgepack.cli import main
+from edgepack.tasks.details import TASK_KEPT, VALUE_LOW
 
 PROFILES = ("cpu", "cpu-vnni", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
 

@@ -1,32 +1,12 @@
 """What was measured of a variant, in a few words for a table."""
 
 from edgepack.bundle.metadata import Accuracy
+from edgepack.tasks.details import BOX_BIAS, BOX_THRESHOLD, describe_box_bias
 
 DETECTION_F1 = "detection_f1"
 LABEL_ACCURACY = "label_accuracy"
-BOX_BIAS = "box_bias"
-BOX_THRESHOLD = "box_threshold"
-"""Of a detector, in `Accuracy.details`: how many more or fewer boxes (negative) it finds than the
-float model as a share, with `_low` and `_high` (95 %), and the score that boxes were counted at."""
-
 TOKEN_AGREEMENT = "token_agreement"
-FREE_TOKENS = "free_token_agreement"
-FORCED_TOKENS = "forced_token_agreement"
-DIVERGENCE = "divergence_nats"
-"""Of a decoder, there: how often it chooses the float model's token after its own tokens and after
-the float model's, each with `_low` and `_high` (95 %), and the mean divergence."""
-
 STRING_AGREEMENT = "string_agreement"
-SAME_TEXTS = "same_texts"
-"""Of a reader, there: share of texts that are the float model's as a whole, with `_low` and `_high`
-(95 %)."""
-
-VALUE_LOW = "value_low"
-SAMPLES_TO_PROVE = "samples_to_prove"
-TASK_KEPT = "task_kept"
-"""There, of any kind: the value's lower bound (95 %); where that does not prove the budget, how
-many held-out samples would (0: none that one could give); and what is expected to be kept of what
-the float model is used for, as a share."""
 
 _WORDS = {
     TOKEN_AGREEMENT: "tokens as float's",
@@ -64,10 +44,3 @@ def describe_float(accuracy: Accuracy) -> str:
     if compares and accuracy.metric != LABEL_ACCURACY:
         return ""
     return f"float model {accuracy.float_value:.4f}"
-
-
-def describe_box_bias(bias: float) -> str:
-    """How many more or fewer boxes: `1.2 % fewer`."""
-    if not round(bias, 3):
-        return "as many"
-    return f"{abs(bias):.1%}".replace("%", " %") + (" fewer" if bias < 0.0 else " more")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from edgepack.bundle.metadata import GoldenTolerance
 from edgepack.durable import write_file
 from edgepack.errors import BundleError
-from edgepack.tasks.overlap import overlap
+from edgepack.tasks.selection.overlap import overlap
 
 Tensor = npt.NDArray[np.generic]
 Tensors = Mapping[str, Tensor]

@@ -8,8 +8,6 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-import msgspec
-
 _Z = 1.645
 """Standard normal quantile of 95 %."""
 
@@ -104,20 +102,6 @@ def count_to_prove(value: float, low: float, wanted: float, count: int) -> int |
     else:
         factor = ((value - low) / (value - wanted)) ** 2
     return math.ceil(count * factor) if math.isfinite(factor) else None
-
-
-class OwnMeasure(msgspec.Struct, frozen=True, kw_only=True):
-    """A number that the field has for outputs of one kind, against the float model's.
-
-    Attributes:
-        value: It, more is better.
-        low: Its lower bound for samples like these, one-sided, 95 %.
-        words: What more there is to say; "" for nothing.
-    """
-
-    value: float
-    low: float
-    words: str = ""
 
 
 def mean_low(values: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ import pytest
 
 from edgepack.bundle.golden import compare_outputs
 from edgepack.bundle.manifest import GoldenTolerance
-from edgepack.tasks.overlap import overlap
+from edgepack.tasks.selection.overlap import overlap
 
 LIMITS = GoldenTolerance(cosine_min=-1.0, nrmse_max=1e30, overlap_min=0.4)
 

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from edgepack.agent.config import AgentConfig, SourceConfig
-from edgepack.bundle.accuracy_words import SAMPLES_TO_PROVE, TASK_KEPT, VALUE_LOW
 from edgepack.packager.config.build_file import BuildConfig
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.passes.workarounds.table import WORKAROUNDS
 from edgepack.packager.profiles.pass_settings import Lowering, Pass
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.reports.report import Report
+from edgepack.tasks.details import SAMPLES_TO_PROVE, TASK_KEPT, VALUE_LOW
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 

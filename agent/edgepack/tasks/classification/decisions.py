@@ -29,16 +29,16 @@ _LEAST_SHARE = 3e-4
 that lose 1.5 to 3 %, half as many stood out with 1e-3; with 1e-6 sound ones did too."""
 
 
-def cost_of_changes(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | None:
-    """Share of right answers that changed decisions are expected to cost, 0…1.
+def costs_of_changes(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Floats | None:
+    """Return the share of a right answer that each changed decision is expected to cost, 0…1.
 
     Args:
         expected, got: Rows of scores or distributions, one a sample, of the float model and of the
             candidate; what cannot be compared counts as a wrong answer.
 
     Returns:
-        None where samples hold several rows or none, or the float model's scores say nothing of how
-        sure it is.
+        float64 (samples,); None where samples hold several rows or none, or the float model's
+        scores say nothing of how sure it is.
     """
     shares = _told_shares(expected)
     if shares is None:
@@ -49,7 +49,7 @@ def cost_of_changes(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float 
             costs.append(1.0)
             continue
         costs.append(float(share.max() - share[int(value.ravel().argmax())]))
-    return float(np.mean(costs))
+    return np.array(costs)
 
 
 def expected_cost(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+
+from edgepack.tasks.description import Source, TaskOutputs
 
 LayoutName = Literal[
     "yolo",
@@ -61,7 +63,7 @@ LAYOUTS: Mapping[LayoutName, Layout] = msgspec.toml.decode(
 )
 
 
-class DetectionHead(msgspec.Struct, frozen=True, kw_only=True):
+class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The outputs of a model that tell boxes, and how.
 
     Attributes:
@@ -71,7 +73,7 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True):
         classes: Number of classes; 0 where it follows from the sizes.
         order, activation: As the layout's; "" until the float model's values tell.
         background: Class that means nothing found; -1 where there is none.
-        told_by: What told the layout: the graph, its metadata, or a person.
+        source: How the layout is known.
     """
 
     layout: LayoutName
@@ -81,7 +83,7 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True):
     order: BoxOrder = ""
     activation: Activation = ""
     background: int = -1
-    told_by: Literal["graph", "metadata", "[outputs]"] = "graph"
+    source: Source = "graph"
 
     @property
     def facts(self) -> Layout:
@@ -91,3 +93,18 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True):
     def output(self, role: str) -> str:
         """The output that has a role."""
         return self.outputs[self.facts.roles.index(role)]
+
+    @classmethod
+    def of(cls, part: TaskOutputs) -> "DetectionHead":
+        """Return the head that a part of a description states."""
+        stated = {**part.settings, "outputs": part.outputs, "source": part.source}
+        return msgspec.convert(stated, cls)
+
+    @property
+    def part(self) -> TaskOutputs:
+        """Return it as a part of a description."""
+        stated: dict[str, Any] = msgspec.to_builtins(self)
+        settings = {key: stated[key] for key in stated if key not in ("outputs", "source")}
+        return TaskOutputs(
+            task="detections", outputs=self.outputs, source=self.source, settings=settings
+        )

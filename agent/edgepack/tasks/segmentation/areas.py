@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from edgepack.number_format import format_metric
-from edgepack.tasks.arrays import Integers, Tensor
-from edgepack.tasks.intervals import OwnMeasure, jackknife_low
+from edgepack.tasks.arrays import Floats, Integers, Tensor
+from edgepack.tasks.intervals import jackknife_low
 
 Classes = Integers
 
@@ -17,8 +18,24 @@ _FEWEST_PLACES = 100
 """A class with fewer, all samples together, does not count: one place would be 1 % of it."""
 
 
-def measure_segments(expected: Sequence[Tensor], got: Sequence[Tensor]) -> OwnMeasure | None:
-    """Mean intersection over union with the float model's own areas, all samples together.
+class Areas(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a segmenter's areas is kept.
+
+    Attributes:
+        value: Mean intersection over union.
+        low: Its lower bound for samples like these, one-sided, 95 %.
+        words: The class that keeps least.
+        losses: float64 (samples,), one minus the mean of each sample's own classes.
+    """
+
+    value: float
+    low: float
+    words: str
+    losses: Floats
+
+
+def measure_areas(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Areas | None:
+    """Return the mean intersection over union with the float model's own areas, over all samples.
 
     The mean is over the classes that the float model gives, the background among them, as the field
     has it. Of one map with a probability for each place it is over thresholds.
@@ -50,10 +67,13 @@ def measure_segments(expected: Sequence[Tensor], got: Sequence[Tensor]) -> OwnMe
     without = (both.sum(0) - both) / np.maximum(union.sum(0) - union, 1.0)
     least = int(shares.argmin())
     name = [name for name, is_counted in zip(names, counted, strict=True) if is_counted][least]
-    return OwnMeasure(
+    unions = np.maximum(union, 1.0)
+    own = np.where(union > 0.0, both / unions, 1.0)
+    return Areas(
         value=float(shares.mean()),
         low=jackknife_low(float(shares.mean()), without.mean(1).tolist()),
         words=f"least at {name}, {format_metric(float(shares[least]))}, of {len(shares)}",
+        losses=1.0 - own.mean(axis=1),
     )
 
 

@@ -55,7 +55,7 @@ def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
     if values[0].dtype.kind != "f":
         is_text = head.blank is not None or head.is_of_tokens
         are_unlike = len({read_text(head, outputs) for outputs in expected}) > 1
-        return head if is_text and (are_unlike or head.told_by == "[outputs]") else None
+        return head if is_text and (are_unlike or head.source == "declared") else None
     if head.is_of_tokens or any(value.ndim != 3 or 1 not in value.shape[:2] for value in values):
         return None
     if head.blank is not None:

@@ -1,11 +1,13 @@
 """Where a model tells text, step by step (CTC) or token by token."""
 
-from typing import Literal
+from typing import Any
 
 import msgspec
 
+from edgepack.tasks.description import Source, TaskOutputs
 
-class TextHead(msgspec.Struct, frozen=True, kw_only=True):
+
+class TextHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An output whose best class of each step, repetitions merged and blanks dropped, is text.
 
     Attributes:
@@ -16,16 +18,29 @@ class TextHead(msgspec.Struct, frozen=True, kw_only=True):
         spaces: The classes that are spaces, where they are known: at the ends of a text they are
             no part of it.
         is_of_tokens: Whether it gives tokens.
-        told_by: What told it: the graph, its metadata, or a person.
+        source: How that is known.
     """
 
     output: str
     blank: int | None = None
     spaces: tuple[int, ...] = ()
     is_of_tokens: bool = False
-    told_by: Literal["graph", "metadata", "[outputs]"] = "graph"
+    source: Source = "graph"
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The one output."""
         return (self.output,)
+
+    @classmethod
+    def of(cls, part: TaskOutputs) -> "TextHead":
+        """Return the head that a part of a description states."""
+        stated = {**part.settings, "output": part.outputs[0], "source": part.source}
+        return msgspec.convert(stated, cls)
+
+    @property
+    def part(self) -> TaskOutputs:
+        """Return it as a part of a description."""
+        stated: dict[str, Any] = msgspec.to_builtins(self)
+        settings = {key: stated[key] for key in stated if key not in ("output", "source")}
+        return TaskOutputs(task="text", outputs=self.outputs, source=self.source, settings=settings)

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from edgepack.tasks.arrays import Bools, Floats
+from edgepack.tasks.contract import Agreement
 from edgepack.tasks.intervals import independent, share_bounds, share_low
 
 _GROUPS = 8
@@ -67,7 +68,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     high: float
 
 
-class TokenAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
+class TokenAgreement(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder against the float model, over all chains.
 
     Attributes:
@@ -92,6 +93,16 @@ class TokenAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     late: Rate
     divergence: float
     growth: float
+    positions: tuple[AtPositions, ...]
+
+
+class ChainAgreement(Agreement, frozen=True, kw_only=True):
+    """An agreement that chains of steps gave.
+
+    Attributes:
+        positions: By steps.
+    """
+
     positions: tuple[AtPositions, ...]
 
 

@@ -1,19 +1,18 @@
-"""What a model's outputs mean: `[outputs]` of an `edgepack.toml`.
+"""Read what a model's outputs mean: `[outputs]` of an `edgepack.toml`.
 
-The float model's own values tell most of it (`metrics.output_kinds`); not that a row of numbers is
+The float model's own values tell most of it (`tasks.describe`); not that a row of numbers is
 an embedding which the application brings to unit length, or that nobody reads an output.
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
 from edgepack.errors import BuildError
 from edgepack.packager.profiles.section import Section
-from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key, unknown_name
+from edgepack.tasks.description import IGNORED, SELECTION, UNKNOWN, TaskOutputs
 from edgepack.tasks.detections.layouts import (
     LAYOUTS,
     Activation,
@@ -21,30 +20,30 @@ from edgepack.tasks.detections.layouts import (
     DetectionHead,
     LayoutName,
 )
+from edgepack.tasks.table import TASKS
+
+DECLARABLE = (*(name for name in TASKS if name not in (SELECTION, UNKNOWN)), IGNORED)
+"""Tasks that a person may write."""
 
 _ROLES = ("scores", "labels", "sizes", "offsets")
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "detections": ("layout", *_ROLES, "classes", "order", "activation"),
     "tokens": ("tokens",),
-    "ctc": ("blank",),
+    "text": ("blank",),
 }
-"""By kind, the keys that it has beside."""
+"""By task, the keys that it has beside."""
 
-_OF_ROWS = ("scores", "embedding")
-_OF_FLOATS = (*_OF_ROWS, "depth", "image", "audio")
+_OF_ROWS = ("embedding", "probabilities")
+_OF_FLOATS = (*_OF_ROWS, "depth", "picture", "sound")
+_BY_HEADS = ("detections", "text", "tokens")
 
 
 class OutputDeclaration(Section, frozen=True, kw_only=True):
-    """`[outputs.NAME]`: how an output is judged.
+    """`[outputs.NAME]`: the task that evaluates an output.
 
     Attributes:
-        kind: `scores`: of each row the highest wins; `embedding`: a vector that is compared with
-            other samples'; `values`: numbers that count each for itself, such as boxes, quantities
-            and probabilities that are held against a threshold; `detections`: boxes, judged by
-            what is found; `segmentation`, `depth`, `image`, `audio`: maps and sound, judged by the
-            field's own measures; `tokens`: a decoder's scores of the next token; `ctc`: text, step
-            by step; `text`: text as tokens that are chosen already; `ignored`: nobody reads it.
+        task: Name of the task, of `edgepack.tasks.table`, or `ignored`: nobody reads the output.
         blank: Of text, the number of the class that is no character, where values do not tell.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
         layout: Of detections, how boxes and scores lie; where it is left out, the graph tells it.
@@ -54,20 +53,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         activation: What makes a score of what is given, likewise.
     """
 
-    kind: Literal[
-        "scores",
-        "embedding",
-        "values",
-        "detections",
-        "segmentation",
-        "depth",
-        "image",
-        "audio",
-        "tokens",
-        "ctc",
-        "text",
-        "ignored",
-    ]
+    task: str
     blank: int | None = None
     tokens: str = ""
     layout: LayoutName | None = None
@@ -80,15 +66,27 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     activation: Activation = ""
 
     @property
-    def meaning(self) -> Meaning | None:
-        """The same for those who judge; None for what is judged by the task as a whole."""
-        return None if self.kind in ("detections", "tokens", "ctc", "text") else Meaning(self.kind)
-
-    @property
     def beside(self) -> dict[str, str]:
         """The other outputs of detections, by role."""
         roles = {role: getattr(self, role) for role in _ROLES}
         return {role: name for role, name in roles.items() if name}
+
+
+def declared_parts(declarations: Mapping[str, OutputDeclaration]) -> tuple[TaskOutputs, ...]:
+    """Return the outputs that a person described, save those of detectors, readers and decoders.
+
+    Args:
+        declarations: By output name, checked.
+    """
+    by_task: dict[str, list[str]] = {}
+    for name, declared in declarations.items():
+        if declared.task not in _BY_HEADS:
+            together = declared.task if declared.task == "values" else f"{declared.task} {name}"
+            by_task.setdefault(together, []).append(name)
+    return tuple(
+        TaskOutputs(task=key.split(" ")[0], outputs=tuple(names), source="declared")
+        for key, names in by_task.items()
+    )
 
 
 def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHead | None:
@@ -106,7 +104,7 @@ def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHea
                 classes=declared.classes,
                 order=declared.order,
                 activation=declared.activation,
-                told_by="[outputs]",
+                source="declared",
             )
     return None
 
@@ -128,38 +126,43 @@ def check_outputs(
     by_name = {spec.name: spec for spec in outputs}
     for name, declaration in declarations.items():
         where = f"{path}, outputs.{toml_key(name)}"
+        if declaration.task not in DECLARABLE:
+            raise unknown_name(
+                "task", declaration.task, DECLARABLE, where, lambda near: f'task = "{near}"'
+            )
         if name not in by_name:
             raise unknown_name(
                 "output", name, by_name, where, lambda near: f"[outputs.{toml_key(near)}]"
             )
-        if declaration.kind in _OF_FLOATS:
-            _check_floats(declaration.kind, by_name[name], where)
-        if declaration.kind in _OF_ROWS:
-            _check_row(declaration.kind, by_name[name], where)
+        if declaration.task in _OF_FLOATS:
+            _check_floats(declaration.task, by_name[name], where)
+        if declaration.task in _OF_ROWS:
+            _check_row(declaration.task, by_name[name], where)
         _check_keys(declaration, where)
         _check_detections(declaration, by_name, where)
-    kinds = [declarations[name].kind if name in declarations else "" for name in by_name]
+    kinds = [declarations[name].task if name in declarations else "" for name in by_name]
     if set(kinds) == {"ignored"}:
         raise BuildError(
             "every output is ignored: nothing is left to judge a variant by",
             found_in=f"{path}, outputs",
-            remedy='kind = "scores", "embedding" or "values" for at least one, or leave one out',
+            remedy='task = "classification", "embedding" or "values" for at least one, or leave '
+            "one out",
         )
 
 
 def _check_keys(declaration: OutputDeclaration, where: str) -> None:
-    keys = _KEYS.get(declaration.kind, ())
-    plain = msgspec.to_builtins(OutputDeclaration(kind=declaration.kind))
+    keys = _KEYS.get(declaration.task, ())
+    plain = msgspec.to_builtins(OutputDeclaration(task=declaration.task))
     given = [
         name for name, value in msgspec.to_builtins(declaration).items() if value != plain[name]
     ]
     strange = [name for name in given if name not in keys]
     if strange:
-        kinds = [kind for kind, own in _KEYS.items() if strange[0] in own]
+        kinds = [task for task, own in _KEYS.items() if strange[0] in own]
         raise BuildError(
-            f"kind {declaration.kind!r} is given {strange[0]!r}, a key of {kinds[0]!r}",
+            f"task {declaration.task!r} is given {strange[0]!r}, a key of {kinds[0]!r}",
             found_in=where,
-            remedy=f'kind = "{kinds[0]}", or leave {strange[0]} out',
+            remedy=f'task = "{kinds[0]}", or leave {strange[0]} out',
         )
 
 
@@ -183,21 +186,21 @@ def _check_detections(
         raise unknown_name("output", unknown[0], outputs, where, lambda near: repr(near))
 
 
-def _check_floats(kind: str, spec: TensorSpec, where: str) -> None:
+def _check_floats(task: str, spec: TensorSpec, where: str) -> None:
     if not spec.dtype.startswith("float"):
         raise BuildError(
-            f"output {spec.name!r} holds {spec.dtype}: {kind} are floats, and whole numbers are "
+            f"output {spec.name!r} holds {spec.dtype}: {task} are floats, and whole numbers are "
             "decisions that are taken already",
             found_in=where,
-            remedy='leave it out, or kind = "values" or "ignored"',
+            remedy='leave it out, or task = "values" or "ignored"',
         )
 
 
-def _check_row(kind: str, spec: TensorSpec, where: str) -> None:
+def _check_row(task: str, spec: TensorSpec, where: str) -> None:
     if spec.shape and spec.shape[-1] != 1:
         return
     raise BuildError(
-        f"{spec} has no row of numbers along its last axis, and {kind} are one",
+        f"{spec} has no row of numbers along its last axis, and {task} are one",
         found_in=where,
-        remedy='kind = "values"',
+        remedy='task = "values"',
     )

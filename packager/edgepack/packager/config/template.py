@@ -53,7 +53,7 @@ hooks, metric, toolchain and plain_runtimes name code: edgepack asks before it r
 
 _OUTPUTS = """\
 [outputs.NAME]          # meaning of an output, where its values do not show it
-kind = "embedding"      # or "scores", "values", "detections", "segmentation", "ignored"
+task = "embedding"      # or "classification", "values", "detections", "segmentation", "ignored"
 
 [search]                # values to try: a profile's keys, each with a list
 quantize.activations = ["uint8", "uint16"]

@@ -1,45 +1,25 @@
-"""How near a variant stays to the float model, and whether that is near enough.
+"""Judge how near a variant stays to the float model, and whether that is near enough.
 
-What an output means decides by which metrics (`metrics.kinds`). Values are judged by the share of
-their variance from sample to sample that is kept: cosine similarity and signal-to-noise look fine
-while a speech detector loses its speech, since they count what is the same in every sample.
-
-Vectors (embeddings, a transformer's hidden states) are compared with each other by whoever uses
-them. Errors of single rows average out then, an error that a whole sample shares moves it among
-its neighbours: so they must keep their *neighbourhood*, how samples differ from each other, rows
-averaged. With sentence embeddings and noise of either kind, recall@1 stayed at 99.6 % with 20 % of
-the rows' variance lost to noise of single rows, and fell to 98.4 % with 1 % lost to noise that a
-sample's rows share, which is 4.4 % of the neighbourhood.
-
-What counts of a detector is what it finds, of a reader what it reads, of a decoder which tokens it
-chooses (`tasks`). That is compared with the float model's, and the outputs that tell it are not
-judged otherwise.
+What outputs mean decides how they are compared (`edgepack.tasks`). A decoder is judged on chains of
+tokens (`tokens`), and the outputs that tell these are not judged otherwise.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
-import numpy as np
-
-from edgepack.packager.gates.task_kept import task_kept
-from edgepack.packager.gates.tasks import OutputReference, open_reference, task_of
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.verdict import Judged, Verdict
-from edgepack.packager.metrics.agreement import Agreement
-from edgepack.packager.metrics.distance import OutputDistance, measure_distance
-from edgepack.packager.metrics.kinds import ASKED, KINDS, METRICS, MetricName, OutputKind
-from edgepack.packager.metrics.output_kinds import describe_scores, kinds_of_outputs, with_one_miss
-from edgepack.packager.metrics.parts import Part, find_parts
-from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.tensors.heads import Head
-from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
-from edgepack.tasks.arrays import Bools, Outputs, Tensor
-from edgepack.tasks.tokens.agreement import ChainCounts, measure_tokens
-from edgepack.tasks.values.between_samples import variances_between
-
-_WHOLE_METRICS = ("cosine", "sqnr_db")
-"""Metrics that a profile asks for by name and that are taken of whole outputs."""
+from edgepack.packager.profiles.schema import AccuracyBudgets, keep_of
+from edgepack.packager.tasks.describe import describe_outputs
+from edgepack.packager.tasks.noise import NoiseMeter
+from edgepack.packager.tasks.scores import describe_scores
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.contract import Agreement, Expected, Measure
+from edgepack.tasks.description import IGNORED, SELECTION, ModelDescription, TaskOutputs
+from edgepack.tasks.plain_error import PlainError, measure_errors
+from edgepack.tasks.table import task_of
+from edgepack.tasks.tokens.agreement import ChainCounts
 
 _LEAST_LOSS = 0.002
 """Of right answers: what is expected to be lost cannot be told nearer from few samples."""
@@ -57,89 +37,64 @@ class Reference:
 
     Args:
         expected: The float model's outputs, one dict a sample.
-        gate: The budgets.
-        meanings: What outputs mean, of those where it is known.
-        head: The outputs that tell what the model is for, settled; None where that is not known.
+        budgets: What each task must keep.
+        description: What outputs mean; by default what their values tell.
         tokens: Of a decoder, what the float model says after the samples.
     """
 
     def __init__(
         self,
         expected: Sequence[Outputs],
-        gate: AccuracyGate,
-        meanings: Mapping[str, Meaning] = NOTHING_KNOWN,
-        head: Head | None = None,
+        budgets: AccuracyBudgets,
+        description: ModelDescription | None = None,
         tokens: TokenReference | None = None,
     ) -> None:
         self.expected = tuple(expected)
-        self._gate = gate
-        self._count = len(self.expected)
-        self._meanings = meanings
-        self.kinds = kinds_of_outputs(self.expected, gate, meanings)
-        self._variances: dict[str, list[float]] = {}
-        self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
-        self._told: OutputReference | None = None
-        if head is not None and gate.metric == "auto":
-            self._told = open_reference(head, self.expected)
+        self.description = describe_outputs(self.expected, description)
+        self._budgets = budgets
         self._tokens = tokens
-        self._task = tokens or self._told
+        self._noise = NoiseMeter(self.expected, self.description)
+        by_chains = set(tokens.outputs) if tokens else set()
+        self._parts: list[tuple[TaskOutputs, Expected]] = [
+            (part, task_of(part).open(part, self.expected))
+            for part in self.description.parts
+            if part.task != IGNORED and by_chains.isdisjoint(part.outputs)
+        ]
 
     @cached_property
     def _remarks(self) -> tuple[str, ...]:
-        told = self._task.outputs if self._task else ()
-        kinds = {name: kind for name, kind in self.kinds.items() if name not in told}
         said = self._tokens.remarks if self._tokens else ()
-        return (*said, *describe_scores(self.expected, kinds, self._gate, self._meanings))
+        names = [name for part, _ in self._parts for name in part.outputs]
+        return (*said, *describe_scores(self.expected, self.description, names))
 
     def of(self, indices: Sequence[int]) -> "Reference":
-        """The same with some of the outputs only, and with the budgets of all of them."""
+        """Return the same with some of the outputs, and with the budgets of all of them."""
         shortened = copy.copy(self)
         shortened.expected = tuple(self.expected[index] for index in indices)
-        shortened._variances = {}
-        if self._told:
-            shortened._task = shortened._told = self._told.of(indices)
+        shortened._noise = NoiseMeter(shortened.expected, self.description)
+        shortened._parts = [(part, opened.of(indices)) for part, opened in self._parts]
         return shortened
 
     def judge(self, got: Sequence[Outputs], chains: Sequence[ChainCounts] = ()) -> Verdict:
-        """Compares a candidate's outputs on the same samples, in the same order.
+        """Compare a candidate's outputs on the same samples, in the same order.
 
         Args:
             got: One dict a sample.
             chains: Of a decoder, how it went on after each.
         """
-        distances = self.distances(got)
-        of_parts = [self._distance_of(part, got) for part in self._parts]
-        found = {part.output for part in self._parts if part.is_found}
-        agreement: Agreement | None = measure_tokens(chains) if chains else None
-        if self._told:
-            agreement = self._told.measure(got)
-        told = self._task.outputs if self._task and agreement else ()
+        agreements = [opened.measure(got) for _, opened in self._parts]
+        if self._tokens and chains:
+            agreements.append(self._tokens.measure(chains))
         entries = [
-            entry
-            for distance in distances
-            if distance.name not in found and distance.name not in told
-            for entry in self._judge_output(distance)
-        ]
-        entries += [
-            self._judge_by("explained_variance", distance, output="")
-            for part, distance in zip(self._parts, of_parts, strict=True)
-            if part.output not in told
-        ]
-        if agreement is not None:
-            entries.append(self._judge_task(agreement))
-        divided = {part.output for part in self._parts}
-        apart = [
-            *of_parts,
-            *(
-                entry
-                for entry in distances
-                if entry.name not in divided and entry.kind is not OutputKind.SELECTED
-            ),
+            self._entry(agreement, measure)
+            for agreement in agreements
+            if agreement.task != SELECTION
+            for measure in agreement.measures
         ]
         worst = min(entries, key=lambda entry: (entry.spare, entry.metric))
         decided_by = {name: getattr(worst, name) for name in Judged.__struct_fields__}
         decided_by["forgiven"] = any(entry.forgiven for entry in entries)
-        decided_by["output"] = worst.output if len(self.kinds) > 1 else ""
+        decided_by["output"] = worst.output if len(self.description.parts) > 1 else ""
         return Verdict(
             **decided_by,
             float_value=worst.best,
@@ -149,99 +104,53 @@ class Reference:
                 (entry.spare_at_most for entry in entries if entry.spare_at_most is not None),
                 default=None,
             ),
-            noise=float(np.mean([min(distance.nrmse, 1e6) for distance in apart])),
-            distances=distances,
+            noise=self._noise.mean_noise(got),
             task_kept=min(entry.task_kept for entry in entries),
             costs=max((entry.cost or 0.0 for entry in entries if entry.forgiven), default=0.0),
             remarks=self._remarks,
-            agreement=agreement,
+            agreements=tuple(agreements),
         )
 
-    def distances(self, got: Sequence[Outputs]) -> tuple[OutputDistance, ...]:
-        """Each output's distance to the float model's."""
-        return tuple(
-            self._measure(
-                name,
-                kind,
-                [outputs[name] for outputs in self.expected],
-                [outputs[name] for outputs in got],
-            )
-            for name, kind in self.kinds.items()
-        )
+    def measure(self, got: Sequence[Outputs]) -> tuple[Agreement, ...]:
+        """Return what each task measures of single inferences."""
+        return tuple(opened.measure(got) for _, opened in self._parts)
 
-    def _measure(
-        self,
-        name: str,
-        kind: OutputKind,
-        expected: list[Tensor],
-        got: list[Tensor],
-        read: Sequence[Bools] | None = None,
-    ) -> OutputDistance:
-        """As `measure_distance`; what the float model alone tells is found out once."""
-        if name not in self._variances:
-            self._variances[name] = variances_between(expected, read)
-        return measure_distance(name, kind, expected, got, read, self._variances[name])
+    def errors(self, got: Sequence[Outputs]) -> tuple[PlainError, ...]:
+        """Return how far each output that is judged is off, whatever it means."""
+        names = self.description.evaluated(self.expected[0])
+        return measure_errors(self.expected, got, names)
 
-    def _judge_output(self, distance: OutputDistance) -> list["_Entry"]:
-        """What must hold of one output."""
-        kind = KINDS[distance.kind]
-        wanted = kind.metrics
-        if kind.are_numbers:
-            wanted = ASKED.get(self._gate.metric, wanted)
-        known = [name for name in wanted if getattr(distance, METRICS[name].value) is not None]
-        if wanted and not known:
-            known = ["explained_variance"]
-        return [self._judge_by(name, distance, output=distance.name) for name in known]
-
-    def _judge_by(self, name: MetricName, distance: OutputDistance, *, output: str) -> "_Entry":
-        """What must hold of one output by one metric, which names the output itself if need be."""
-        metric = METRICS[name]
-        value, least = getattr(distance, metric.value), getattr(self._gate, metric.budget)
-        cost = distance.cost if metric.may_miss_one else None
-        expected = distance.expected_cost if metric.may_miss_one else None
+    def _entry(self, agreement: Agreement, measure: Measure) -> "_Entry":
+        """Return what must hold of one measure."""
+        least = measure.scale.least_for(keep_of(self._budgets, agreement.task))
         return _Entry(
-            output=output,
-            metric=name if output else f"{name} ({distance.name})",
-            value=min(value, metric.best),
-            budget=with_one_miss(least, self._count) if metric.may_miss_one else least,
+            task=agreement.task,
+            output=measure.output,
+            metric=measure.metric,
+            words=measure.words,
+            value=min(measure.value, measure.scale.best),
+            budget=min(least, 1.0 - measure.may_differ) if measure.may_differ else least,
             asked=least,
-            task_kept=task_kept(name, value) if cost is None else 1.0 - max(cost, expected or 0.0),
-            best=metric.best,
-            low=getattr(distance, metric.low) if metric.low else None,
-            forgiven=metric.may_miss_one and value < least,
-            cost=cost,
-            expected_loss=expected,
-            may_lose=max(1.0 - task_kept(name, least), _LEAST_LOSS),
+            task_kept=measure.kept,
+            best=measure.scale.best,
+            low=measure.low,
+            bounds=measure.bounds or _bounds(measure),
+            low_as_seen=measure.low if measure.low_as_seen is None else measure.low_as_seen,
+            forgiven=bool(measure.may_differ) and measure.value < least,
+            cost=measure.cost,
+            expected_loss=measure.expected_loss,
+            may_lose=max(1.0 - measure.scale.kept(least), _LEAST_LOSS),
         )
 
-    def _judge_task(self, agreement: Agreement) -> "_Entry":
-        """What must hold of what the model is for; of little one thing may always differ."""
-        name = task_of(agreement).metric
-        least = getattr(self._gate, METRICS[name].budget)
-        return _Entry(
-            metric=name,
-            value=agreement.value,
-            budget=self._task.budget(least) if self._task else least,
-            asked=least,
-            task_kept=task_kept(name, agreement.value),
-            low=agreement.low,
-            forgiven=agreement.value < least,
-        )
 
-    def _distance_of(self, part: Part, got: Sequence[Outputs]) -> OutputDistance:
-        return self._measure(
-            part.words,
-            OutputKind.VALUES,
-            [part.of(outputs) for outputs in self.expected],
-            [part.of(outputs) for outputs in got],
-            part.read_in(self.expected),
-        )
+def _bounds(measure: Measure) -> tuple[tuple[float, float], ...]:
+    return () if measure.low is None else ((measure.value, measure.low),)
 
 
 class _Entry(Judged, frozen=True, kw_only=True):
     """One thing that must hold: a value of at least the budget; `best` is the float model's.
 
-    `cost` is known of decisions (`OutputDistance.cost`), `task_kept` is `Verdict.task_kept`.
+    `cost` is known of decisions (`Measure.cost`), `task_kept` is `Verdict.task_kept`.
     """
 
     task_kept: float
@@ -250,12 +159,12 @@ class _Entry(Judged, frozen=True, kw_only=True):
 
     @property
     def passes(self) -> bool:
-        """Whether it holds, and nothing says that it surely loses more on other samples."""
+        """Return whether it holds, and nothing says that it surely loses more on other samples."""
         return self._found_spare >= 0.0 and self._expected_spare >= 1.0 - _SURELY_TOO_MUCH
 
     @property
     def spare(self) -> float:
-        """How much of what the budget allows is left; see `Verdict.spare`."""
+        """Return how much of what the budget allows is left; see `Verdict.spare`."""
         return min(self._found_spare, self._expected_spare)
 
     @property
@@ -267,12 +176,12 @@ class _Entry(Judged, frozen=True, kw_only=True):
 
     @property
     def _found_spare(self) -> float:
-        """By what these samples show."""
+        """Return what these samples leave."""
         return (self.value - self.budget + 1e-12) / self._allowed
 
     @property
     def _expected_spare(self) -> float:
-        """By what other samples like these are expected to lose."""
+        """Return what other samples like these are expected to leave."""
         return 1.0 if self.expected_loss is None else 1.0 - self.expected_loss / self.may_lose
 
     @property

@@ -10,11 +10,8 @@ import msgspec
 
 from edgepack.bundle.manifest import Placement
 from edgepack.number_format import format_metric
-from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.metrics.distance import OutputDistance
-from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.profiles.pass_settings import (
     WIDE_TYPES,
     Float16,
@@ -25,6 +22,7 @@ from edgepack.packager.profiles.pass_settings import (
 from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.wording import toml_key
+from edgepack.tasks.plain_error import PlainError
 from edgepack.text import counted
 
 SLOWER_FACTOR = 1.1
@@ -166,8 +164,8 @@ def _in_the_recipe(lowering: Lowering | None) -> str:
 
 
 def _kept(verdict: Verdict) -> str:
-    if verdict.agreement is not None and task_of(verdict.agreement).metric == verdict.metric:
-        return task_of(verdict.agreement).kept(verdict.agreement)
+    if verdict.words:
+        return verdict.words
     of_output = f" of output '{verdict.output}'" if verdict.output else ""
     expected = f" ({verdict.expectation})" if verdict.is_costly else ""
     return f"{verdict.metric} {format_metric(verdict.value)}{of_output}{expected}"
@@ -176,9 +174,10 @@ def _kept(verdict: Verdict) -> str:
 def _without_selection(verdict: Verdict) -> str:
     """What helps where integers differ: a tail that ranks or selects makes them of near ties."""
     differ = [
-        f"'{entry.name}'"
-        for entry in verdict.distances
-        if entry.kind in (OutputKind.EXACT, OutputKind.INTEGERS) and entry.agreement < 1.0
+        f"'{measure.output}'"
+        for agreement in verdict.agreements
+        for measure in agreement.measures
+        if agreement.task == "classification" and measure.value < 1.0 and measure.cost is None
     ]
     if not differ:
         return ""
@@ -191,18 +190,17 @@ def _without_selection(verdict: Verdict) -> str:
 
 def _if_no_scores(verdict: Verdict) -> str:
     """What helps where a row of numbers was taken for scores, and is an embedding, say."""
-    decisions = [entry for entry in verdict.distances if entry.kind is OutputKind.DECISION]
-    names = [entry.name for entry in decisions if verdict.output in ("", entry.name)]
-    if verdict.metric != "top1_agreement" or not names:
+    if verdict.metric != "top1_agreement" or verdict.decided is None:
         return ""
+    name = verdict.decided.measures[0].output
     return (
-        f"[outputs.{toml_key(names[0])}] with kind = 'embedding' (or 'values', 'ignored') in "
+        f"[outputs.{toml_key(name)}] with task = 'embedding' (or 'values', 'ignored') in "
         "edgepack.toml if it holds no scores, "
     )
 
 
 def check_trial(
-    profile: Profile, stand_in: Sequence[OutputDistance], real: Sequence[OutputDistance]
+    profile: Profile, stand_in: Sequence[PlainError], real: Sequence[PlainError]
 ) -> Refusal | None:
     """Whether the provider computes what the CPU's stand-in does, give or take its rounding.
 
@@ -215,8 +213,6 @@ def check_trial(
     provider = profile.device.provider
     for expected, got in zip(stand_in, real, strict=True):
         size = max(expected.rms, got.rms)
-        if got.kind is OutputKind.SELECTED:
-            continue  # what it is computed from tells
         if not size or got.worst_rms_error <= TRIAL_ROOM * size:
             continue  # of zeros alone there is nothing to measure an error by
         there, here = got.worst_rms_error / size, expected.worst_rms_error / size
@@ -225,8 +221,8 @@ def check_trial(
             if there <= 2.0 * here + TRIAL_ROOM_OF_FEW:
                 continue
         return Refusal(
-            problem=f"{provider} computes output '{got.name}' with an error of {there:.1%} of its "
-            f"size, the CPU's stand-in with at most {here:.1%}",
+            problem=f"{provider} computes output '{got.output}' with an error of {there:.1%} of "
+            f"its size, the CPU's stand-in with at most {here:.1%}",
             found_in=f"{profile.name}, run on {provider} here",
             remedy=f"{_other_types(profile)}; --allow-degraded builds it marked",
         )

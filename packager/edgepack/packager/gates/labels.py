@@ -9,12 +9,12 @@ from edgepack.bundle.accuracy_words import LABEL_ACCURACY
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.metrics.output_kinds import ONE_MISS_FROM
-from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.profiles.schema import OWN, AccuracyBudgets, keep_of
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.classification.measure import ONE_MISS_FROM
 from edgepack.tasks.intervals import share_low
 
 
@@ -75,14 +75,14 @@ def measure_accuracy(labelled: LabelledSamples, run: Run) -> float:
 
 
 def judge_by_labels(
-    labelled: LabelledSamples, run: Run, float_run: Run, gate: AccuracyGate
+    labelled: LabelledSamples, run: Run, float_run: Run, budgets: AccuracyBudgets
 ) -> Verdict:
     """Judges a variant by how many labels it still gets right.
 
     Args:
         labelled: The samples.
         run, float_run: The variant and the float model.
-        gate: Its `user_metric_kept_min` is the share of the float model's accuracy that must be
+        budgets: That of `own` is the share of the float model's accuracy that must be
             kept; from ten samples on, one answer more may always be wrong.
 
     Raises:
@@ -92,7 +92,7 @@ def judge_by_labels(
     float_value = measure_accuracy(labelled, float_run)
     _refuse_guesses(labelled, float_run, float_value)
     value = measure_accuracy(labelled, run)
-    budget = float_value * gate.user_metric_kept_min
+    budget = float_value * keep_of(budgets, OWN)
     if count >= ONE_MISS_FROM:
         budget = min(budget, float_value - 1.0 / count)
     return Verdict(

@@ -14,8 +14,8 @@ on; one that is expected to lose twice as much is refused.
 
 from msgspec.structs import replace
 
-from edgepack.packager.gates.task_kept import TASK_LOSS
 from edgepack.packager.gates.verdict import Verdict
+from edgepack.tasks.contract import LOSS
 from edgepack.tasks.intervals import count_to_prove
 
 _MOST = 100_000
@@ -24,7 +24,7 @@ _MOST = 100_000
 
 def without_dear_forgiveness(verdict: Verdict) -> Verdict:
     """The same, but where what is forgiven costs more than a model may lose: then it fails."""
-    if verdict.costs <= TASK_LOSS or verdict.asked is None:
+    if verdict.costs <= LOSS or verdict.asked is None:
         return verdict
     return replace(
         verdict,

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import msgspec
+import numpy as np
+
 from edgepack.number_format import format_metric
-from edgepack.packager.metrics.output_kinds import with_one_miss
 from edgepack.packager.metrics.tokens.chains import (
     FloatChain,
     cut,
@@ -17,7 +19,17 @@ from edgepack.packager.samples.token_steps import without_padding_behind
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.tokens.agreement import ChainCounts, Rate, TokenAgreement, measure_tokens
+from edgepack.tasks.classification.measure import one_miss
+from edgepack.tasks.contract import Measure, agree
+from edgepack.tasks.details import DIVERGENCE, FORCED_TOKENS, FREE_TOKENS, bounded
+from edgepack.tasks.tokens.agreement import (
+    ChainAgreement,
+    ChainCounts,
+    Rate,
+    TokenAgreement,
+    measure_tokens,
+)
+from edgepack.tasks.tokens.measure import TOKENS, TOKENS_KEPT
 from edgepack.text import counted
 
 
@@ -72,24 +84,47 @@ class TokenReference:
         """Tokens of all chains."""
         return sum(len(chain.tokens) for chain in self._chains)
 
-    def budget(self, least: float) -> float:
-        """Of few tokens one may always be another."""
-        return with_one_miss(least, self.count)
+    def measure(self, got: Sequence[ChainCounts]) -> ChainAgreement:
+        """Measure how well a candidate's choices agree."""
+        found = measure_tokens(got)
+        measure = Measure(
+            scale=TOKENS_KEPT,
+            value=found.value,
+            low=found.low,
+            words=f"{format_metric(found.value)} of the float model's tokens "
+            f"({describe_rates(found)})",
+            may_differ=one_miss(self.count),
+        )
+        made = agree(
+            TOKENS.name,
+            [measure],
+            np.array([_lost(one) for one in got]),
+            words=measure.words,
+            notes=describe_tokens(found),
+            details={
+                DIVERGENCE: found.divergence,
+                **bounded(FREE_TOKENS, found.free.value, found.free.low, found.free.high),
+                **bounded(FORCED_TOKENS, found.forced.value, found.forced.low, found.forced.high),
+            },
+        )
+        return ChainAgreement(**msgspec.structs.asdict(made), positions=found.positions)
 
-    def measure(self, got: Sequence[ChainCounts]) -> TokenAgreement:
-        """How well a candidate's choices agree."""
-        return measure_tokens(got)
+
+def _lost(counts: ChainCounts) -> float:
+    """Return the share of a chain's tokens that differ, after either model's tokens."""
+    free = float(counts.free.mean()) if counts.free.size else 1.0
+    return 1.0 - min(float(counts.forced.mean()), free)
 
 
-def describe_tokens(agreement: TokenAgreement, budget: float) -> tuple[str, ...]:
+def describe_tokens(agreement: TokenAgreement) -> tuple[str, ...]:
     """What chains showed, a sentence each."""
     end = agreement.positions[-1]
     parted = [at.last for at in agreement.positions if at.same < 0.5]
     half = f"half of them part within {parted[0]}" if parted else f"{end.same:.0%} to the end"
     more = "" if agreement.growth < 1.0 else f", {agreement.growth:.1f} times the first quarter's"
     return (
-        f"It chooses {format_metric(agreement.value)} of the float model's tokens (budget "
-        f"{format_metric(budget)}), fed the cache that it made itself, in "
+        f"It chooses {format_metric(agreement.value)} of the float model's tokens, fed the cache "
+        f"that it made itself, in "
         f"{counted(agreement.chains, 'chain')} of {_describe_steps(agreement)}: "
         f"{describe_rates(agreement)}.",
         f"The divergence from the float model is {agreement.divergence:.2g} nats a token"

@@ -11,9 +11,12 @@ both.
 
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from edgepack.bundle.manifest import GoldenTolerance
-from edgepack.packager.metrics.distance import OutputDistance
-from edgepack.packager.metrics.kinds import OutputKind
+from edgepack.tasks.contract import Agreement
+from edgepack.tasks.description import SELECTION
+from edgepack.tasks.plain_error import PlainError
 
 _TIMES = 2.0
 _LOOSEST_COSINE = 0.5
@@ -31,40 +34,58 @@ _ANY_ERROR = 1e30
 """How far apart values are says nothing where rows change places."""
 
 
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of a variant in one place (CPU, simulator).
+
+    Attributes:
+        errors: Of each output.
+        agreements: By task.
+    """
+
+    errors: tuple[PlainError, ...]
+    agreements: tuple[Agreement, ...]
+
+
 def derive_tolerances(
-    measured: Sequence[Sequence[OutputDistance]], watched: Collection[str] = ()
+    seen: Sequence[Seen], watched: Collection[str] = ()
 ) -> dict[str, GoldenTolerance]:
-    """Limits by output.
+    """Return limits by output.
 
     Args:
-        measured: One list of distances for each place where the variant ran (CPU, simulator).
+        seen: What was measured in each place where the variant ran.
         watched: Outputs that a device's model does not have.
 
     Returns:
         A tolerance for every other output.
     """
-    by_output: dict[str, list[OutputDistance]] = {}
-    for distances in measured:
-        for distance in distances:
-            by_output.setdefault(distance.name, []).append(distance)
-    return {
-        name: _derive(distances)
-        for name, distances in sorted(by_output.items())
-        if name not in watched
-    }
+    by_output: dict[str, list[PlainError]] = {}
+    for place in seen:
+        for error in place.errors:
+            by_output.setdefault(error.output, []).append(error)
+    tolerances = {name: _derive(name, errors, seen) for name, errors in by_output.items()}
+    for place in seen:
+        for agreement in place.agreements:
+            if agreement.task == SELECTION:
+                least = round(_OVERLAP_KEPT * (1.0 - float(agreement.losses.max())), 6)
+                name = agreement.measures[0].output
+                known = tolerances.get(name)
+                if known is not None and isinstance(known.overlap_min, float):
+                    least = min(least, known.overlap_min)
+                tolerances[name] = GoldenTolerance(
+                    cosine_min=-1.0, nrmse_max=_ANY_ERROR, overlap_min=least
+                )
+    return {name: tolerances[name] for name in sorted(tolerances) if name not in watched}
 
 
-def _derive(distances: Sequence[OutputDistance]) -> GoldenTolerance:
-    if distances[0].kind is OutputKind.SELECTED:
-        least = round(_OVERLAP_KEPT * min(entry.worst_overlap or 0.0 for entry in distances), 6)
-        return GoldenTolerance(cosine_min=-1.0, nrmse_max=_ANY_ERROR, overlap_min=least)
-    cosine = min(min(distance.worst_cosine, distance.cosine) for distance in distances)
-    nrmse = max(distance.worst_nrmse for distance in distances)
+def _derive(name: str, errors: Sequence[PlainError], seen: Sequence[Seen]) -> GoldenTolerance:
+    cosine = min(min(error.worst_cosine, error.cosine) for error in errors)
+    nrmse = max(error.worst_nrmse for error in errors)
     rows = [
-        distance.row_agreement
-        for distance in distances
-        if distance.kind in (OutputKind.DECISION, OutputKind.SEQUENCE)
-        and distance.row_agreement is not None
+        measure.value
+        for place in seen
+        for agreement in place.agreements
+        for measure in agreement.measures
+        if agreement.task == "classification" and measure.output == name
     ]
     return GoldenTolerance(
         cosine_min=round(max(_LOOSEST_COSINE, 1.0 - _TIMES**2 * (1.0 - cosine) - _COSINE_ROOM), 6),

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.profiles.schema import OWN, AccuracyBudgets, keep_of
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.tasks.arrays import Outputs
@@ -162,14 +162,14 @@ def _where(error: BaseException, metric: Metric | None = None) -> str:
     return f"{mine[-1].filename}, line {mine[-1].lineno}"
 
 
-def judge_metric(metric: Metric, run: Run, float_value: float, gate: AccuracyGate) -> Verdict:
+def judge_metric(metric: Metric, run: Run, float_value: float, budgets: AccuracyBudgets) -> Verdict:
     """Judges a candidate by the user's own metric.
 
     Args:
         metric: The metric.
         run: Runs the candidate.
         float_value: The float model's value.
-        gate: Its `user_metric_kept_min` is the share of `float_value` that must be kept.
+        budgets: That of `own` is the share of `float_value` that must be kept.
 
     Returns:
         The verdict.
@@ -184,7 +184,7 @@ def judge_metric(metric: Metric, run: Run, float_value: float, gate: AccuracyGat
             remedy="return a number above 0, greater for a better model: of a loss 1/(1+loss)",
         )
     value = evaluate_metric(metric, run)
-    budget = float_value * gate.user_metric_kept_min
+    budget = float_value * keep_of(budgets, OWN)
     spare = (value - budget) / max(abs(float_value - budget), 1e-9)
     return Verdict(
         metric=metric_name(metric),

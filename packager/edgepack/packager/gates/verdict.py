@@ -3,11 +3,8 @@
 import msgspec
 
 from edgepack.number_format import format_metric, format_percent
-from edgepack.packager.gates.task_kept import TASK_LOSS
-from edgepack.packager.metrics.agreement import Agreement
-from edgepack.packager.metrics.distance import OutputDistance
-from edgepack.tasks.text.agreement import TextAgreement
-from edgepack.tasks.tokens.agreement import AtPositions
+from edgepack.tasks.contract import LOSS, Agreement
+from edgepack.tasks.tokens.agreement import AtPositions, ChainAgreement
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +24,10 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
             these, as a share of right answers; None where nothing tells.
         may_lose: What may be: 1 %, or what a lower budget stands for.
         output: Of which output; empty where there is one, or `metric` says it.
+        task: The task that measured it; "" for a user's metric and labels.
+        words: What is kept, where the metric's name does not say it; see `Measure.words`.
+        bounds: Lower bounds, each after what it comes near to with more samples.
+        low_as_seen: `low`, without what few samples that are all right leave open.
     """
 
     metric: str
@@ -36,8 +37,12 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     asked: float | None = None
     forgiven: bool = False
     expected_loss: float | None = None
-    may_lose: float = TASK_LOSS
+    may_lose: float = LOSS
     output: str = ""
+    task: str = ""
+    words: str = ""
+    bounds: tuple[tuple[float, float], ...] = ()
+    low_as_seen: float | None = None
 
 
 class Verdict(Judged, frozen=True, kw_only=True):
@@ -52,7 +57,6 @@ class Verdict(Judged, frozen=True, kw_only=True):
             where samples do not tell.
         noise: Mean nrmse of the outputs and their parts, to order candidates that the metric finds
             equal.
-        distances: By output; empty for a user's metric.
         task_kept: What is expected to be kept of what the float model is used for; None where
             nothing says it.
         costs: What the decisions that are forgiven are expected to cost, as a share of right
@@ -60,20 +64,19 @@ class Verdict(Judged, frozen=True, kw_only=True):
         given_up_after: After how many samples it was certain to fail by far, whose numbers these
             are; None where all ran.
         remarks: What a person should know of how it was judged.
-        agreement: Where it is known what the model is for, how that agrees with the float model.
+        agreements: By task, how outputs agree with the float model's; none for a user's metric.
     """
 
     float_value: float
     passed: bool
     spare: float
     noise: float
-    distances: tuple[OutputDistance, ...] = ()
     spare_at_most: float | None = None
     task_kept: float | None = None
     costs: float = 0.0
     given_up_after: int | None = None
     remarks: tuple[str, ...] = ()
-    agreement: Agreement | None = None
+    agreements: tuple[Agreement, ...] = ()
 
     @property
     def what(self) -> str:
@@ -105,26 +108,15 @@ class Verdict(Judged, frozen=True, kw_only=True):
         return f"{lost} of right answers expected to be lost, {allowed} allowed"
 
     @property
-    def bounds(self) -> tuple[tuple[float, float], ...]:
-        """Lower bounds, each after what it comes near to with more samples."""
-        if self._texts:
-            return self._texts.bounds
-        return () if self.low is None else ((self.value, self.low),)
-
-    @property
-    def low_as_seen(self) -> float | None:
-        """`low`, without what few samples that are all right leave open."""
-        return self._texts.low_as_seen if self._texts else self.low
-
-    @property
-    def _texts(self) -> TextAgreement | None:
-        is_by_texts = self.metric == "string_agreement"
-        return self.agreement if is_by_texts and isinstance(self.agreement, TextAgreement) else None
-
-    @property
     def positions(self) -> tuple[AtPositions, ...] | msgspec.UnsetType:
-        """Of a decoder, how it agrees with the float model step by step."""
-        return getattr(self.agreement, "positions", msgspec.UNSET)
+        """Return how a decoder agrees with the float model step by step."""
+        told = [one.positions for one in self.agreements if isinstance(one, ChainAgreement)]
+        return told[0] if told else msgspec.UNSET
+
+    @property
+    def decided(self) -> Agreement | None:
+        """Return the agreement of the task that decides."""
+        return next((one for one in self.agreements if one.task == self.task), None)
 
     def beats(self, other: "Verdict") -> bool:
         """Whether this is the better candidate."""

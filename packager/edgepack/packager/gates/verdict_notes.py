@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from edgepack.number_format import format_metric, format_percent
 from edgepack.packager.gates.proof import is_proven, samples_to_prove
-from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.chains import describe_chains
-from edgepack.packager.metrics.distance import OutputDistance
-from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.contract import Agreement
+from edgepack.tasks.description import SELECTION
 from edgepack.text import counted
 
 _WORTH_SAYING = 0.002
@@ -17,19 +16,19 @@ _WORTH_SAYING = 0.002
 
 
 def describe_verdict(
-    verdict: Verdict, count: int, samples: Samples, distances: Sequence[OutputDistance]
+    verdict: Verdict, count: int, samples: Samples, single: Sequence[Agreement]
 ) -> tuple[str, ...]:
-    """Sentences for the report.
+    """Return sentences for the report.
 
     Args:
         verdict: What the accuracy gate said on the samples.
         count: Samples that it was found on.
         samples: The held-out samples.
-        distances: Of single inferences on them.
+        single: What single inferences on them tell.
     """
     notes = list(verdict.remarks)
-    if verdict.agreement is not None:
-        notes += task_of(verdict.agreement).notes(verdict.agreement, verdict.budget)
+    for agreement in verdict.agreements:
+        notes += agreement.notes
     if verdict.low is not None:
         found, low = format_metric(verdict.value), format_metric(max(verdict.low, 0.0))
         notes.append(
@@ -41,30 +40,27 @@ def describe_verdict(
             "How sure its decisions are, and by how much they moved, says what other samples like "
             f"these would show: {verdict.expectation}."
         )
-    notes += [
-        f"Output '{distance.name}': {distance.own_words}."
-        for distance in distances
-        if distance.own_words
-    ]
     selected = [
-        f"{distance.row_agreement or 0.0:.1%} of '{distance.name}'"
-        for distance in distances
-        if distance.kind is OutputKind.SELECTED
+        f"{measure.value:.1%} of '{measure.output}'"
+        for agreement in single
+        if agreement.task == SELECTION
+        for measure in agreement.measures
     ]
     if selected:
         notes.append(
             f"Of what the float model selects it has, in any order: {', '.join(selected)}."
         )
-    if samples.states and verdict.distances:
+    if samples.states and verdict.agreements:
         fed = {state.output for state in samples.states}
-        single = ", ".join(
-            f"{distance.explained_variance:.4f} of '{distance.name}'"
-            for distance in distances
-            if distance.name not in fed
+        told = ", ".join(
+            f"{measure.metric} {measure.value:.4f}"
+            for agreement in single
+            for measure in agreement.measures
+            if measure.output not in fed
         )
         notes.append(
-            f"Judged on {describe_chains(samples)}; single inferences keep explained variance "
-            f"{single or 'of the states only'}."
+            f"Judged on {describe_chains(samples)}; single inferences keep "
+            f"{told or 'what is told of the states only'}."
         )
     return tuple(notes)
 

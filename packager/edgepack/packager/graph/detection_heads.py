@@ -150,11 +150,9 @@ def _noted_by_ultralytics(view: _View) -> DetectionHead | None:
             continue
         known = [size for size in shape[1:] if size is not None]
         if shape[-1] in _SUPPRESSED_ROWS and (shape[1] or 0) <= _MOST_QUERIES:
-            return DetectionHead(layout="suppressed", outputs=(name,), told_by="metadata")
+            return DetectionHead(layout="suppressed", outputs=(name,), source="metadata")
         if classes and known and min(known) >= _COORDINATES + classes:
-            return DetectionHead(
-                layout="yolo", outputs=(name,), classes=classes, told_by="metadata"
-            )
+            return DetectionHead(layout="yolo", outputs=(name,), classes=classes, source="metadata")
     return None
 
 

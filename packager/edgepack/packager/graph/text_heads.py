@@ -57,7 +57,7 @@ def find_text_head(
     if listed and classes is not None and classes - len(listed) in _BESIDE:
         characters = ["", *listed, " "][:classes]
         spaces = tuple(kind for kind, letter in enumerate(characters) if letter.isspace())
-        return TextHead(output=rows[0], blank=0, spaces=spaces, told_by="metadata")
+        return TextHead(output=rows[0], blank=0, spaces=spaces, source="metadata")
     return TextHead(output=rows[0])
 
 

@@ -50,7 +50,7 @@ def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext
 
     def keeps_outputs() -> bool:
         got = ModelRunner(model, folder / "after.onnx").run_all(samples)
-        return largest_difference(expected, got, samples.meanings) <= _TOLERANCE
+        return largest_difference(expected, got, samples.description) <= _TOLERANCE
 
     groups = [found]
     clamped = [_clamp(found, settings, keeps_outputs)]

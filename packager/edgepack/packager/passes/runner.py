@@ -145,7 +145,7 @@ class _Look:
                 found_in=f"pass {name}",
                 remedy=f"a profile of your own without {name}, and a report of this message",
             ) from error
-        difference = largest_difference(self._expected, got, self._samples.meanings)
+        difference = largest_difference(self._expected, got, self._samples.description)
         if difference > _TOLERANCE:
             raise BuildError(
                 f"the pass {name} changed the outputs by {difference:.2%} of their size",

@@ -11,8 +11,6 @@ from edgepack.bundle.golden import Golden
 from edgepack.bundle.metadata import Distribution
 from edgepack.errors import BuildError
 from edgepack.packager.gates.labels import LabelledSamples, open_labelled
-from edgepack.packager.pipeline.findings import Findings
-from edgepack.packager.pipeline.heads import find_what_tells, finds
 from edgepack.packager.pipeline.open_model import wanted_inputs
 from edgepack.packager.pipeline.reference import describe_reference
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
@@ -32,11 +30,14 @@ from edgepack.packager.samples.preprocessing import (
     describe_inputs,
     find_doubts,
 )
-from edgepack.packager.samples.split import describe, split_samples
+from edgepack.packager.samples.split import describe as describe_split
+from edgepack.packager.samples.split import split_samples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.source.shape_advice import suggest_shapes
+from edgepack.packager.tasks.describe import Described, describe, finds
 from edgepack.packager.tensors.sequence import Samples, SampleSplit, digest_of
+from edgepack.tasks.description import ModelDescription
 
 RANDOM_WHEN_NONE = "random:16"
 """Samples where no profile calibrates and none were given: enough to compare outputs."""
@@ -139,21 +140,23 @@ def open_build_samples(
         evaluation = _open_given(held_out, request, source, work / "held-out-states", progress)
         notes += [note for note in evaluation.notes if note not in notes]
     float_source = FloatSource(source, work / "source.onnx")
-    found = Findings()
+    found = Described(description=source.description)
     if request.metric is None and request.labels is None:  # these know what outputs mean
-        found = find_what_tells(source, opened.samples, float_source, progress)
+        found = describe(source, opened.samples, float_source, progress)
     notes += found.notes
     split = split_samples(opened, evaluation, [count > 0 for count in found.counts])
     split, captured = _add_captured(request, source, split, opened, evaluation, work, progress)
     notes += [captured.note] if captured.count else []
-    split = _with_findings(split, found)
-    notes.append(f"The samples were divided: {describe(split)}.")
+    split = _with_description(split, found.description)
+    notes.append(f"The samples were divided: {describe_split(split)}.")
     split, told = take_later_steps(split, float_source, work / "texts", progress)
     notes += told
     uncovered = describe_coverage(split, source.inputs, request.declarations)
     split = replace(split, uncovered=uncovered)
     notes += uncovered
-    golden = choose_golden(source, split.held_out, work, progress, float_source, finds(found.head))
+    golden = choose_golden(
+        source, split.held_out, work, progress, float_source, finds(found.description)
+    )
     reference: tuple[Distribution, ...] = ()
     if request.encrypt_to:
         notes.append(
@@ -200,15 +203,12 @@ def _add_captured(
     return add_captured(split, [opened, *([evaluation] if evaluation else [])], captured)
 
 
-def _with_findings(split: SampleSplit, found: Findings) -> SampleSplit:
-    def told(samples: Samples) -> Samples:
-        return replace(samples, head=found.head, meanings={**samples.meanings, **found.meanings})
-
+def _with_description(split: SampleSplit, description: ModelDescription) -> SampleSplit:
     return replace(
         split,
-        calibration=told(split.calibration),
-        search=told(split.search),
-        held_out=told(split.held_out),
+        calibration=replace(split.calibration, description=description),
+        search=replace(split.search, description=description),
+        held_out=replace(split.held_out, description=description),
     )
 
 
@@ -255,7 +255,7 @@ def _open_given(
             progress=progress,
         )
     masked = follow_mask(followed, source)
-    return replace(masked, samples=replace(masked.samples, meanings=source.meanings))
+    return replace(masked, samples=replace(masked.samples, description=source.description))
 
 
 def _check_sizes(source: SourceModel) -> None:

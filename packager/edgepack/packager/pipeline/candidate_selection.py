@@ -117,7 +117,7 @@ class CandidateSelector:
             self.work_dir / "calibration",
             self.conditions.limit.watch(self.progress),
         )
-        if tail := postprocessing_names(prepared.model.graph, inputs.split.search.meanings):
+        if tail := postprocessing_names(prepared.model.graph, inputs.split.search.description):
             self._maker = KeptFloat(self._maker, tail)
         if self._maker.names:
             few = _few(inputs.split.search, inputs.split.calibration)

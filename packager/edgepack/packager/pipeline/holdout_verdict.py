@@ -1,18 +1,18 @@
 """The verdict on a variant's model, by samples that nothing was chosen by."""
 
 import math
-from collections.abc import Sequence
 
 import msgspec
 
 from edgepack.packager.gates.labels import judge_by_labels
 from edgepack.packager.gates.proof import without_dear_forgiveness
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.pipeline.selection import EvaluationInputs
-from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.profiles.schema import AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
+from edgepack.tasks.contract import Agreement
+from edgepack.tasks.plain_error import PlainError
 
 
 class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,32 +21,36 @@ class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         verdict: The verdict.
         count: How many held-out samples gave it.
-        distances: By output, on the held-out samples.
+        errors: Of each output, on the held-out samples one by one.
+        single: What tasks measure there, of single inferences.
     """
 
     verdict: Verdict
     count: int
-    distances: Sequence[OutputDistance]
+    errors: tuple[PlainError, ...]
+    single: tuple[Agreement, ...]
 
 
-def judge_on_holdout(run: Run, gate: AccuracyGate, inputs: EvaluationInputs) -> HoldoutVerdict:
+def judge_on_holdout(
+    run: Run, budgets: AccuracyBudgets, inputs: EvaluationInputs
+) -> HoldoutVerdict:
     """Judges a model by the held-out samples.
 
     Args:
         run: The model, with the outputs that are only watched.
-        gate: The budgets.
+        budgets: What each task must keep.
         inputs: Have the held-out samples, and the metric or the labels that judge.
 
     Raises:
         BuildError: The model cannot be run.
     """
     samples = inputs.split.held_out
-    judge = CandidateJudge(inputs.float_source, samples, gate, inputs.metric, MOST_SAMPLES)
+    judge = CandidateJudge(inputs.float_source, samples, budgets, inputs.metric, MOST_SAMPLES)
     got = [run(feeds) for feeds in samples]
     count = judge.count
     if inputs.labelled is not None:
         count = len(inputs.labelled.labels)
-        verdict = judge_by_labels(inputs.labelled, run, inputs.float_source, gate)
+        verdict = judge_by_labels(inputs.labelled, run, inputs.float_source, budgets)
     elif inputs.metric is not None or samples.states or samples.decoder:
         verdict = judge.judge(run, at_least=-math.inf)
     else:
@@ -54,5 +58,6 @@ def judge_on_holdout(run: Run, gate: AccuracyGate, inputs: EvaluationInputs) -> 
     return HoldoutVerdict(
         verdict=without_dear_forgiveness(verdict),
         count=count,
-        distances=judge.reference.distances(got),
+        errors=judge.reference.errors(got),
+        single=judge.reference.measure(got),
     )

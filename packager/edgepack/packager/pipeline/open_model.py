@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import WantedInputs, check_declarations
-from edgepack.packager.config.outputs import check_outputs
+from edgepack.packager.config.outputs import check_outputs, declared_parts
 from edgepack.packager.graph.held_weights import hold_weights
-from edgepack.packager.pipeline.heads import with_head
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
@@ -19,6 +18,7 @@ from edgepack.packager.source.huggingface.folder import open_source
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.shape_advice import Shapes, refuse_open_shapes
 from edgepack.packager.source.watched_outputs import watch_before_postprocessing
+from edgepack.packager.tasks.describe import with_heads
 
 
 def open_model(
@@ -42,16 +42,11 @@ def open_model(
     if not request.keep_going:
         for profile in profiles:
             check_shapes(source, profile, request)
-    meanings = {
-        name: declared.meaning
-        for name, declared in request.outputs.items()
-        if declared.meaning is not None
-    }
     model = hold_weights(source.model, work / "source.weights")
-    source = replace(source, model=model, meanings=meanings)
+    source = replace(source, model=model).with_parts(*declared_parts(request.outputs))
     if request.metric is None and request.labels is None:  # these know what outputs mean
         source = watch_before_postprocessing(source)
-        source = with_head(source, request.outputs, request.declared_in)
+        source = with_heads(source, request.outputs, request.declared_in)
     return source
 
 

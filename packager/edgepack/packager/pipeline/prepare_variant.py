@@ -22,7 +22,7 @@ from msgspec.structs import asdict, replace
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.compatibility import check_compatibility
-from edgepack.packager.gates.tolerances import derive_tolerances
+from edgepack.packager.gates.tolerances import Seen, derive_tolerances
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.pipeline.holdout_validation import search_until_valid
@@ -164,7 +164,7 @@ def _describe(
     """What is known of a candidate, whether the gates refuse it or not."""
     searched, run = validated.searched, validated.provider_run
     selection, evaluator = searched.selection, searched.evaluator
-    verdict, distances = validated.verdict, validated.distances
+    verdict = validated.verdict
     if not selection.is_lowered:  # the float model itself, or what its maker quantized
         verdict = replace(verdict, budget=verdict.told_budget, asked=None)
     attempts, sensitive_nodes = _tell_search(selection)
@@ -172,7 +172,7 @@ def _describe(
     return MeasuredVariant(
         precision=selection.precision,
         size_bytes=validated.size_bytes,
-        accuracy=accuracy_of(verdict, distances, validated.count, evaluator.provider),
+        accuracy=accuracy_of(validated, verdict, evaluator.provider),
         placement=run.trial.placement if run else unverified_placement(searched.profile),
         attempts=attempts,
         sensitive_nodes=sensitive_nodes,
@@ -184,7 +184,7 @@ def _describe(
             *searched.notes,
             *describe_little(searched, advice),
             *validated.notes,
-            *describe_verdict(verdict, validated.count, held_out, distances),
+            *describe_verdict(verdict, validated.count, held_out, validated.single),
             *describe_venue(evaluator, searched.profile, run.trial if run else None),
         ),
         positions=verdict.positions,
@@ -202,7 +202,8 @@ def _as_prepared(
 ) -> PreparedVariant:
     searched, run = validated.searched, validated.provider_run
     profile, selection = searched.profile, searched.selection
-    seen = [validated.distances, *((run.distances,) if run else ())]
+    on_cpu = Seen(errors=validated.errors, agreements=validated.single)
+    seen = [on_cpu, *((run.seen,) if run else ())]
     candidate = replace(
         candidate,
         placement=compiled.placement if compiled else candidate.placement,

@@ -12,30 +12,26 @@ The budget is tightened as much as it was missed: where the field lost 2.5 times
 2.5 times less is.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from edgepack.bundle.feedback import Evidence
-from edgepack.packager.metrics.kinds import METRICS, MOST_DECIBELS
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.schema import ANY, Profile, keep_of
 from edgepack.packager.reports.report import BudgetProposal
+from edgepack.tasks.classification.measure import TOP1
+from edgepack.tasks.contract import Scale
 from edgepack.tasks.intervals import share_bounds
+from edgepack.tasks.values.measure import EXPLAINED
 
 FEWEST_SHADOW = 60
 """Shadow inferences below which they prove nothing; the gate of rollouts has the same."""
 FEWEST_WRONG = 3
 """Devices that must find golden outputs wrong: one may be broken."""
 
-_DECISIONS = "top1_agreement"
-_DECIBELS = "sqnr_db"
-
-_AT_BEST: Mapping[str, Callable[[float], float]] = {
-    "cosine": lambda error: 1.0 - error * error / 2.0,
-    "explained_variance": lambda error: 1.0 - error * error,
-    _DECIBELS: lambda error: -20.0 * math.log10(error),
+_SCALES: Mapping[str, tuple[str, Scale]] = {
+    TOP1.metric: ("classification", TOP1),
+    EXPLAINED.metric: (ANY, EXPLAINED),
 }
-"""By metric, what a relative error leaves of it at the best."""
-_BEST = {_DECIBELS: MOST_DECIBELS}
+"""By metric, the task whose budget it is held against and its scale."""
 
 
 def propose_budgets(
@@ -54,7 +50,7 @@ def propose_budgets(
         proposal
         for profile in profiles
         if (proposal := _propose(profile.name, _of_newest(profile.name, evidence))) is not None
-        and proposal.least > getattr(profile.gates.accuracy, proposal.key)
+        and proposal.keep > keep_of(profile.gates.accuracy, proposal.task)
     )
 
 
@@ -72,21 +68,22 @@ def _of_newest(name: str, evidence: Iterable[Evidence]) -> list[Evidence]:
 
 def _propose(profile: str, evidence: Iterable[Evidence]) -> BudgetProposal | None:
     found = [one for entry in evidence if (one := _tighter(profile, entry)) is not None]
-    return max(found, key=lambda one: one.least, default=None)
+    return max(found, key=lambda one: one.keep, default=None)
 
 
 def _tighter(profile: str, entry: Evidence) -> BudgetProposal | None:
     metric, _, _ = entry.metric.partition(" (")
     budget, wrong = entry.budget, entry.probed - entry.right
-    if budget is None or not 0.0 < budget < _BEST.get(metric, 1.0):
+    if budget is None or metric not in _SCALES or not 0.0 < budget < 1.0:
         return None
-    if metric == _DECISIONS and entry.shadow_count >= FEWEST_SHADOW:
+    task, scale = _SCALES[metric]
+    if scale is TOP1 and entry.shadow_count >= FEWEST_SHADOW:
         found = min(1.0, entry.shadow_agreed / entry.shadow_count)
         if share_bounds(found, entry.shadow_count)[1] >= budget:
             return None
         seen = f"{entry.shadow_agreed:,} of {entry.shadow_count:,} shadow inferences agreed"
-    elif metric in _AT_BEST and wrong >= FEWEST_WRONG and (entry.worst_nrmse or 0.0) > 0.0:
-        found = max(0.0, _AT_BEST[metric](entry.worst_nrmse or 0.0))
+    elif scale is EXPLAINED and wrong >= FEWEST_WRONG and (entry.worst_nrmse or 0.0) > 0.0:
+        found = max(0.0, 1.0 - (entry.worst_nrmse or 0.0) ** 2)
         if found >= budget:
             return None
         seen = (
@@ -95,17 +92,11 @@ def _tighter(profile: str, entry: Evidence) -> BudgetProposal | None:
         )
     else:
         return None
+    least = 1.0 - (1.0 - budget) ** 2 / (1.0 - found)
     return BudgetProposal(
         profile=profile,
-        key=METRICS[metric].budget,  # type: ignore[index]
-        least=_missed_by(metric, budget, found),
+        task=task,
+        keep=round(scale.kept(least), 5),
         because=f"on {entry.hardware_class}, {seen} in {entry.version}; its build let "
         f"{metric} {budget:g} pass",
     )
-
-
-def _missed_by(metric: str, budget: float, found: float) -> float:
-    """A budget that is as much tighter as it was missed."""
-    if metric == _DECIBELS:
-        return round(min(MOST_DECIBELS, budget + (budget - found)), 1)
-    return round(1.0 - (1.0 - budget) ** 2 / (1.0 - found), 5)

@@ -12,7 +12,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.provider_errors import name_known_wrong_ops
-from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.gates.tolerances import Seen
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.evaluator import Evaluator, Venue, profile_settings
@@ -20,6 +20,7 @@ from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess, tell_waiting
 from edgepack.packager.runtime.trial import Asked, Trial, try_model
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.plain_error import PlainError
 
 _FEWEST_SAMPLES = 4
 _FEWEST_SIMULATED = LEAST_SAMPLES
@@ -36,12 +37,12 @@ class ProviderRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         trial: Placement and outputs, of the samples that run whatever the time.
-        distances: By output, of those samples: on a slower machine a bundle is the same.
+        seen: What they show: on a slower machine a bundle is the same.
         refusal: Why the outputs of all samples that ran must not be published, or None.
     """
 
     trial: Trial
-    distances: Sequence[OutputDistance]
+    seen: Seen
     refusal: gates.Refusal | None
 
 
@@ -71,7 +72,7 @@ class ProviderValidation:
         self,
         model: Path,
         evaluator: Evaluator,
-        stand_in: Sequence[OutputDistance],
+        stand_in: Sequence[PlainError],
     ) -> ProviderRun | None:
         """Runs a variant in a process of its own.
 
@@ -105,17 +106,18 @@ class ProviderValidation:
             )
         except BuildError as error:
             raise ProviderRefusedError(error, model) from error
-        refusal = gates.check_trial(profile, stand_in, self._distances(trial, profile))
+        refusal = gates.check_trial(profile, stand_in, self._seen(trial, profile).errors)
         if refusal is not None:
             refusal = name_known_wrong_ops(refusal, model, profile)
         first = replace(trial, outputs=trial.outputs[:least])
-        return ProviderRun(trial=first, distances=self._distances(first, profile), refusal=refusal)
+        return ProviderRun(trial=first, seen=self._seen(first, profile), refusal=refusal)
 
-    def _distances(self, trial: Trial, profile: Profile) -> Sequence[OutputDistance]:
+    def _seen(self, trial: Trial, profile: Profile) -> Seen:
         ran = self.tried.first(len(trial.outputs))
         expected = [self.float_source(feeds) for feeds in ran]
-        reference = Reference(expected, profile.gates.accuracy, ran.meanings)
-        return reference.distances(trial.outputs)
+        reference = Reference(expected, profile.gates.accuracy, ran.description)
+        got = trial.outputs
+        return Seen(errors=reference.errors(got), agreements=reference.measure(got))
 
     def is_taken(self, model: Path, evaluator: Evaluator, *, timeout_s: float) -> bool:
         """Whether the provider opens a model and runs one sample, in a process for it alone.

@@ -13,8 +13,8 @@ from edgepack.bundle.distributions import Values, describe_values, thin
 from edgepack.bundle.metadata import MAX_DISTRIBUTIONS, MAX_TENSOR_NAME, Distribution
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
-from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import Feeds, SampleSplit
+from edgepack.tasks.description import IGNORED
 
 MOST_INPUTS = 128
 MOST_OUTPUTS = 64
@@ -38,7 +38,7 @@ def describe_reference(
     """
     parts = (split.held_out, split.search, split.calibration)
     inputs = islice((feeds for part in parts for feeds in part), MOST_INPUTS)
-    unread = {name for name, known in source.meanings.items() if known is Meaning.IGNORED}
+    unread = set(source.description.outputs_of(IGNORED))
     outputs = (
         {
             name: values

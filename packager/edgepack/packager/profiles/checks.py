@@ -18,7 +18,9 @@ from edgepack.packager.profiles.pass_settings import (
     Quantize,
     QuantizeWeights,
 )
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.schema import ANY, OWN, Profile
+from edgepack.packager.wording import toml_key
+from edgepack.tasks.table import TASKS
 
 _EXPLICIT = frozenset({"Conv", "ConvTranspose", "AveragePool", "MaxPool"})
 """Operators whose defaults can be written out, see `graph.explicit_attributes`."""
@@ -42,6 +44,7 @@ def check_consistency(profile: Profile, source: str) -> None:
         *_check_passes(profile),
         *check_optimization(profile),
         *_check_limits(profile),
+        *_check_budgets(profile),
     ):
         raise ProfileError(
             f"profile '{profile.name}' contradicts itself: {found.problem}",
@@ -54,6 +57,18 @@ def check_consistency(profile: Profile, source: str) -> None:
             found_in=f"{source}, {found.place}",
             remedy=found.remedy,
         )
+
+
+def _check_budgets(profile: Profile) -> Iterator[Contradiction]:
+    """Find budgets of tasks that there are not."""
+    known = (ANY, OWN, *TASKS)
+    for name in profile.gates.accuracy:
+        if name not in known:
+            yield Contradiction(
+                f"gates.accuracy.{toml_key(name)}",
+                f"there is no task {name!r}",
+                f"[gates.accuracy.TASK] with one of {', '.join(known)}",
+            )
 
 
 def _check_name(profile: Profile) -> Iterator[Contradiction]:

@@ -13,7 +13,8 @@ from edgepack.packager.profiles.pass_settings import (
     QuantizeDynamic,
     QuantizeWeights,
 )
-from edgepack.packager.profiles.schema import AccuracyGate, Gates, Profile
+from edgepack.packager.profiles.schema import ANY, OWN, AccuracyBudgets, Gates, Profile, keep_of
+from edgepack.tasks.table import TASKS
 
 _PASSES: Mapping[str, str] = {
     "clean": "constants become initializers, nodes get names, an older model goes to opset {opset}",
@@ -176,32 +177,13 @@ def describe_gates(gates: Gates) -> Facts:
         yield "beware", f"The provider was seen to compute these wrongly in some graphs: {wrong}."
 
 
-def _describe_accuracy(gate: AccuracyGate) -> Iterator[str]:
-    kept = {
-        "top1_agreement": f"the float model's decision in {_percent(gate.top1_agreement_min)} of "
-        f"the samples ({_percent(gate.sequence_agreement_min)} where a sample holds many)",
-        "explained_variance": f"{_percent(gate.explained_variance_min)} of the variance",
-        "neighbourhood": f"{_percent(gate.neighbourhood_min)} of how vectors differ",
-        "cosine": f"a cosine of {gate.cosine_min:g} with the float model's",
-        "sqnr_db": f"{gate.sqnr_db_min:g} dB between signal and quantization noise",
-    }
-    if gate.metric == "auto":
-        yield f"Scores keep {kept['top1_agreement']}."
-        boxes = f"F1 {gate.detection_f1_min:g} of the float model's own boxes"
-        yield f"What a detector finds keeps {boxes}."
-        yield f"A decoder keeps {_percent(gate.token_agreement_min)} of the float model's tokens."
-        texts = f"{_percent(gate.string_agreement_min)} of what the float model reads"
-        yield f"A reader keeps {texts}, by characters and by lines."
-        yield (
-            f"A segmenter's classes keep a mean IoU of {gate.mean_iou_min:g}, pictures "
-            f"{gate.psnr_db_min:g} dB (PSNR), sound {gate.si_sdr_db_min:g} dB (SI-SDR), depth "
-            f"{_percent(gate.relative_accuracy_min)} of its distances."
-        )
-        yield f"Other outputs keep {kept['explained_variance']}; vectors {kept['neighbourhood']}."
-    else:
-        yield f"Every output keeps {kept[gate.metric]}."
-    metric = f"{_percent(gate.user_metric_kept_min)} of what the float model reaches"
-    yield f"By --metric or --labels: {metric}."
+def _describe_accuracy(budgets: AccuracyBudgets) -> Iterator[str]:
+    everywhere = keep_of(budgets, ANY)
+    yield f"A variant keeps {_percent(everywhere)} of what the float model is used for."
+    for name in (*TASKS, OWN):
+        if (keep := keep_of(budgets, name)) != everywhere:
+            words = TASKS[name].words if name in TASKS else "what --metric or --labels measure"
+            yield f"Of {name} ({words}) it keeps {_percent(keep)}."
 
 
 def _percent(share: float) -> str:

@@ -3,12 +3,14 @@
 A list of settings here is the reference: `docs/reference/profile-keys.md` tells what they are for.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from edgepack.packager.profiles.pass_settings import Lowering, Pass, Quantize
 from edgepack.packager.profiles.section import Section, Share
+from edgepack.tasks.contract import LOSS
 
 Preference = Literal["speed", "size", "balanced", "device"]
 
@@ -103,52 +105,26 @@ class Compile(Section, frozen=True, kw_only=True):
     timeout_s: float = 300.0
 
 
-class AccuracyGate(Section, frozen=True, kw_only=True):
-    """`[gates.accuracy]`: how near to the float model a variant must stay.
+class AccuracyBudget(Section, frozen=True, kw_only=True):
+    """`[gates.accuracy.TASK]`: how much of a task a variant must keep.
 
     Attributes:
-        metric: `auto` judges classifications by top-1 agreement, other outputs by explained
-            variance, and vectors by their neighbourhood too; any other judges every output by
-            that alone (`neighbourhood` where an output holds vectors).
-        top1_agreement_min: Least share of samples with the float model's decision.
-        sequence_agreement_min: Least share of decisions that agree, where a sample holds many
-            (text lines). In trials a text recognizer lost 1.3 % of its lines for each 1 %.
-        explained_variance_min: Least share of the variance between samples that is kept.
-        detection_f1_min: Of a detector: least F1 of its boxes against the float model's own, at
-            whatever score an application takes them.
-        token_agreement_min: Of a decoder: least share of tokens that are the float model's, fed the
-            cache that it made itself.
-        string_agreement_min: Of a reader: least share of characters, and of lines, that is expected
-            to be as right as the float model's.
-        neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
-        mean_iou_min: Of a segmenter: least intersection over union with the float model's classes,
-            mean over classes.
-        relative_accuracy_min: Of depth: one minus the greatest mean error, as a share of the mean
-            depth.
-        psnr_db_min: Of pictures: least peak signal to noise ratio, decibels.
-        si_sdr_db_min: Of sound: least scale-invariant signal to distortion ratio, decibels.
-        cosine_min: Least cosine similarity.
-        sqnr_db_min: Least signal to quantization noise, decibels.
-        user_metric_kept_min: With a metric of the user's: least share of the float model's value.
+        keep: Least share of what the float model reaches; 0 asks for nothing.
     """
 
-    metric: Literal[
-        "auto", "top1_agreement", "explained_variance", "neighbourhood", "cosine", "sqnr_db"
-    ] = "auto"
-    top1_agreement_min: Share = 0.98
-    sequence_agreement_min: Share = 0.985
-    explained_variance_min: Share = 0.98
-    detection_f1_min: Share = 0.99
-    token_agreement_min: Share = 0.99
-    string_agreement_min: Share = 0.99
-    neighbourhood_min: Share = 0.98
-    mean_iou_min: Share = 0.99
-    relative_accuracy_min: Share = 0.99
-    psnr_db_min: float = 43.0
-    si_sdr_db_min: float = 30.0
-    cosine_min: Share = 0.99
-    sqnr_db_min: float = 20.0
-    user_metric_kept_min: Share = 0.99
+    keep: Share = 1.0 - LOSS
+
+
+AccuracyBudgets = Mapping[str, AccuracyBudget]
+"""By task, or `own` (a user's metric, and labels); `any` counts for tasks that are not named."""
+
+OWN = "own"
+ANY = "any"
+
+
+def keep_of(budgets: AccuracyBudgets, task: str) -> float:
+    """Return the least share of a task that must be kept."""
+    return budgets.get(task, budgets.get(ANY, AccuracyBudget())).keep
 
 
 class Gates(Section, frozen=True, kw_only=True):
@@ -176,7 +152,7 @@ class Gates(Section, frozen=True, kw_only=True):
             graphs: where its outputs are off, the refusal names the model's nodes of these types.
     """
 
-    accuracy: AccuracyGate = AccuracyGate()
+    accuracy: dict[str, AccuracyBudget] = msgspec.field(default_factory=dict)
     placement_min: Share = 0.0
     float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
     prefer: Preference = "balanced"

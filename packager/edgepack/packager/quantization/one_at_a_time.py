@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.workload import Workload
-from edgepack.packager.metrics.noise import NoiseMeter
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import (
     CandidateSpec,
@@ -27,6 +26,7 @@ from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
+from edgepack.packager.tasks.noise import NoiseMeter
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
 
@@ -62,7 +62,7 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
             run = self._open(path)
             return [without_padding(run(feeds), feeds, samples.mask) for feeds in chosen]
 
-        meter = NoiseMeter(outputs(self.model), samples.meanings)
+        meter = NoiseMeter(outputs(self.model), samples.description)
         ranked: list[NodeSensitivity] = []
         known = {} if measured is None else measured
         for number, group in enumerate(groups, start=1):

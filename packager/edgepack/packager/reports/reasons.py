@@ -1,9 +1,9 @@
 """Why a variant is the one that it is, in a plain sentence, from what its report knows."""
 
-from edgepack.bundle.accuracy_words import SAMPLES_TO_PROVE
 from edgepack.number_format import format_metric
 from edgepack.packager.reports.report import MeasuredVariant, Report, VariantReport
 from edgepack.packager.search.attempts import Attempt
+from edgepack.tasks.details import SAMPLES_TO_PROVE
 from edgepack.text import counted
 
 FLOAT_PRECISION = "fp32"

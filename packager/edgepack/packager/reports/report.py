@@ -189,20 +189,20 @@ class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         profile: Whose.
-        key: Of `[gates.accuracy]`.
-        least: What it might ask for.
+        task: The task whose budget it is.
+        keep: Share of the task that it might ask for.
         because: What was measured, where, and what was asked for.
     """
 
     profile: str
-    key: str
-    least: float
+    task: str
+    keep: float
     because: str
 
     @property
     def line(self) -> str:
-        """As it stands below `[gates.accuracy]` of a profile."""
-        return f"{self.key} = {self.least}"
+        """Return it as it stands below `[gates.accuracy]` of a profile."""
+        return f"{self.task} = {{ keep = {self.keep} }}"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Running a model on samples, and how far two models' outputs are apart."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,9 @@ from edgepack.agent.runtime.sessions import Session
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import open_on_cpu
-from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.description import NOT_EVALUATED, NOTHING_KNOWN, ModelDescription
 
 Run = Callable[[Feeds], Outputs]
 """One inference."""
@@ -84,19 +84,16 @@ def run_of_provider(session: Session) -> Run:
     return run
 
 
-_NOT_COMPARED = (Meaning.SELECTED, Meaning.IGNORED)
-
-
 def largest_difference(
     expected: Sequence[Outputs],
     got: Sequence[Outputs],
-    meanings: Mapping[str, Meaning] = NOTHING_KNOWN,
+    description: ModelDescription = NOTHING_KNOWN,
 ) -> float:
     """Greatest root-mean-square error of any output, as a share of its root-mean-square.
 
     Args:
         expected, got: Outputs by name, one dict a sample.
-        meanings: What is known of them: the rows of a selection may change places, and what is
+        description: What they mean: the rows of a selection may change places, and what is
             ignored may be anything.
 
     Returns:
@@ -105,7 +102,7 @@ def largest_difference(
     worst = 0.0
     for before, after in zip(expected, got, strict=True):
         for name, value in before.items():
-            if value.dtype.kind != "f" or meanings.get(name) in _NOT_COMPARED:
+            if value.dtype.kind != "f" or description.task_of(name) in NOT_EVALUATED:
                 continue
             other = after[name]
             if other.shape != value.shape:

@@ -3,7 +3,7 @@
 A decoder takes tokens and gives scores of the next one; beside them goes a cache that grows with
 each step, or a state. Caches are told as states are (`recurrence`), but for the axis that grows,
 which a run of the float model shows. Tokens name rows of a table that is as long as a row of
-scores; `[outputs.NAME] kind = "tokens"` says what graph and names leave open. What becomes of the
+scores; `[outputs.NAME] task = "tokens"` says what graph and names leave open. What becomes of the
 other inputs their names, sizes and values tell, and a second step of the float model confirms it.
 """
 
@@ -87,7 +87,7 @@ def follow_tokens(
     Raises:
         BuildError: Tokens are declared, and the model is no decoder.
     """
-    declared = {name: entry for name, entry in outputs.items() if entry.kind == "tokens"}
+    declared = {name: entry for name, entry in outputs.items() if entry.task == "tokens"}
     pairs = find_states(source.inputs, source.outputs, declarations, declared_in, fits=may_grow)
     tables = sizes_of_tables(source)
     if not pairs.states and not declared and not find_rereading(source, tables):
@@ -288,6 +288,6 @@ def _ask(view: _View, doubt: str) -> str:
     return (
         f"Input '{cache.input}' is a cache that grows with each step, and {doubt}: each step is "
         "judged by itself, which does not show what errors do that come back. [outputs.NAME] with "
-        "kind = 'tokens' and tokens = 'INPUT' in edgepack.toml names the scores of the next token "
+        "task = 'tokens' and tokens = 'INPUT' in edgepack.toml names the scores of the next token "
         "and the input that takes it."
     )

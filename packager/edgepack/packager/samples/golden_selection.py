@@ -11,9 +11,9 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.random_numbers import check_repeatable
 from edgepack.packager.source.reference import FloatSource, open_reference
-from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.description import IGNORED
 
 MOST_SAMPLES = 8
 SIZE_LIMIT_BYTES = 2_000_000
@@ -90,7 +90,7 @@ class _Reference:
 
     def __init__(self, source: SourceModel, work_dir: Path) -> None:
         self._path = str(source.path)
-        self._unread = {n for n, known in source.meanings.items() if known is Meaning.IGNORED}
+        self._unread = set(source.description.outputs_of(IGNORED))
         self._run = open_reference(source, work_dir / "golden.onnx", threads=1)
 
     def __call__(self, feeds: Feeds) -> Feeds:

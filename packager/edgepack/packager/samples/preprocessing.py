@@ -174,9 +174,11 @@ def _means(array: np.ndarray, axis: int) -> Floats:
 
 def _is_centred_kind(source: SourceModel, samples: Samples) -> bool:
     """Return whether a model is a classifier, a reader, or finds areas of text."""
-    if isinstance(samples.head, DetectionHead):
-        return samples.head.layout == "text-map"
-    return samples.head is not None or all(len(spec.shape) == 2 for spec in source.outputs)
+    boxes = samples.description.part_of("detections")
+    if boxes is not None:
+        return DetectionHead.of(boxes).layout == "text-map"
+    is_reader = samples.description.part_of("text") is not None
+    return is_reader or all(len(spec.shape) == 2 for spec in source.outputs)
 
 
 class _First(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,12 +34,11 @@ def describe_context(
         split.sha256,
         [str(state) for state in split.search.states],
         str(split.search.mask),
-        sorted((name, meaning.value) for name, meaning in split.search.meanings.items()),
+        msgspec.to_builtins(split.search.description),
         profile.sha256,
         tool_versions(),
         (facts.arch, facts.cpu_model, sorted(facts.cpu_features)),
         _describe_metric(metric),
-        *([str(split.search.head)] if split.search.head else []),
         *([str(split.search.decoder)] if split.search.decoder else []),
     )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

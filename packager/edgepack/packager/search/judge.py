@@ -17,7 +17,7 @@ from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.user_metric import Metric, evaluate_metric, judge_metric
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.chains import run_samples
-from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.profiles.schema import AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.decoders import Decoder
@@ -53,7 +53,7 @@ class CandidateJudge:
     Args:
         float_run: The float model.
         samples: What to run.
-        gate: The budgets.
+        budgets: What each task must keep.
         metric: The user's metric, or None.
         most_chains: Of a decoder, samples that chains begin with at most.
 
@@ -65,29 +65,29 @@ class CandidateJudge:
         self,
         float_run: Run,
         samples: Samples,
-        gate: AccuracyGate,
+        budgets: AccuracyBudgets,
         metric: Metric | None,
         most_chains: int = MOST_CHAINS,
     ) -> None:
         self.samples = samples
-        self._gate = gate
+        self._budgets = budgets
         self._metric = metric
-        meanings, head = samples.meanings, samples.head
-        self.reference = Reference([float_run(feeds) for feeds in samples], gate, meanings, head)
+        known = samples.description
+        self.reference = Reference([float_run(feeds) for feeds in samples], budgets, known)
         self._in_use = self.reference
         if samples.states:
-            self._in_use = Reference(run_samples(float_run, samples), gate, meanings)
+            self._in_use = Reference(run_samples(float_run, samples), budgets, known)
         elif samples.mask is not None:
             expected = self._without_padding(self.reference.expected)
-            self._in_use = Reference(expected, gate, meanings, head)
+            self._in_use = Reference(expected, budgets, known)
         self.count = samples.count
         self._tokens: TokenReference | None = None
-        if metric is None and samples.decoder is not None and gate.metric == "auto":
+        if metric is None and samples.decoder is not None:
             self._tokens = _follow(samples, samples.decoder, float_run, most_chains)
             if self._tokens.count < _ENOUGH_TOKENS:  # texts end early
                 self._tokens = _follow(samples, samples.decoder, float_run, MOST_SAMPLES)
             self.count = len(self._tokens.first)
-            self._in_use = Reference(self._tokens.first, gate, meanings, tokens=self._tokens)
+            self._in_use = Reference(self._tokens.first, budgets, known, self._tokens)
         self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
 
     def judge(
@@ -106,7 +106,7 @@ class CandidateJudge:
                 user's metric has the candidate, which is its own affair.
         """
         if self._metric is not None:
-            return judge_metric(self._metric, run, self._float_value, self._gate)
+            return judge_metric(self._metric, run, self._float_value, self._budgets)
         count, got = self.count, dict[int, _Ran]()
         looks = _LOOKS if self._tokens is None else _LOOKS_AT_CHAINS
         for look in (*(look for look in looks if look < count), count):

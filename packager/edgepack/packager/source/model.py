@@ -41,9 +41,8 @@ from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_
 from edgepack.packager.source.known_branches import take_known_branches
 from edgepack.packager.source.lookups import find_lookups
 from edgepack.packager.source.stated_facts import StatedFacts, read_metadata
-from edgepack.packager.tensors.heads import Head
-from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
 
 _KINDS = {
     "sequence_type": "a sequence",
@@ -68,9 +67,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
         outputs: Outputs of the file's model.
         watched: Further outputs of `model`: floats inside it that it is judged by; see
             `watched_outputs`.
-        meanings: What outputs mean, by name, of those where it is known.
-        head: The outputs that tell what it is for, as far as the model or a person says it; None
-            where that is not known.
+        description: What a person, the graph or metadata tells of outputs.
         opset: Version of the default operator set.
         notes: What a person should know of the model, one sentence each.
         stated: What its own files say of it.
@@ -86,9 +83,12 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
     fixed: tuple[FixedInput, ...] = ()
     notes: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()
-    meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
-    head: Head | None = None
+    description: ModelDescription = NOTHING_KNOWN
     stated: StatedFacts = StatedFacts()
+
+    def with_parts(self, *parts: TaskOutputs) -> "SourceModel":
+        """Return the model with more of its outputs described."""
+        return replace(self, description=self.description.with_parts(*parts))
 
 
 def load_source(

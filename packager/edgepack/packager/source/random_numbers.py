@@ -35,7 +35,7 @@ def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> No
         for name, value in first.items()
         if value.dtype.kind in "iub" and not np.array_equal(value, second[name])
     ]
-    noise = largest_difference([first], [second], source.meanings)
+    noise = largest_difference([first], [second], source.description)
     if not differing and noise <= _TOLERANCE:
         return
     makers = [

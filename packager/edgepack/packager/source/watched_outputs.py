@@ -4,7 +4,7 @@ So every pass keeps them, every candidate gives them, and whatever compares a mo
 one (`gates.accuracy`) compares them. A variant's own file has them no more (`without_watched`).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from copy import deepcopy
 
 import onnx
@@ -15,7 +15,7 @@ from edgepack.packager.graph.edits import drop_unused_nodes, refill
 from edgepack.packager.graph.postprocessing import find_postprocessing, has_selection, nodes_beyond
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.tensors.meanings import Meaning, judged_outputs
+from edgepack.tasks.description import SELECTION, ModelDescription, TaskOutputs
 from edgepack.text import counted
 
 
@@ -38,39 +38,38 @@ def watch_before_postprocessing(source: SourceModel) -> SourceModel:
     model = deepcopy(source.model)
     refill(model.graph.value_info, inferred.value_info)
     tail = find_postprocessing(model.graph)
-    selected = [name for name in tail.outputs if name not in source.meanings] if tail else []
+    described = {name for part in source.description.parts for name in part.outputs}
+    selected = [name for name in tail.outputs if name not in described] if tail else []
     if tail is None or not selected:
         return source
     own = {value.name for value in model.graph.output}
     watched = tuple(name for name in tail.tensors if name not in own)
     model.graph.output.extend(value for value in inferred.value_info if value.name in watched)
-    meanings: Mapping[str, Meaning] = {
-        **dict.fromkeys(tail.tensors, Meaning.VALUES),
-        **dict.fromkeys(selected, Meaning.SELECTED),
-        **source.meanings,
-    }
-    count = sum(node.op_type != "Constant" for node in _tail_nodes(model.graph, meanings))
+    inside = tuple(name for name in tail.tensors if name not in described)
+    parts = [TaskOutputs(task=SELECTION, outputs=(name,), source="graph") for name in selected]
+    if inside:
+        parts.append(TaskOutputs(task="values", outputs=inside, source="graph"))
+    described_model = source.with_parts(*parts)
+    count = sum(
+        node.op_type != "Constant" for node in _tail_nodes(model.graph, described_model.description)
+    )
     note = (
         f"The model ends in a selection ({', '.join(tail.ops)}), which any rounding reorders where "
         f"scores are alike: it is judged by the floats that enter it, {_listed(tail.tensors)}. The "
         f"{counted(count, 'node')} from there on stay float, and of {_listed(selected)} it is seen "
         "how much of what the float model selects is there, in any order."
     )
-    return replace(
-        source, model=model, watched=watched, meanings=meanings, notes=(*source.notes, note)
-    )
+    return replace(described_model, model=model, watched=watched, notes=(*source.notes, note))
 
 
-def postprocessing_names(
-    graph: onnx.GraphProto, meanings: Mapping[str, Meaning]
-) -> tuple[str, ...]:
+def postprocessing_names(graph: onnx.GraphProto, description: ModelDescription) -> tuple[str, ...]:
     """Names of the nodes that only serve outputs which are selections; none where none is.
 
     Args:
         graph: The model after any passes: its outputs have the names that they had.
-        meanings: What outputs mean.
+        description: What outputs mean.
     """
-    return tuple(node.name for node in _tail_nodes(graph, meanings))
+    return tuple(node.name for node in _tail_nodes(graph, description))
 
 
 def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
@@ -81,11 +80,11 @@ def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
 
 
 def _tail_nodes(
-    graph: onnx.GraphProto, meanings: Mapping[str, Meaning]
+    graph: onnx.GraphProto, description: ModelDescription
 ) -> tuple[onnx.NodeProto, ...]:
-    if Meaning.SELECTED not in meanings.values():
+    if description.part_of(SELECTION) is None:
         return ()
-    return nodes_beyond(graph, judged_outputs([v.name for v in graph.output], meanings))
+    return nodes_beyond(graph, description.evaluated([value.name for value in graph.output]))
 
 
 def _listed(names: Collection[str]) -> str:

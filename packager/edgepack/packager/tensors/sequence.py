@@ -11,9 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.tensors.decoders import Decoder
-from edgepack.packager.tensors.heads import Head
-from edgepack.packager.tensors.meanings import Meaning
 from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
 
 Feeds = dict[str, Tensor]
 """Inputs of one inference by input name, in the model's dtypes and with the batch axis."""
@@ -57,8 +56,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         source: Where they come from, for messages and reports.
         states: Inputs that are fed from outputs; none where each sample stands for itself.
         mask: What tells padding; None where nothing is.
-        meanings: What outputs mean, by name, of those where it is known.
-        head: The outputs that tell what the model is for; None where that is not known.
+        description: What the model's outputs mean.
         decoder: How tokens follow each other; None where the model is no decoder.
     """
 
@@ -67,8 +65,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     states: tuple[State, ...] = ()
     mask: Mask | None = None
-    meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
-    head: Head | None = None
+    description: ModelDescription = NOTHING_KNOWN
     decoder: Decoder | None = None
 
     def __iter__(self) -> Iterator[Feeds]:

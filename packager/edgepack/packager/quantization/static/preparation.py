@@ -69,7 +69,7 @@ def prepare(
     difference = largest_difference(
         ModelRunner(model, folder / "before.onnx").run_all(few),
         ModelRunner(prepared, folder / "after.onnx").run_all(few),
-        samples.meanings,
+        samples.description,
     )
     if difference > _TOLERANCE:
         raise BuildError(

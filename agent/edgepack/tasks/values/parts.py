@@ -20,7 +20,6 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
 
 _GAP = 30.0
@@ -124,17 +123,17 @@ def _describe_runs(channels: Sequence[int]) -> str:
     return " and ".join(part for part in (", ".join(runs[:-1]), runs[-1]) if part)
 
 
-def find_parts(expected: Sequence[Outputs], kinds: Mapping[str, OutputKind]) -> tuple[Part, ...]:
-    """The parts of every output that holds values of several sizes.
+def find_parts(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[Part, ...]:
+    """Return the parts of every output that holds values of several sizes.
 
     Args:
         expected: The float model's outputs, one dict a sample.
-        kinds: What each output means; only those are looked at that may hold scores.
+        names: The outputs that are looked at: those that may hold scores.
     """
     found: list[Part] = []
-    for name, kind in kinds.items():
+    for name in names:
         values = [outputs[name] for outputs in expected]
-        if not KINDS[kind].may_score or values[0].ndim < 3:
+        if values[0].ndim < 3:
             continue
         axes = (1, values[0].ndim - 1) if values[0].ndim == 3 else (1,)
         for axis in axes:
@@ -143,11 +142,7 @@ def find_parts(expected: Sequence[Outputs], kinds: Mapping[str, OutputKind]) -> 
                 found += parts
                 break
     divided = {part.output for part in found}
-    apart = {
-        name: [outputs[name] for outputs in expected]
-        for name, kind in kinds.items()
-        if KINDS[kind].may_score and name not in divided
-    }
+    apart = {name: [outputs[name] for outputs in expected] for name in names if name not in divided}
     return (*found, *_boxes_apart(apart))
 
 

@@ -1,17 +1,16 @@
-"""Whether a model is a reader: which output tells text, and whether its values do."""
+"""Recognize a reader: which output tells text, and whether its values do."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
 from onnx import shape_inference
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.graph.text_heads import find_text_head
-from edgepack.packager.pipeline.findings import Findings
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tasks.findings import Findings
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.text.decoding import may_be_text, read_text, settle
@@ -30,22 +29,23 @@ def with_text_head(
         source: The model.
         declarations: Declared outputs; what is declared to be something else is none.
     """
+    is_float = {spec.name: spec.dtype.startswith("float") for spec in source.outputs}
     for name, entry in declarations.items():
-        if entry.kind in ("ctc", "text"):
+        if entry.task == "text":
             head = TextHead(
                 output=name,
                 blank=entry.blank,
-                is_of_tokens=entry.kind == "text",
-                told_by="[outputs]",
+                is_of_tokens=not is_float[name],
+                source="declared",
             )
-            return replace(source, head=head)
+            return source.with_parts(head.part)
     if not any(len(spec.shape) == _RANK or "int" in spec.dtype for spec in source.outputs):
         return source
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     with contextlib.suppress(shape_inference.InferenceError):
-        known = (*declarations, *source.meanings)
-        found = find_text_head(infer(source.model), metadata, known)
-        return replace(source, head=found)
+        described = [name for part in source.description.parts for name in part.outputs]
+        found = find_text_head(infer(source.model), metadata, (*declarations, *described))
+        return source if found is None else source.with_parts(found.part)
     return source
 
 
@@ -60,12 +60,12 @@ def find_texts(head: TextHead, expected: Sequence[Outputs]) -> Findings:
         BuildError: A person says that they are, and they are not.
     """
     settled = settle(head, expected)
-    if settled is None and head.told_by == "[outputs]":
+    if settled is None and head.source == "declared":
         if head.is_of_tokens:
             raise BuildError(
                 f"output {head.output!r} is declared to be a text, and does not hold whole numbers",
                 found_in=f"[outputs.{toml_key(head.output)}]",
-                remedy="kind = 'ctc' if it scores the characters of each step",
+                remedy="leave task = 'text' out: its values tell what it is",
             )
         raise BuildError(
             f"output {head.output!r} is declared to tell text, and its classes have no blank that "
@@ -78,14 +78,14 @@ def find_texts(head: TextHead, expected: Sequence[Outputs]) -> Findings:
         )
     if settled is None:
         return Findings(notes=(_ask(head),) if may_be_text(head, expected) else ())
-    return Findings(head=settled, notes=_describe(settled, expected))
+    return Findings(parts=(settled.part,), notes=_describe(settled, expected))
 
 
 def _ask(head: TextHead) -> str:
     return (
         f"Output '{head.output}' tells one of many classes at each step, and no blank among them: "
         "judged are its steps, which say little of text. "
-        f"[outputs.{toml_key(head.output)}] with kind = 'ctc' and blank = the number of the class "
+        f"[outputs.{toml_key(head.output)}] with task = 'text' and blank = the number of the class "
         "that is no character in edgepack.toml if it is text."
     )
 
@@ -97,7 +97,7 @@ def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
     if not head.is_of_tokens:
         how = f"step by step, with class {head.blank} as the blank"
     notes = [
-        f"A reader: '{head.output}' tells text {how} ({_TOLD[head.told_by]}). A variant is judged "
+        f"A reader: '{head.output}' tells text {how} ({_TOLD[head.source]}). A variant is judged "
         "by how many more characters than the float model it is expected to have wrong."
     ]
     if not any(texts):
@@ -111,5 +111,5 @@ def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
 _TOLD = {
     "graph": "told by its values",
     "metadata": "told by the model's metadata",
-    "[outputs]": "declared in [outputs]",
+    "declared": "declared in [outputs]",
 }

@@ -1,11 +1,8 @@
 """What the float model's values settle of what a model is for."""
 
-from collections.abc import Mapping
-
 import msgspec
 
-from edgepack.packager.tensors.heads import Head
-from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
+from edgepack.tasks.description import TaskOutputs
 
 LOOKED_AT = 16
 """Samples by which it is told what the graph leaves open."""
@@ -15,13 +12,11 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What the float model finds in samples.
 
     Attributes:
-        head: Where it tells that, settled; None where nothing is known of what it is for.
+        parts: Outputs whose task the values settle.
         counts: How much it finds in each sample; empty where that is not counted.
-        meanings: What other outputs are, by name.
         notes: How variants are judged, and how many samples tell something.
     """
 
-    head: Head | None = None
+    parts: tuple[TaskOutputs, ...] = ()
     counts: tuple[int, ...] = ()
-    meanings: Mapping[str, Meaning] = NOTHING_KNOWN
     notes: tuple[str, ...] = ()

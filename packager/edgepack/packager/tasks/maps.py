@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.segmentation.areas import channel_axis, classes_of, is_single
@@ -42,11 +41,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """What values tell of outputs.
 
     Attributes:
-        meanings: By output, where they tell it.
+        tasks: By output, where they tell it.
         maps, sounds: Outputs that look like a map or a sound, and nothing tells more.
     """
 
-    meanings: Mapping[str, Meaning]
+    tasks: Mapping[str, str]
     maps: tuple[str, ...] = ()
     sounds: tuple[str, ...] = ()
 
@@ -57,16 +56,14 @@ def may_be_told(shape: Sequence[int | str], inputs: Sequence[Sequence[int | str]
     return (len(shape) in (2, 3) and _is_long(shape[-1])) or (takes_picture and len(shape) >= 3)
 
 
-def tell_meanings(
-    names: Sequence[str], feeds: Sequence[Feeds], expected: Sequence[Outputs]
-) -> Told:
+def tell_maps(names: Sequence[str], feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> Told:
     """What outputs mean, as far as sizes and values tell.
 
     Args:
         names: Outputs of which nothing is known.
         feeds, expected: Samples, and what the float model gives, one dict a sample.
     """
-    meanings: dict[str, Meaning] = {}
+    tasks: dict[str, str] = {}
     maps, sounds = [], []
     for name in names:
         values = [outputs[name] for outputs in expected]
@@ -75,16 +72,16 @@ def tell_meanings(
         if _is_sound(values):
             waves = [_wave(entry) for entry in feeds]
             if all(wave is not None and wave.shape[-1] == values[0].shape[-1] for wave in waves):
-                meanings[name] = Meaning.AUDIO
+                tasks[name] = "sound"
             else:
                 sounds.append(name)
         elif pictures := _pictures(feeds, values):
-            meaning = _tell_map(pictures, values)
-            if meaning is not None:
-                meanings[name] = meaning
+            task = _tell_map(pictures, values)
+            if task is not None:
+                tasks[name] = task
             elif _channels(values[0]) in (1, 3) and values[0].dtype.kind == "f":
                 maps.append(name)
-    return Told(meanings=meanings, maps=tuple(maps), sounds=tuple(sounds))
+    return Told(tasks=tasks, maps=tuple(maps), sounds=tuple(sounds))
 
 
 def _is_long(size: int | str) -> bool:
@@ -133,12 +130,12 @@ def _places(value: Tensor) -> tuple[int, int]:
     return height, width
 
 
-def _tell_map(pictures: Sequence[Tensor], values: Sequence[Tensor]) -> Meaning | None:
+def _tell_map(pictures: Sequence[Tensor], values: Sequence[Tensor]) -> str | None:
     is_float = values[0].dtype.kind == "f"
     if is_float and _are_made_pictures(pictures, values):
-        return Meaning.IMAGE
+        return "picture"
     if is_float and is_single(values[0]):
-        return Meaning.SEGMENTATION if _are_masks(values) else None
+        return "segmentation" if _are_masks(values) else None
     if not is_float and _channels(values[0]) != 1:
         return None
     if is_float and not _are_clear(values):
@@ -146,7 +143,7 @@ def _tell_map(pictures: Sequence[Tensor], values: Sequence[Tensor]) -> Meaning |
     classes = [classes_of(value).reshape(_places(value)) for value in values]
     same = float(np.mean([(row[:, 1:] == row[:, :-1]).mean() for row in classes]))
     several = len(np.unique(np.concatenate([np.unique(row) for row in classes]))) > 1
-    return Meaning.SEGMENTATION if several and same >= _SMOOTH else None
+    return "segmentation" if several and same >= _SMOOTH else None
 
 
 def _are_made_pictures(pictures: Sequence[Tensor], values: Sequence[Tensor]) -> bool:

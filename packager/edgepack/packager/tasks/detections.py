@@ -1,4 +1,4 @@
-"""Whether a model is a detector, how it tells its boxes, and which samples have any."""
+"""Recognize a detector: how it tells its boxes, and which samples have any."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -9,10 +9,10 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import OutputDeclaration, declared_head
 from edgepack.packager.graph.detection_heads import find_detection_head, picture_size
 from edgepack.packager.graph.shape_inference import infer
-from edgepack.packager.pipeline.findings import Findings
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tasks.findings import Findings
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
@@ -35,13 +35,13 @@ def with_detection_head(
         BuildError: Detections are declared without a layout, and the graph does not tell it.
     """
     declared = declared_head(declarations)
-    wanted = [name for name, entry in declarations.items() if entry.kind == "detections"]
+    wanted = [name for name, entry in declarations.items() if entry.task == "detections"]
     try:
         graph = infer(source.model)
     except shape_inference.InferenceError:
-        return source if declared is None else replace(source, head=declared)
+        return source if declared is None else source.with_parts(declared.part)
     if declared is not None:
-        return replace(source, head=replace(declared, size=picture_size(graph)))
+        return source.with_parts(replace(declared, size=picture_size(graph)).part)
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     others = [name for name in declarations if name not in wanted]
     found = find_detection_head(graph, metadata, others)
@@ -52,7 +52,8 @@ def with_detection_head(
             remedy=f"layout = one of {', '.join(LAYOUTS)}",
         )
     notes = source.notes if not found.unknown else (*source.notes, describe_unknown(found.unknown))
-    return replace(source, head=found.head, notes=notes)
+    source = replace(source, notes=notes)
+    return source if found.head is None else source.with_parts(found.head.part)
 
 
 def describe_unknown(names: Collection[str]) -> str:
@@ -64,7 +65,7 @@ def describe_unknown(names: Collection[str]) -> str:
         f"{'Output' if one else 'Outputs'} {listed} {'looks' if one else 'look'} like a "
         f"detector's, and nothing tells how boxes lie in {'it' if one else 'them'}: judged is how "
         "much of the values' variance is kept, which passes variants that lose objects. "
-        f"[outputs.{first}] with kind = 'detections' and layout = one of {', '.join(LAYOUTS)} in "
+        f"[outputs.{first}] with task = 'detections' and layout = one of {', '.join(LAYOUTS)} in "
         "edgepack.toml if one fits, else a --metric of your own."
     )
 
@@ -89,7 +90,7 @@ def find_objects(
         BuildError: A person declared a layout that the outputs do not have.
     """
     settled = settle(head, expected)
-    if settled is None and head.told_by == "[outputs]":
+    if settled is None and head.source == "declared":
         raise BuildError(
             f"the outputs {', '.join(head.outputs)} do not hold {head.facts.words}",
             found_in=f"[outputs.{toml_key(head.outputs[0])}], layout = {head.layout!r}",
@@ -103,7 +104,9 @@ def find_objects(
         boxes = find_boxes(settled, float_run(feeds))
         counts.append(int((boxes.scores >= settled.facts.named).sum()))
         progress(BuildStep(what="looking for objects", done=number + 1, total=samples.count))
-    return Findings(head=settled, counts=tuple(counts), notes=tuple(_describe(settled, counts)))
+    return Findings(
+        parts=(settled.part,), counts=tuple(counts), notes=tuple(_describe(settled, counts))
+    )
 
 
 def _describe(head: DetectionHead, counts: Sequence[int]) -> list[str]:
@@ -112,7 +115,7 @@ def _describe(head: DetectionHead, counts: Sequence[int]) -> list[str]:
     at = f"at threshold {head.facts.named:g}".replace("0.", ".")
     notes = [
         f"A detector: {listed} {'tells' if len(head.outputs) == 1 else 'tell'} "
-        f"{head.facts.words} ({_TOLD[head.told_by]}). A variant is judged by F1 of its boxes "
+        f"{head.facts.words} ({_TOLD[head.source]}). A variant is judged by F1 of its boxes "
         "against the float model's own."
     ]
     if not found:
@@ -132,5 +135,5 @@ def _describe(head: DetectionHead, counts: Sequence[int]) -> list[str]:
 _TOLD = {
     "graph": "told by the graph",
     "metadata": "told by the model's metadata",
-    "[outputs]": "declared in [outputs]",
+    "declared": "declared in [outputs]",
 }

@@ -1,0 +1,103 @@
+"""Measure decisions: which class wins, in each sample or in each row of one.
+
+Whole numbers are decisions that a model has taken already: they must be equal.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgepack.tasks.arrays import Bools, Floats, Tensor
+from edgepack.tasks.classification.decisions import costs_of_changes, expected_cost
+from edgepack.tasks.contract import Measure, Scale
+from edgepack.tasks.intervals import kept_low, share_low
+from edgepack.tasks.one_output import Compared, ValueTask
+
+ONE_MISS_FROM = 10
+"""From this many samples on, one may differ whatever the budget: below 1/budget samples a single
+coin flip would refuse a build."""
+
+TOP1 = Scale(metric="top1_agreement", least=0.98)
+ROWS = Scale(metric="sequence_agreement", least=0.985)
+"""Of many decisions in a sample. In trials a text recognizer lost 1.3 % of its lines for each 1 %
+of its characters."""
+
+
+def one_miss(count: int) -> float:
+    """Return the share that may always differ of so many samples: one, unless they are few."""
+    return 0.0 if count < ONE_MISS_FROM else 1.0 / count
+
+
+def is_one_decision(value: Tensor) -> bool:
+    """Whether an output of a sample holds one decision, and not one for each of several rows."""
+    if value.dtype.kind != "f" or not value.ndim:
+        return value.size <= 1
+    return bool(value.size <= value.shape[-1])
+
+
+def compare_decisions(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
+    """Compare the decisions of one output; see `Compare`."""
+    pairs = zip(expected, got, strict=True)
+    same = [same_decisions(want, have) for want, have in pairs]
+    if is_one_decision(expected[0]):
+        return _compare_samples(output, expected, got, same)
+    return compare_rows(output, same)
+
+
+def _compare_samples(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], same: Sequence[Bools]
+) -> Compared:
+    is_same = np.array([row.all() for row in same])
+    share, count = float(is_same.mean()), len(same)
+    are_scores = expected[0].dtype.kind == "f" and expected[0].size > 1
+    costs = costs_of_changes(expected, got) if are_scores else None
+    measure = Measure(
+        scale=TOP1,
+        value=share,
+        low=share_low(share, count),
+        output=output,
+        may_differ=one_miss(count),
+        cost=None if costs is None else float(costs.mean()),
+        expected_loss=expected_cost(expected, got) if are_scores else None,
+    )
+    losses = 1.0 - is_same.astype(np.float64) if costs is None else costs
+    return Compared(measures=(measure,), losses=losses)
+
+
+def compare_rows(output: str, same: Sequence[Bools]) -> Compared:
+    """Compare many decisions in each sample.
+
+    Args:
+        output: Its name.
+        same: Of each sample's decisions whether they are the same.
+    """
+    differ = [float(row.size - row.sum()) for row in same]
+    count = [float(row.size) for row in same]
+    share = 1.0 - sum(differ) / max(sum(count), 1.0)
+    low = kept_low(differ, count) if sum(differ) else share_low(1.0, max(int(sum(count)), 1))
+    measure = Measure(scale=ROWS, value=share, low=low, output=output)
+    losses: Floats = np.array(differ) / np.maximum(np.array(count), 1.0)
+    return Compared(measures=(measure,), losses=losses)
+
+
+def same_decisions(want: Tensor, have: Tensor) -> Bools:
+    """Return of each decision in a sample whether it is the same.
+
+    Args:
+        want: The float model's scores, or decisions that are taken; rows with NaN are padding.
+        have: Others; what cannot be compared (shape, NaN) is not the same.
+    """
+    if want.dtype.kind != "f" or not want.ndim:
+        same = want == have if want.shape == have.shape else np.zeros(max(want.size, 1))
+        return np.atleast_1d(same).ravel().astype(np.bool_)
+    in_use = ~np.isnan(want).any(axis=-1).ravel()
+    none_of_them = np.zeros(max(int(in_use.sum()), 1), dtype=np.bool_)
+    if want.shape != have.shape or not want.size:
+        return none_of_them if want.size else np.ones(1, dtype=np.bool_)
+    if not np.isfinite(have).all(axis=-1).ravel()[in_use].all():
+        return none_of_them
+    same = np.atleast_1d(want.argmax(axis=-1) == have.argmax(axis=-1)).ravel()
+    return np.asarray(same[in_use], dtype=np.bool_)
+
+
+CLASSIFICATION = ValueTask("classification", "the float model's decisions", compare_decisions)

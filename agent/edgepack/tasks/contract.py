@@ -1,0 +1,196 @@
+"""Define what a task is: how outputs are compared, and how the result is worded.
+
+A task opens the float model's outputs once (`Task.open`) and measures other outputs against them
+(`Expected.measure`). Build, probe and shadow all measure so. Every measure maps to one scale, the
+share of the task that is kept: 1 at no loss, .99 where 1 % of right answers is expected to be lost.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol, Self
+
+import msgspec
+
+from edgepack.tasks.arrays import Floats, Outputs
+from edgepack.tasks.description import TaskOutputs
+
+LOSS = 0.01
+"""Share of its task that a model may lose unless a profile says otherwise."""
+
+MOST_DECIBELS = 100.0
+"""What float rounding itself leaves: nothing is told apart beyond."""
+
+_NO_BUDGET = 1e9
+
+
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """How the number of a metric maps to the share of the task that is kept.
+
+    Attributes:
+        metric: The metric's name.
+        least: Value at which 1 % of the task is lost.
+        best: The float model's own value, or what float rounding leaves of it.
+        is_decibels: Whether the metric counts as the power of an error.
+    """
+
+    metric: str
+    least: float
+    best: float = 1.0
+    is_decibels: bool = False
+
+    def kept(self, value: float) -> float:
+        """Return the share of the task that is kept, 0…1, at a value of the metric."""
+        if self.is_decibels:
+            used = math.pow(10.0, (self.least - max(value, -MOST_DECIBELS)) / 10.0)
+        else:
+            used = (self.best - min(value, self.best)) / (self.best - self.least)
+        return max(0.0, 1.0 - LOSS * used)
+
+    def least_for(self, keep: float) -> float:
+        """Return the least value of the metric that keeps a share of the task; 0 has no budget."""
+        if keep <= 0.0:
+            return -_NO_BUDGET
+        if keep == 1.0 - LOSS:
+            return self.least
+        used = (1.0 - keep) / LOSS
+        if self.is_decibels:
+            return self.least - 10.0 * math.log10(used) if used else self.best
+        return self.best - used * (self.best - self.least)
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """One number that must hold.
+
+    Attributes:
+        scale: The metric and its scale.
+        value: Value of the metric.
+        low: Its lower bound for samples like these, one-sided, 95 %; None where samples do not
+            tell.
+        output: The output that was measured; "" where it is several.
+        words: What was measured, where the metric's name does not say it: `F1 .991 of the float
+            model's boxes`.
+        part: Which part of the output, in words.
+        may_differ: Share that may always differ, as of few samples one; 0 for none.
+        bounds: Values that few samples leave open with their lower bounds, where the value is the
+            worst of several.
+        low_as_seen: `low` without what few samples that are all right leave open; None for `low`.
+        cost: Share of right answers that changed decisions are expected to cost; None where the
+            float model does not tell.
+        expected_loss: The same on other samples like these.
+    """
+
+    scale: Scale
+    value: float
+    low: float | None = None
+    output: str = ""
+    words: str = ""
+    part: str = ""
+    may_differ: float = 0.0
+    bounds: tuple[tuple[float, float], ...] = ()
+    low_as_seen: float | None = None
+    cost: float | None = None
+    expected_loss: float | None = None
+
+    @property
+    def metric(self) -> str:
+        """Return the metric's name, with the part that it measures."""
+        return f"{self.scale.metric} ({self.part})" if self.part else self.scale.metric
+
+    @property
+    def kept(self) -> float:
+        """Return the share of the task that is kept, 0…1."""
+        if self.cost is not None:
+            return 1.0 - max(self.cost, self.expected_loss or 0.0)
+        return self.scale.kept(self.value)
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """How well outputs agree with the float model's, by one task.
+
+    Attributes:
+        task: The task.
+        value: Share of the task that is kept, 0…1: the worst of the measures.
+        low: Its lower bound for samples like these, one-sided, 95 %.
+        words: The result in a few words.
+        losses: float64 (samples,), share of the task that each sample loses, in order.
+        measures: What was measured, one or more.
+        notes: Sentences for a report.
+        details: More numbers, by name.
+        weak: Why the value says little of the task, a sentence; "" where it says enough.
+    """
+
+    task: str
+    value: float
+    low: float
+    words: str
+    losses: Floats
+    measures: tuple[Measure, ...]
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, float] = {}
+    weak: str = ""
+
+
+class Expected(Protocol):
+    """The float model's outputs on some samples, opened by a task."""
+
+    def of(self, indices: Sequence[int]) -> Self:
+        """Return the same with some of the samples, as they were opened with all of them."""
+        ...
+
+    def measure(self, got: Sequence[Outputs]) -> Agreement:
+        """Measure other outputs on the same samples, in the same order."""
+        ...
+
+
+class Task(Protocol):
+    """How outputs of one meaning are compared."""
+
+    @property
+    def name(self) -> str:
+        """Return its name, as `[outputs]` and `[gates.accuracy]` have it."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """Return what the task keeps, in words that follow "keeps"."""
+        ...
+
+    def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> Expected:
+        """Prepare the comparison with the float model's outputs, one dict a sample."""
+        ...
+
+
+def agree(
+    task: str,
+    measures: Sequence[Measure],
+    losses: Floats,
+    *,
+    words: str = "",
+    notes: Sequence[str] = (),
+    details: Mapping[str, float] | None = None,
+    weak: str = "",
+) -> Agreement:
+    """Return the agreement that some measures make together; the worst one decides.
+
+    Args:
+        task: The task.
+        measures: One or more.
+        losses: float64 (samples,).
+        words: The result in a few words; by default the worst metric and its value.
+        notes, details, weak: See `Agreement`.
+    """
+    worst = min(measures, key=lambda measure: measure.kept)
+    lows = [
+        one.kept if one.low is None else min(one.kept, one.scale.kept(one.low)) for one in measures
+    ]
+    return Agreement(
+        task=task,
+        value=worst.kept,
+        low=min(lows),
+        words=words or f"{worst.metric} {worst.value:.4f}",
+        losses=losses,
+        measures=tuple(measures),
+        notes=tuple(notes),
+        details=details or {},
+        weak=weak,
+    )

@@ -1,0 +1,1 @@
+"""Evaluates maps of distances."""

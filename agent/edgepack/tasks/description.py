@@ -1,0 +1,79 @@
+"""Describe a model once: what its outputs mean, and how that is known.
+
+The build makes the description, `edgepack.toml` may declare it, and manifest and report carry it.
+"""
+
+from collections.abc import Collection
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+Source = Literal["declared", "graph", "metadata", "values", "unknown"]
+"""How a meaning is known: from a person, the graph, the model's metadata, the float model's values;
+`unknown` where nothing tells it."""
+
+MAX_PARTS = 256
+MAX_NAME = 1_000
+
+IGNORED = "ignored"
+SELECTION = "selection"
+UNKNOWN = "unknown"
+NOT_EVALUATED = (IGNORED, SELECTION)
+"""Tasks whose outputs do not tell how near a model is to another."""
+
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+
+
+class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Outputs that one task evaluates together.
+
+    Attributes:
+        task: Name of the task, a key of `tasks.table.TASKS`.
+        outputs: Names of the outputs, in the order of their roles.
+        source: How that is known.
+        settings: Values of the task's settings struct that differ from its defaults.
+    """
+
+    task: Annotated[str, msgspec.Meta(max_length=40)]
+    outputs: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1, max_length=16)]
+    source: Source = "unknown"
+    settings: dict[str, Any] = {}
+
+    def without_settings(self) -> "TaskOutputs":
+        """Return the same outputs with the settings of no task."""
+        return TaskOutputs(task=self.task, outputs=self.outputs, source=self.source)
+
+
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model's outputs mean.
+
+    Attributes:
+        parts: Outputs by the task that evaluates them; no output is in two parts.
+    """
+
+    parts: Annotated[tuple[TaskOutputs, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
+
+    def task_of(self, output: str) -> str:
+        """Return the task that evaluates an output, `unknown` where none is stated."""
+        return next((part.task for part in self.parts if output in part.outputs), UNKNOWN)
+
+    def part_of(self, task: str) -> TaskOutputs | None:
+        """Return the first part that a task evaluates, or None."""
+        return next((part for part in self.parts if part.task == task), None)
+
+    def outputs_of(self, *tasks: str) -> tuple[str, ...]:
+        """Return the outputs that some tasks evaluate, in order."""
+        return tuple(name for part in self.parts if part.task in tasks for name in part.outputs)
+
+    def evaluated(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return those of some outputs that tell how near a model is to another, in order."""
+        return tuple(name for name in names if self.task_of(name) not in NOT_EVALUATED)
+
+    def with_parts(self, *parts: TaskOutputs) -> "ModelDescription":
+        """Return the description with more parts; outputs that are described already stay so."""
+        known = {name for part in self.parts for name in part.outputs}
+        added = tuple(part for part in parts if known.isdisjoint(part.outputs))
+        return ModelDescription(parts=self.parts + added)
+
+
+NOTHING_KNOWN = ModelDescription()

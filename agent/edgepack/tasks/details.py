@@ -1,0 +1,36 @@
+"""Names of the numbers that a bundle's accuracy facts hold beside the metric's own.
+
+In `Accuracy.details` of a manifest; `_low` and `_high` behind a name are its bounds, 95 %.
+"""
+
+BOX_BIAS = "box_bias"
+BOX_THRESHOLD = "box_threshold"
+"""Of a detector: how many more or fewer boxes (negative) it finds than the float model as a share,
+and the score that boxes were counted at."""
+
+FREE_TOKENS = "free_token_agreement"
+FORCED_TOKENS = "forced_token_agreement"
+DIVERGENCE = "divergence_nats"
+"""Of a decoder: how often it chooses the float model's token after its own tokens and after the
+float model's, and the mean divergence."""
+
+SAME_TEXTS = "same_texts"
+"""Of a reader: share of texts that are the float model's as a whole."""
+
+VALUE_LOW = "value_low"
+SAMPLES_TO_PROVE = "samples_to_prove"
+TASK_KEPT = "task_kept"
+"""Of every task: the value's lower bound (95 %); where that does not prove the budget, how many
+held-out samples would (0: none that one could give); and the share of the task that is kept."""
+
+
+def bounded(name: str, value: float, low: float, high: float) -> dict[str, float]:
+    """Return a number and its bounds by name."""
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def describe_box_bias(bias: float) -> str:
+    """Return how many more or fewer boxes there are: `1.2 % fewer`."""
+    if not round(bias, 3):
+        return "as many"
+    return f"{abs(bias):.1%}".replace("%", " %") + (" fewer" if bias < 0.0 else " more")

@@ -1,0 +1,1 @@
+"""Evaluates vectors that are compared with each other."""

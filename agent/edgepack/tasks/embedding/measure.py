@@ -1,0 +1,38 @@
+"""Measure vectors by how they differ from sample to sample, since whoever uses them compares them.
+
+Errors of single rows average out then, and an error that a whole sample shares moves it among its
+neighbours. With sentence embeddings and noise of either kind, recall@1 stayed at 99.6 % with 20 %
+of the rows' variance lost to noise of single rows, and fell to 98.4 % with 1 % lost to noise that a
+sample's rows share, which is 4.4 % of the neighbourhood.
+"""
+
+from collections.abc import Sequence
+
+from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.contract import Measure, Scale
+from edgepack.tasks.embedding.neighbourhood import neighbourhood_kept
+from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.values.measure import measure_explained
+
+NEIGHBOURHOOD = Scale(metric="neighbourhood", least=0.98)
+_NARROWEST = 2
+
+
+def measure_neighbourhood(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], narrowest: int
+) -> Measure | None:
+    """Return how much of a neighbourhood is kept as a measure; see `neighbourhood_kept`."""
+    found = neighbourhood_kept(expected, got, narrowest)
+    if found is None:
+        return None
+    return Measure(scale=NEIGHBOURHOOD, value=found[0], low=found[1], output=output)
+
+
+def compare_embeddings(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
+    """Compare the vectors of one output; see `Compare`."""
+    explained, losses = measure_explained(output, expected, got)
+    near = measure_neighbourhood(output, expected, got, _NARROWEST)
+    return Compared(measures=(near or explained,), losses=losses)
+
+
+EMBEDDING = ValueTask("embedding", "how its vectors differ from each other", compare_embeddings)

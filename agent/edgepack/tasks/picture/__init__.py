@@ -1,0 +1,1 @@
+"""Evaluates pictures to look at."""

@@ -1,0 +1,1 @@
+"""Evaluates probabilities that are held against a threshold."""

@@ -1,0 +1,1 @@
+"""Evaluates what a model selects, in any order."""

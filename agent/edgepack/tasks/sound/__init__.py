@@ -1,0 +1,1 @@
+"""Evaluates sound to listen to."""

@@ -1,0 +1,63 @@
+"""List the tasks, by name."""
+
+from collections.abc import Mapping, Sequence
+
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.classification.measure import CLASSIFICATION
+from edgepack.tasks.contract import Agreement, Task
+from edgepack.tasks.depth.measure import DEPTH
+from edgepack.tasks.description import IGNORED, ModelDescription, TaskOutputs
+from edgepack.tasks.detections.measure import DETECTIONS
+from edgepack.tasks.embedding.measure import EMBEDDING
+from edgepack.tasks.picture.measure import PICTURE
+from edgepack.tasks.probabilities.measure import PROBABILITIES
+from edgepack.tasks.segmentation.measure import SEGMENTATION
+from edgepack.tasks.selection.measure import SELECTED
+from edgepack.tasks.sound.measure import SOUND
+from edgepack.tasks.text.measure import TEXT
+from edgepack.tasks.tokens.measure import TOKENS
+from edgepack.tasks.unknown.measure import UNKNOWN_TASK
+from edgepack.tasks.values.measure import VALUES
+
+_ALL: tuple[Task, ...] = (
+    CLASSIFICATION,
+    PROBABILITIES,
+    VALUES,
+    EMBEDDING,
+    DETECTIONS,
+    TEXT,
+    TOKENS,
+    SEGMENTATION,
+    DEPTH,
+    PICTURE,
+    SOUND,
+    SELECTED,
+    UNKNOWN_TASK,
+)
+
+TASKS: Mapping[str, Task] = {task.name: task for task in _ALL}
+
+
+def task_of(part: TaskOutputs) -> Task:
+    """Return the task of some outputs; one that this release does not know counts as unknown."""
+    return TASKS.get(part.task, UNKNOWN_TASK)
+
+
+def measure(
+    description: ModelDescription, expected: Sequence[Outputs], got: Sequence[Outputs]
+) -> tuple[Agreement, ...]:
+    """Measure outputs against the float model's, part by part.
+
+    Args:
+        description: What the outputs mean.
+        expected: The float model's outputs, one dict a sample.
+        got: Others on the same samples, in the same order.
+
+    Returns:
+        One agreement for each part that somebody reads.
+    """
+    return tuple(
+        task_of(part).open(part, expected).measure(got)
+        for part in description.parts
+        if part.task != IGNORED
+    )

@@ -1,0 +1,124 @@
+"""Measure a reader by the texts that it reads, against the float model's on the same samples."""
+
+import copy
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from edgepack.number_format import format_metric
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.classification.measure import one_miss
+from edgepack.tasks.contract import Agreement, Measure, Scale, agree
+from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.details import SAME_TEXTS, bounded
+from edgepack.tasks.text.agreement import TextAgreement, measure_texts
+from edgepack.tasks.text.costs import expected_cost
+from edgepack.tasks.text.decoding import Text, read_text
+from edgepack.tasks.text.head import TextHead
+from edgepack.tasks.unknown.measure import UNKNOWN_TASK
+from edgepack.text import counted
+
+STRINGS = Scale(metric="string_agreement", least=0.99)
+
+
+class ReadTexts:
+    """The float model's texts on some samples: an `Expected`.
+
+    Args:
+        part: Which output tells text, settled.
+        expected: The float model's outputs, one dict a sample.
+    """
+
+    def __init__(self, part: TaskOutputs, expected: Sequence[Outputs]) -> None:
+        self._head = TextHead.of(part)
+        self._expected = tuple(expected)
+        self._texts: tuple[Text, ...] = tuple(read_text(self._head, one) for one in expected)
+        self._count = sum(map(len, self._texts))
+        self._values = UNKNOWN_TASK.open(part.without_settings(), expected)
+
+    def of(self, indices: Sequence[int]) -> Self:
+        """Return the same with some of the samples, with what may differ in all of them."""
+        shortened = copy.copy(self)
+        shortened._expected = tuple(self._expected[index] for index in indices)
+        shortened._texts = tuple(self._texts[index] for index in indices)
+        shortened._values = self._values.of(indices)
+        return shortened
+
+    def measure(self, got: Sequence[Outputs]) -> Agreement:
+        """Measure the texts in other outputs; their values where the float model reads nothing."""
+        name = self._head.output
+        read = [outputs.get(name) for outputs in got]
+        is_read = [
+            value is not None and value.ndim == want[name].ndim
+            for value, want in zip(read, self._expected, strict=True)
+        ]
+        texts: list[Text] = [
+            read_text(self._head, outputs) if can_be_read else ()
+            for outputs, can_be_read in zip(got, is_read, strict=True)
+        ]
+        costs = [
+            expected_cost(self._head, outputs, want, have)
+            for outputs, want, have in zip(self._expected, self._texts, texts, strict=True)
+        ]
+        found = measure_texts(self._texts, texts, costs)
+        if found is None:
+            return self._values.measure(got)
+        measure = Measure(
+            scale=STRINGS,
+            value=found.value,
+            low=found.low,
+            words=f"{format_metric(found.value)} of what the float model reads "
+            f"({describe_same(found)})",
+            may_differ=one_miss(self._count),
+            bounds=found.bounds,
+            low_as_seen=found.low_as_seen,
+        )
+        losses = np.array(
+            [
+                min(cost.edits / max(len(want), 1), 1.0)
+                for cost, want in zip(costs, self._texts, strict=True)
+            ]
+        )
+        return agree(
+            TEXT.name,
+            [measure],
+            losses,
+            words=measure.words,
+            notes=(describe_texts(found),),
+            details=bounded(SAME_TEXTS, found.same, found.same_low, found.same_high),
+        )
+
+
+def describe_texts(agreement: TextAgreement) -> str:
+    """Return how near texts are, in a few sentences."""
+    return (
+        f"Of the {counted(agreement.characters, 'character')} that the float model reads it keeps "
+        f"{format_metric(agreement.of_characters)}: {format_metric(agreement.unedited)} need no "
+        "edit, and one costs the less the more the float model hesitated there. Of lines it keeps "
+        f"{format_metric(agreement.of_lines)}: {describe_same(agreement)}. What it keeps less of "
+        "counts."
+    )
+
+
+def describe_same(agreement: TextAgreement) -> str:
+    """Return how many are the same as a whole: `.9778 of 45 texts are the same (95 %: …)`."""
+    bounds = f"{format_metric(agreement.same_low)} to {format_metric(agreement.same_high)}"
+    return (
+        f"{format_metric(agreement.same)} of {counted(agreement.count, 'text')} are the same as a "
+        f"whole (95 %: {bounds})"
+    )
+
+
+class Texts:
+    """Text that a model reads: a `Task`."""
+
+    name = "text"
+    words = "what the float model reads, by characters and by lines"
+
+    def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ReadTexts:
+        """Prepare the comparison with the float model's outputs, one dict a sample."""
+        return ReadTexts(part, expected)
+
+
+TEXT = Texts()

@@ -1,0 +1,1 @@
+"""Evaluates outputs of unknown meaning."""

@@ -1,0 +1,159 @@
+"""Measure quantities by the share of their variance from sample to sample that is kept.
+
+Cosine similarity and signal-to-noise look fine while a speech detector loses its speech, since they
+count what is the same in every sample.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import msgspec
+import numpy as np
+
+from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
+from edgepack.tasks.contract import Agreement, Measure, Scale, agree
+from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.intervals import kept_low
+from edgepack.tasks.one_output import NOTHING
+from edgepack.tasks.plain_error import comparable, row_products
+from edgepack.tasks.stacking import stacks
+from edgepack.tasks.values.between_samples import variances_between
+from edgepack.tasks.values.parts import Part, find_parts
+
+EXPLAINED = Scale(metric="explained_variance", least=0.98)
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the variance between samples is kept.
+
+    Attributes:
+        value: 1 - error / variance: 1 for no error, below 0 for worse than a constant.
+        low: Its lower bound, one-sided, 95 %.
+        losses: float64 (samples,), error of each sample over the mean variance of one.
+    """
+
+    value: float
+    low: float
+    losses: Floats
+
+
+def explain(
+    expected: Sequence[Tensor],
+    got: Sequence[Tensor],
+    read: Sequence[Bools] | None = None,
+    least_variance: float = 0.0,
+) -> Explained:
+    """Measure how much of the variance between samples is kept.
+
+    Args:
+        expected, got: The float model's values and others, one array a sample.
+        read: Which values count, an array a sample; None for all.
+        least_variance: What the variance of a row (last axis) counts as at least.
+    """
+    errors: list[float] = []
+    for part in stacks(expected, got):
+        a, b, _ = comparable(expected[part], got[part], None if read is None else read[part])
+        apart = b - a
+        errors += row_products(apart, apart)
+    variances = variances_between(expected, read)
+    if least_variance:
+        least = [least_variance * value.size / value.shape[-1] for value in expected]
+        variances = max(variances, least, key=sum)
+    whole = sum(variances)
+    return Explained(
+        value=1.0 - sum(errors) / whole if sum(errors) else 1.0,
+        low=kept_low(errors, variances),
+        losses=np.array(errors) * len(errors) / whole,
+    )
+
+
+def measure_explained(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], least_variance: float = 0.0
+) -> tuple[Measure, Floats]:
+    """Return explained variance as a measure, with the samples' losses; see `explain`."""
+    found = explain(expected, got, None, least_variance)
+    return Measure(scale=EXPLAINED, value=found.value, low=found.low, output=output), found.losses
+
+
+class ValueOutputs:
+    """The float model's values of some outputs: an `Expected`.
+
+    Outputs that hold values of very different size are measured part by part, see `parts`.
+
+    Args:
+        task: Name of the task.
+        names: The outputs.
+        expected: The float model's outputs, one dict a sample.
+        parts: See `find_parts`.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        names: Sequence[str],
+        expected: Sequence[Outputs],
+        parts: tuple[Part, ...],
+    ) -> None:
+        self._task = task
+        self._names = tuple(names)
+        self._expected = tuple(expected)
+        self.parts = parts
+
+    def of(self, indices: Sequence[int]) -> Self:
+        """Return the same with some of the samples."""
+        chosen = [self._expected[index] for index in indices]
+        return type(self)(self._task, self._names, chosen, self.parts)
+
+    def measure(self, got: Sequence[Outputs]) -> Agreement:
+        """Measure other outputs on the same samples, in the same order."""
+        measures: list[Measure] = []
+        losses = np.zeros(len(self._expected))
+        found = {part.output for part in self.parts if part.is_found}
+        given = [{name: outputs.get(name, NOTHING) for name in self._names} for outputs in got]
+        for name in self._names:
+            if name not in found:
+                own, lost = self.measure_whole(
+                    name,
+                    [outputs[name] for outputs in self._expected],
+                    [outputs[name] for outputs in given],
+                )
+                measures += own
+                losses = np.maximum(losses, lost)
+        for part in self.parts:
+            explained = explain(
+                [part.of(outputs) for outputs in self._expected],
+                [part.of(outputs) for outputs in given],
+                part.read_in(self._expected),
+            )
+            measures.append(
+                Measure(
+                    scale=EXPLAINED,
+                    value=explained.value,
+                    low=explained.low,
+                    part=part.words,
+                )
+            )
+            losses = np.maximum(losses, explained.losses)
+        return agree(self._task, measures, losses)
+
+    def measure_whole(
+        self, output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+    ) -> tuple[list[Measure], Floats]:
+        """Measure an output that is not divided into parts."""
+        measure, losses = measure_explained(output, expected, got)
+        return [measure], losses
+
+
+class Values:
+    """Quantities: regression, forecasts: a `Task`."""
+
+    name = "values"
+    words = "the variance of its values from sample to sample"
+
+    def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ValueOutputs:
+        """Prepare the comparison with the float model's outputs, one dict a sample."""
+        parts = find_parts(expected, part.outputs)
+        return ValueOutputs(self.name, part.outputs, expected, parts)
+
+
+VALUES = Values()

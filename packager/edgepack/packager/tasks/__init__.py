@@ -1,0 +1,1 @@
+"""Recognizes the tasks of a model's outputs, by declarations, graph, metadata and values."""

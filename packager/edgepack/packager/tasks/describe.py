@@ -1,0 +1,185 @@
+"""Describe a model once: what its outputs mean, by whom or what that is known.
+
+1. A person declares it in `[outputs]`.
+2. The graph or the model's metadata tells it: heads of detectors and readers, a selection at the
+   end. The float model's values must confirm heads.
+3. The float model's values tell it: maps, pictures, sound, scores of classes.
+4. The rest is unknown, and is measured by each meaning that it may have.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.progress import Progress
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.samples.padding import without_padding
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tasks.detections import find_objects, with_detection_head
+from edgepack.packager.tasks.findings import LOOKED_AT, Findings
+from edgepack.packager.tasks.maps import may_be_told, tell_maps
+from edgepack.packager.tasks.scores import propose
+from edgepack.packager.tasks.texts import find_texts, with_text_head
+from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.packager.wording import toml_key
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.description import ModelDescription, TaskOutputs
+from edgepack.tasks.detections.decoding import find_boxes
+from edgepack.tasks.detections.layouts import DetectionHead
+from edgepack.tasks.text.decoding import read_text
+from edgepack.tasks.text.head import TextHead
+
+_DESCRIBED_BY = 64
+"""Samples by which scores are told from quantities, at most."""
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """A description, and how it was found.
+
+    Attributes:
+        description: Of every output.
+        counts: How much the float model finds in each sample, where that is counted.
+        notes: How variants are judged, a sentence each.
+    """
+
+    description: ModelDescription
+    counts: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def with_heads(
+    source: SourceModel, declarations: Mapping[str, OutputDeclaration], path: str
+) -> SourceModel:
+    """Return the model with what a person, its graph or its metadata tells of its heads.
+
+    Args:
+        source: The model.
+        declarations: Declared outputs; what is declared to be something else is none.
+        path: The file they were read from, for messages.
+
+    Raises:
+        BuildError: See `with_detection_head`.
+    """
+    known = with_detection_head(source, declarations, path)
+    if known.description.part_of("detections") is not None:
+        return known
+    return with_text_head(known, declarations)
+
+
+def describe(
+    source: SourceModel, samples: Samples, float_run: Run, progress: Progress
+) -> Described:
+    """Describe a model by what is known of it and by its values on samples.
+
+    Args:
+        source: The model, with what a person, graph or metadata tells.
+        samples: All samples that were given to calibrate and to choose with.
+        float_run: Runs the float model.
+        progress: Told of each sample where objects are looked for.
+
+    Raises:
+        BuildError: A person declared what the outputs do not hold.
+    """
+    looked_at = list(samples.spread(LOOKED_AT))
+    expected = [float_run(feeds) for feeds in looked_at]
+    found = _settle_head(source, expected, samples, float_run, progress)
+    heads = ("detections", "text")
+    stated = tuple(part for part in source.description.parts if part.task not in heads)
+    known = ModelDescription(parts=(*stated, *found.parts))
+    untold = _undescribed(source, known) if samples.decoder is None else ()
+    maps = _find_maps(source, untold, looked_at, expected)
+    known = known.with_parts(*maps.parts)
+    more = [
+        without_padding(float_run(feeds), feeds, samples.mask)
+        for feeds in samples.spread(_DESCRIBED_BY)
+    ]
+    known = known.with_parts(*propose(more, _undescribed(source, known)))
+    return Described(description=known, counts=found.counts, notes=(*found.notes, *maps.notes))
+
+
+def describe_outputs(
+    expected: Sequence[Outputs], known: ModelDescription | None = None
+) -> ModelDescription:
+    """Describe outputs by their values alone, where nothing else is known of them.
+
+    Args:
+        expected: The float model's outputs, one dict a sample.
+        known: What is known already.
+    """
+    known = known or ModelDescription()
+    described = {name for part in known.parts for name in part.outputs}
+    return known.with_parts(*propose(expected, [n for n in expected[0] if n not in described]))
+
+
+def _undescribed(source: SourceModel, known: ModelDescription) -> tuple[str, ...]:
+    described = {name for part in known.parts for name in part.outputs}
+    names = (*(spec.name for spec in source.outputs), *source.watched)
+    return tuple(name for name in names if name not in described)
+
+
+def _settle_head(
+    source: SourceModel,
+    expected: Sequence[Outputs],
+    samples: Samples,
+    float_run: Run,
+    progress: Progress,
+) -> Findings:
+    """Return the detector's or reader's head, as far as the float model's values confirm it."""
+    if (part := source.description.part_of("text")) is not None:
+        return find_texts(TextHead.of(part), expected)
+    if (part := source.description.part_of("detections")) is not None:
+        return find_objects(DetectionHead.of(part), expected, samples, float_run, progress)
+    return Findings()
+
+
+def _find_maps(
+    source: SourceModel, names: Sequence[str], feeds: Sequence[Feeds], expected: Sequence[Outputs]
+) -> Findings:
+    """Return which outputs are maps, pictures or sound, and ask where values do not tell."""
+    inputs = [spec.shape for spec in source.inputs]
+    shapes = {spec.name: spec.shape for spec in source.outputs}
+    may_be = [name for name in names if name in shapes and may_be_told(shapes[name], inputs)]
+    told = tell_maps(may_be, feeds, expected)
+    notes = [
+        f"Output '{name}' is {_WORDS[task]}, told by its size and values. Where it is something "
+        f"else, [outputs.{toml_key(name)}] in edgepack.toml says so."
+        for name, task in told.tasks.items()
+    ]
+    notes += [_ask(name, "a map of the picture", _OF_MAPS) for name in told.maps]
+    notes += [_ask(name, "a sound", _OF_SOUNDS) for name in told.sounds]
+    parts = [
+        TaskOutputs(task=task, outputs=(name,), source="values")
+        for name, task in told.tasks.items()
+    ]
+    return Findings(parts=tuple(parts), notes=tuple(notes))
+
+
+def _ask(name: str, what: str, tasks: str) -> str:
+    return (
+        f"Output '{name}' looks like {what}, and nothing tells of which kind: judged is how much "
+        "of its values' variance is kept, which says little of what it is used for. "
+        f"[outputs.{toml_key(name)}] with task = {tasks} in edgepack.toml if it is that."
+    )
+
+
+_OF_MAPS = "'segmentation' (classes or a mask), 'depth' or 'picture'"
+_OF_SOUNDS = "'sound'"
+
+_WORDS: Mapping[str, str] = {
+    "segmentation": "a map of classes, judged by the mean IoU with the float model's own",
+    "picture": "a picture, judged by the PSNR to the float model's own",
+    "sound": "a sound, judged by the SI-SDR to the float model's own",
+}
+
+
+def finds(description: ModelDescription) -> Callable[[Outputs], bool]:
+    """Return a function that tells whether outputs have boxes or text; of neither, always."""
+    boxes, text = description.part_of("detections"), description.part_of("text")
+    if boxes is not None:
+        head = DetectionHead.of(boxes)
+        return lambda outputs: bool((find_boxes(head, outputs).scores >= head.facts.named).any())
+    if text is not None:
+        reader = TextHead.of(text)
+        return lambda outputs: bool(read_text(reader, outputs))
+    return lambda outputs: True

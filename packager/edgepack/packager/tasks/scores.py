@@ -1,0 +1,223 @@
+"""Recognize scores of classes by the float model's values.
+
+A distribution (not negative, sums to 1 over the last axis) or a row of scores is a decision, where
+decisions differ and winners are clear; anything else is unknown. Where a model that always gives
+the commonest decision would pass, agreement says nothing: the row may well be two quantities of
+unlike size. Where no winner stands out, it is quantities side by side, or a vector.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from edgepack.packager.wording import toml_key
+from edgepack.tasks.arrays import Outputs, Tensor
+from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
+from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.values.parts import find_parts
+
+_FEWEST_FOR_VARIETY = 8
+"""Fewer samples may well have one decision by chance."""
+
+_FINDS_NOTHING = 0.05
+"""A score of 0…1 below it is one of nothing found, as in a detector's parts (`parts`)."""
+
+_CLEAR = 0.5
+"""Half of the way from an even share to all; see `_clearness`."""
+
+_CLEAR_IN_ROWS = 0.9
+"""Characters that text recognizers give: 1.0; bins of a detector's boxes .2 to .5, bands of a
+spectrum .8, hidden states 0."""
+
+_FEWEST_CLASSES = 8
+"""Rows with fewer columns are coordinates as often as classes."""
+
+
+def propose(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[TaskOutputs, ...]:
+    """Return what outputs seem to mean, by the float model's values.
+
+    Args:
+        expected: The float model's outputs, one dict a sample.
+        names: Outputs of which nothing is known.
+    """
+    unknown, winners, parts = [], [], []
+    for name in names:
+        values = [outputs[name] for outputs in expected if outputs[name].size]
+        task = _propose(values or [expected[0][name]])
+        if task == UNKNOWN:
+            unknown.append(name)
+            if _have_winners(name, values):
+                winners.append(name)
+        else:
+            parts.append(TaskOutputs(task=task, outputs=(name,), source="values"))
+    if unknown:
+        settings = {"winners": tuple(winners)} if winners else {}
+        parts.append(TaskOutputs(task=UNKNOWN, outputs=tuple(unknown), settings=settings))
+    return tuple(parts)
+
+
+def _propose(values: Sequence[Tensor]) -> str:
+    """Return the task of one output, by the samples that give anything."""
+    first = values[0]
+    if first.dtype.kind != "f":
+        return "classification"
+    is_row = first.size > 0 and first.ndim > 0 and first.shape[-1] > 1
+    if not is_row or not _are_decisions(values):
+        return UNKNOWN
+    is_alike = says_nothing(values)
+    if all(_is_distribution(value) for value in values):
+        return "probabilities" if is_alike else "classification"
+    return UNKNOWN if is_alike or _clearness(values) < _CLEAR else "classification"
+
+
+def _are_decisions(values: Sequence[Tensor]) -> bool:
+    """Distributions, or a row of scores that is no embedding (those have unit length).
+
+    Several rows that are no distributions are boxes or points rather than scores.
+    """
+    if all(_is_distribution(value) for value in values):
+        return True
+    is_one_row = all(value.ndim == 2 and value.shape[0] == 1 for value in values)
+    return is_one_row and not all(_is_unit_vector(value) for value in values)
+
+
+def _have_winners(name: str, values: Sequence[Tensor]) -> bool:
+    """Return whether rows look like scores of classes: most have a clear winner, not always one.
+
+    Hidden states have none, a spectrum's bands and the bins of a box's distances less clear ones.
+    """
+    if len(values) < _FEWEST_FOR_VARIETY or values[0].dtype.kind != "f":
+        return False
+    shape = values[0].shape
+    is_rows = len(shape) == 3 and shape[-1] >= _FEWEST_CLASSES and values[0].size > shape[-1]
+    if not is_rows or not all(np.isfinite(value).all() for value in values):
+        return False
+    if _clearness(values) < _CLEAR_IN_ROWS or says_nothing(values):
+        return False
+    return not find_parts([{name: value} for value in values], (name,))
+
+
+def _clearness(values: Sequence[Tensor]) -> float:
+    """How far from an even share to all the winner has, in the median sample's softmax, 0…1.
+
+    A classifier is trained until its scores, read so, say how sure it is. Quantities side by side
+    (three ratings of one recording) are near each other in every sample.
+    """
+    if len(values) < _FEWEST_FOR_VARIETY:
+        return 1.0
+    shares = []
+    for value in values:
+        scores = value.astype(np.float64).reshape(-1, value.shape[-1])
+        shares.append(1.0 / np.exp(scores - scores.max(axis=-1, keepdims=True)).sum(axis=-1))
+    even = 1.0 / values[0].shape[-1]
+    return float((np.median(np.concatenate(shares)) - even) / (1.0 - even))
+
+
+def says_nothing(values: Sequence[Tensor]) -> bool:
+    """Return whether always giving the commonest decision would keep the task by its measure.
+
+    Args:
+        values: The float model's scores, an array a sample.
+    """
+    if len(values) < _FEWEST_FOR_VARIETY:
+        return False
+    _, count, total = _commonest(values)
+    if not is_one_decision(values[0]):
+        return count / total >= ROWS.least
+    return count / total >= min(TOP1.least, 1.0 - one_miss(total))
+
+
+def _commonest(values: Sequence[Tensor]) -> tuple[int, int, int]:
+    """The decision that most rows take, how many do, and of how many; padding is left out."""
+    counts: Counter[int] = Counter()
+    for value in values:
+        rows = value.reshape(-1, value.shape[-1])
+        counts.update(rows[~np.isnan(rows).any(axis=-1)].argmax(axis=-1).tolist())
+    most = counts.most_common(1)[0] if counts else (0, 0)
+    return (*most, max(sum(counts.values()), 1))
+
+
+def describe_scores(
+    expected: Sequence[Outputs], description: ModelDescription, names: Sequence[str]
+) -> tuple[str, ...]:
+    """Return which rows of numbers are no scores, or say little as such, a sentence each.
+
+    Args:
+        expected: The float model's outputs, one dict a sample.
+        description: What they mean.
+        names: The outputs that are looked at.
+    """
+    remarks: list[str] = []
+    for part in description.parts:
+        for name in part.outputs:
+            values = [outputs[name] for outputs in expected if outputs[name].size]
+            if name in names and values and part.task in _MAY_BE_SCORES:
+                remarks += _describe_row(part, name, values)
+    return tuple(remarks)
+
+
+_MAY_BE_SCORES = ("classification", "probabilities", "values", UNKNOWN)
+
+
+def _describe_row(part: TaskOutputs, name: str, values: Sequence[Tensor]) -> Iterator[str]:
+    is_guess = part.source in ("values", "unknown")
+    if is_guess and _may_be_quantities(part.task, values):
+        yield (
+            f"Output '{name}' was taken for the scores of {values[0].shape[-1]} classes: "
+            f"judged is which one is highest. [outputs.{toml_key(name)}] with task = 'values' "
+            "in edgepack.toml if they are quantities side by side."
+        )
+    if part.task in ("values", UNKNOWN) and (quiet := _describe_quiet(name, values)):
+        yield quiet
+    is_row = values[0].dtype.kind == "f" and values[0].shape[:-1] == (1,)
+    if not (is_row or part.task == "probabilities") or values[0].size < 2:
+        return
+    if says_nothing(values):
+        index, count, total = _commonest(values)
+        found = f"The float model's decision in output '{name}' is {index} in {count} of "
+        found += f"{total} {'samples' if total == len(values) else 'rows'}, so that agreement "
+        found += "says little"
+        if part.task == "classification":
+            yield f"{found}: give samples of other classes too."
+        elif part.task == "probabilities":
+            yield f"{found}: its probabilities are judged. Give samples of other classes too."
+        elif part.task == UNKNOWN:
+            yield f"{found}: its values are judged."
+    elif part.task == UNKNOWN and _are_decisions(values):
+        yield (
+            f"No winner stands out in output '{name}', so its values are judged: "
+            f"[outputs.{toml_key(name)}] with task = 'classification' in edgepack.toml if the "
+            "highest one wins."
+        )
+
+
+def _may_be_quantities(task: str, values: Sequence[Tensor]) -> bool:
+    """Return whether a short row was taken for scores by its values alone: angles look so too."""
+    is_short = values[0].dtype.kind == "f" and values[0].size < _FEWEST_CLASSES
+    is_decision = task == "classification" and is_short and is_one_decision(values[0])
+    return is_decision and not all(_is_distribution(value) for value in values)
+
+
+def _describe_quiet(name: str, values: Sequence[Tensor]) -> str:
+    """Says so where what may be a score never leaves the neighbourhood of 0."""
+    least = min(float(np.nanmin(value)) for value in values)
+    greatest = max(float(np.nanmax(value)) for value in values)
+    if least < 0.0 or not 0.0 < greatest < _FINDS_NOTHING:
+        return ""
+    return (
+        f"Output '{name}' is at most {greatest:.2g} in all {len(values)} samples: if it is a "
+        "score, the float model finds nothing in them, and they tell little. Give samples of what "
+        "it is to find."
+    )
+
+
+def _is_distribution(value: Tensor) -> bool:
+    rows = value.astype(np.float64).reshape(-1, value.shape[-1])
+    rows = rows[~np.isnan(rows).any(axis=-1)]
+    return bool((rows >= -1e-6).all()) and bool(np.allclose(rows.sum(axis=-1), 1.0, atol=1e-3))
+
+
+def _is_unit_vector(value: Tensor) -> bool:
+    norms = np.linalg.norm(value.astype(np.float64), axis=-1)
+    return bool(np.allclose(norms, 1.0, atol=1e-3))
