@@ -112,7 +112,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         value: Share of the task that is kept, 0…1: the worst of the measures.
         low: Its lower bound for samples like these, one-sided, 95 %.
         words: The result in a few words.
-        losses: float64 (samples,), share of the task that each sample loses, in order.
+        losses: Share of the task that each sample loses, in order.
         measures: What was measured, one or more.
         notes: Sentences for a report.
         details: More numbers, by name.
@@ -123,10 +123,10 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     low: float
     words: str
-    losses: Floats
+    losses: tuple[float, ...]
     measures: tuple[Measure, ...]
     notes: tuple[str, ...] = ()
-    details: Mapping[str, float] = {}
+    details: dict[str, float] = {}
     weak: str = ""
 
 
@@ -188,9 +188,9 @@ def agree(
         value=worst.kept,
         low=min(lows),
         words=words or f"{worst.metric} {worst.value:.4f}",
-        losses=losses,
+        losses=tuple(losses.tolist()),
         measures=tuple(measures),
         notes=tuple(notes),
-        details=details or {},
+        details=dict(details or {}),
         weak=weak,
     )

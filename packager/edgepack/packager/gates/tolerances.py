@@ -66,7 +66,7 @@ def derive_tolerances(
     for place in seen:
         for agreement in place.agreements:
             if agreement.task == SELECTION:
-                least = round(_OVERLAP_KEPT * (1.0 - float(agreement.losses.max())), 6)
+                least = round(_OVERLAP_KEPT * (1.0 - max(agreement.losses)), 6)
                 name = agreement.measures[0].output
                 known = tolerances.get(name)
                 if known is not None and isinstance(known.overlap_min, float):
