@@ -143,6 +143,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         sample_count: Held-out samples measured.
         provider: Provider that the variant was measured on.
         details: Further metrics by name (`sqnr_db`, `max_abs_error` …).
+        weak: Why the value says little of what the model is used for; "" where it says enough.
     """
 
     metric: Text
@@ -152,6 +153,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sample_count: Count
     provider: str
     details: dict[str, float] = {}
+    weak: str = ""
 
 
 class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

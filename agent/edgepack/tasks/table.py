@@ -14,7 +14,9 @@ from edgepack.tasks.probabilities.measure import PROBABILITIES
 from edgepack.tasks.segmentation.measure import SEGMENTATION
 from edgepack.tasks.selection.measure import SELECTED
 from edgepack.tasks.sound.measure import SOUND
+from edgepack.tasks.sums.measure import SUMS
 from edgepack.tasks.text.measure import TEXT
+from edgepack.tasks.threshold.measure import THRESHOLD
 from edgepack.tasks.tokens.measure import TOKENS
 from edgepack.tasks.unknown.measure import UNKNOWN_TASK
 from edgepack.tasks.values.measure import VALUES
@@ -22,7 +24,9 @@ from edgepack.tasks.values.measure import VALUES
 _ALL: tuple[Task, ...] = (
     CLASSIFICATION,
     PROBABILITIES,
+    THRESHOLD,
     VALUES,
+    SUMS,
     EMBEDDING,
     DETECTIONS,
     TEXT,

@@ -11,8 +11,13 @@ from edgepack.tasks.one_output import Compared, ValueTask
 
 PSNR = Scale(metric="psnr_db", least=43.0, best=MOST_DECIBELS, is_decibels=True)
 
-_PEAKS = ((-0.1, 1.1, 1.0), (-1.1, 1.1, 2.0), (-25.0, 280.0, 255.0))
-"""Bounds of values, and from the darkest to the brightest one: 0…1, -1…1, 0…255."""
+_EACH_END = 0.1
+"""Percent of values at each end of a range that are left out: a float model may overshoot."""
+
+_USUAL = (1.0, 2.0, 255.0)
+"""Distances from the darkest to the brightest value: 0…1, -1…1, 0…255."""
+
+_NEAR_USUAL = 1.25
 
 
 def compare_pictures(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
@@ -26,12 +31,15 @@ def compare_pictures(output: str, expected: Sequence[Tensor], got: Sequence[Tens
 
 
 def _peak(expected: Sequence[Tensor]) -> float:
-    least = min(float(value.min()) for value in expected)
-    most = max(float(value.max()) for value in expected)
-    for low, high, peak in _PEAKS:
-        if low <= least and most <= high:
-            return peak
-    return most - least
+    """Return the distance from the darkest to the brightest value, by the robust range of values.
+
+    A usual one where the range is no more than that and not much less; else the range itself.
+    """
+    values = np.concatenate([value.ravel() for value in expected]).astype(np.float64)
+    low, high = np.percentile(values[np.isfinite(values)], (_EACH_END, 100.0 - _EACH_END))
+    spread = float(high - low)
+    near = [peak for peak in _USUAL if peak / 2.0 <= spread <= _NEAR_USUAL * peak]
+    return min(near, key=lambda peak: abs(peak - spread)) if near else spread
 
 
 PICTURE = ValueTask("picture", "its pictures (PSNR)", compare_pictures)

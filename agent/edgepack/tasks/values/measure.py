@@ -1,4 +1,4 @@
-"""Measure quantities by the share of their variance from sample to sample that is kept.
+"""Measure quantities by the share of their variance that is kept.
 
 Cosine similarity and signal-to-noise look fine while a speech detector loses its speech, since they
 count what is the same in every sample.
@@ -19,6 +19,7 @@ from edgepack.tasks.plain_error import comparable, row_products
 from edgepack.tasks.stacking import stacks
 from edgepack.tasks.values.between_samples import variances_between
 from edgepack.tasks.values.parts import Part, find_parts
+from edgepack.tasks.values.strict import is_row, measure_columns, measure_within
 
 EXPLAINED = Scale(metric="explained_variance", least=0.98)
 
@@ -140,8 +141,23 @@ class ValueOutputs:
         self, output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
     ) -> tuple[list[Measure], Floats]:
         """Measure an output that is not divided into parts."""
-        measure, losses = measure_explained(output, expected, got)
-        return [measure], losses
+        return measure_strictly(output, expected, got)
+
+
+def measure_strictly(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+) -> tuple[list[Measure], Floats]:
+    """Measure quantities pooled, by column where there is one row, and within each sample."""
+    pooled, losses = measure_explained(output, expected, got)
+    measures = [pooled]
+    found = []
+    if is_row(expected):
+        found = [measure_columns(output, expected, got), measure_within(output, expected, got)]
+    for each in found:
+        if each is not None:
+            measures.append(each[0])
+            losses = np.maximum(losses, each[1])
+    return measures, losses
 
 
 class Values:

@@ -141,6 +141,9 @@ _path = click.Path(path_type=Path)
     help="Who builds, for the bundle's provenance, e.g. https://ci.example.com/edgepack.",
 )
 @click.option("--allow-degraded", is_flag=True, help="Publish what misses its budget, marked so.")
+@click.option(
+    "--strict", is_flag=True, help="Refuse a variant whose verdict says little of the task."
+)
 @click.option("--keep-going", is_flag=True, help="Build the other profiles when one refuses.")
 @click.option("--force", "replace", is_flag=True, help="Replace a bundle that is there already.")
 @click.option(

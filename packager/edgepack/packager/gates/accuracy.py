@@ -5,21 +5,26 @@ tokens (`tokens`), and the outputs that tell these are not judged otherwise.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from edgepack.packager.config.outputs import DECLARABLE
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.verdict import Judged, Verdict
 from edgepack.packager.profiles.schema import AccuracyBudgets, keep_of
 from edgepack.packager.tasks.describe import describe_outputs
 from edgepack.packager.tasks.noise import NoiseMeter
 from edgepack.packager.tasks.scores import describe_scores
+from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.contract import Agreement, Expected, Measure
+from edgepack.tasks.cross_check import find_doubt
 from edgepack.tasks.description import IGNORED, SELECTION, ModelDescription, TaskOutputs
 from edgepack.tasks.plain_error import PlainError, measure_errors
 from edgepack.tasks.table import task_of
 from edgepack.tasks.tokens.agreement import ChainCounts
+
+_TASKS_TO_DECLARE = f"one of {', '.join(DECLARABLE)}"
 
 _LEAST_LOSS = 0.002
 """Of right answers: what is expected to be lost cannot be told nearer from few samples."""
@@ -107,9 +112,20 @@ class Reference:
             noise=self._noise.mean_noise(got),
             task_kept=min(entry.task_kept for entry in entries),
             costs=max((entry.cost or 0.0 for entry in entries if entry.forgiven), default=0.0),
+            weak=tuple(self._doubts(agreements, got)),
             remarks=self._remarks,
             agreements=tuple(agreements),
         )
+
+    def _doubts(self, agreements: Sequence[Agreement], got: Sequence[Outputs]) -> Iterator[str]:
+        """Yield why agreements say little, each with the lines that would settle it."""
+        for (part, _), agreement in zip(self._parts, agreements, strict=False):
+            doubt = find_doubt(part, agreement, self.expected, got)
+            if doubt:
+                wanted = "; ".join(
+                    f"[outputs.{toml_key(name)}] task = ..." for name in part.outputs
+                )
+                yield f"{doubt}. {wanted} in edgepack.toml settles it: {_TASKS_TO_DECLARE}"
 
     def measure(self, got: Sequence[Outputs]) -> tuple[Agreement, ...]:
         """Return what each task measures of single inferences."""

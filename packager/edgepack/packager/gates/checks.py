@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from edgepack.bundle.manifest import Placement
+from edgepack.bundle.manifest import Accuracy, Placement
 from edgepack.number_format import format_metric
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.operators import facts
@@ -196,6 +196,16 @@ def _if_no_scores(verdict: Verdict) -> str:
     return (
         f"[outputs.{toml_key(name)}] with task = 'embedding' (or 'values', 'ignored') in "
         "edgepack.toml if it holds no scores, "
+    )
+
+
+def refuse_weak(profile: Profile, accuracy: Accuracy) -> Refusal:
+    """Return the refusal of a variant whose verdict says little of the task."""
+    return Refusal(
+        problem=f"the verdict on profile '{profile.name}' is weak ({accuracy.metric} "
+        f"{format_metric(accuracy.value)}), and --strict was given",
+        found_in=accuracy.weak,
+        remedy="declare what the outputs mean, give --metric or --labels, or leave --strict out",
     )
 
 

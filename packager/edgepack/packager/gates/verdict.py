@@ -64,6 +64,8 @@ class Verdict(Judged, frozen=True, kw_only=True):
         given_up_after: After how many samples it was certain to fail by far, whose numbers these
             are; None where all ran.
         remarks: What a person should know of how it was judged.
+        weak: Why it says little of what the model is used for, a sentence each, with what would
+            settle it.
         agreements: By task, how outputs agree with the float model's; none for a user's metric.
     """
 
@@ -76,6 +78,7 @@ class Verdict(Judged, frozen=True, kw_only=True):
     costs: float = 0.0
     given_up_after: int | None = None
     remarks: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
     agreements: tuple[Agreement, ...] = ()
 
     @property

@@ -79,6 +79,8 @@ def prepare_variant(
     advice = _look_for_advice(inputs, validated, resources, work_dir)  # 3.
     candidate = _describe(inputs, validated, advice)
     refusals = _find_refusals(inputs, validated, advice)  # 4.
+    if plan.is_strict and candidate.accuracy.weak:
+        raise VariantRefusedError((gates.refuse_weak(plan.profile, candidate.accuracy),), candidate)
     if refusals and not plan.allow_degraded:
         raise VariantRefusedError(refusals, candidate)
     profile = validated.searched.profile
@@ -166,7 +168,7 @@ def _describe(
     selection, evaluator = searched.selection, searched.evaluator
     verdict = validated.verdict
     if not selection.is_lowered:  # the float model itself, or what its maker quantized
-        verdict = replace(verdict, budget=verdict.told_budget, asked=None)
+        verdict = replace(verdict, budget=verdict.told_budget, asked=None, weak=())
     attempts, sensitive_nodes = _tell_search(selection)
     held_out = inputs.split.held_out
     return MeasuredVariant(

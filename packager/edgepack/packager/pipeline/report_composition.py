@@ -1,5 +1,7 @@
 """Puts a build's report together from what each of its steps yielded."""
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from edgepack.bundle.manifest import Variant
@@ -40,11 +42,21 @@ def compose_report(
         variants=tuple(map(_reported, parts.variants, laid_out.variants)),
         refused=tuple(map(_untimed_refusal, prepared.refused)),
         notes=(*samples.notes, *learnt.notes),
-        warnings=samples.doubts,
+        warnings=(*samples.doubts, *_describe_weak(prepared)),
         tools=facts.tools,
         evidence=learnt.evidence,
         proposals=learnt.proposals,
     )
+
+
+def _describe_weak(prepared: PreparedVariants) -> Iterator[str]:
+    """Yield each reason for a weak verdict, with the variants that it holds for."""
+    variants: dict[str, list[str]] = {}
+    for variant in prepared.variants:
+        if variant.accuracy.weak:
+            variants.setdefault(variant.accuracy.weak, []).append(variant.name)
+    for because, names in variants.items():
+        yield f"the verdict on {', '.join(names)} is weak: {because}."
 
 
 def compose_refusal(

@@ -85,6 +85,7 @@ class BuildOptions(TypedDict, total=False):
         delta_from: Older bundles that devices run: where it spares them enough, the new bundle
             carries what changed since, packed short. Nothing depends on it.
         allow_degraded: Publish a variant that misses its budget, marked as degraded.
+        strict: Refuse a variant whose verdict is weak, since nothing tells what outputs mean.
         keep_going: Build the other profiles when one refuses.
         replace: Replace a bundle that is there already.
         trust_config: Allow the programs, libraries and modules that `config` and profiles name:
@@ -117,6 +118,7 @@ class BuildOptions(TypedDict, total=False):
     encrypt_to: Sequence[str | Path]
     delta_from: Sequence[str | Path]
     allow_degraded: bool
+    strict: bool
     keep_going: bool
     replace: bool
     trust_config: TrustedCode
@@ -130,8 +132,8 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
             evaluation, shapes, values, metric, labels, hooks, feedback, captured, encrypt_to,
             delta_from,
-            toolchains, plain_runtimes, allow_degraded, keep_going, replace, trust_config: See
-            `BuildOptions`; "" and None stand for what is left out.
+            toolchains, plain_runtimes, allow_degraded, strict, keep_going, replace, trust_config:
+            See `BuildOptions`; "" and None stand for what is left out.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file they came from.
         about, datasets: What it says of the model and of its data.
@@ -170,6 +172,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
     plain_runtimes: tuple[str, ...] = ()
     allow_degraded: bool = False
+    strict: bool = False
     keep_going: bool = False
     replace: bool = False
     trust_config: TrustedCode = False
@@ -242,6 +245,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         toolchains={**config.build.toolchain, **options.get("toolchains", {})},
         plain_runtimes=tuple(options.get("plain_runtimes", ())) or config.build.plain_runtimes,
         allow_degraded=options.get("allow_degraded", False),
+        strict=options.get("strict", False),
         keep_going=options.get("keep_going", False),
         replace=options.get("replace", False),
         trust_config=trusted,

@@ -54,12 +54,14 @@ class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
         venue: Where the profile can run here.
         plain_releases: Where its variant runs in ONNX Runtime by itself.
         allow_degraded: Publish a variant that gates refuse, marked.
+        is_strict: Refuse a variant whose verdict is weak.
     """
 
     combinations: tuple[Combination, ...]
     venue: Venue
     plain_releases: tuple[PlainRelease, ...] = ()
     allow_degraded: bool = False
+    is_strict: bool = False
 
     @property
     def profile(self) -> Profile:

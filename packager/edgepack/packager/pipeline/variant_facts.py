@@ -73,4 +73,5 @@ def accuracy_of(validated: HoldoutVerdict, verdict: Verdict, provider: str) -> A
         sample_count=validated.count,
         provider=provider,
         details=details,
+        weak=" ".join(verdict.weak),
     )

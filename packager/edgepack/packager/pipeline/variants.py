@@ -65,6 +65,7 @@ def prepare_variants(
             venue=checked.venues[profile.name],
             plain_releases=checked.plain_releases,
             allow_degraded=request.allow_degraded,
+            is_strict=request.strict,
         )
         resources = Resources(
             limit=next(limits),

@@ -14,6 +14,7 @@ import numpy as np
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
+from edgepack.tasks.cross_check import is_distribution
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.values.parts import find_parts
 
@@ -29,6 +30,13 @@ _CLEAR = 0.5
 _CLEAR_IN_ROWS = 0.9
 """Characters that text recognizers give: 1.0; bins of a detector's boxes .2 to .5, bands of a
 spectrum .8, hidden states 0."""
+
+_MOST_LOGIT = 200.0
+_UNLIKE = 20.0
+"""Times that the spreads of classes may differ."""
+
+_TOGETHER = 0.5
+"""Mean correlation of columns. Of three classifiers -.1 to .2, of forecasts .7 to .99."""
 
 _FEWEST_CLASSES = 8
 """Rows with fewer columns are coordinates as often as classes."""
@@ -66,9 +74,29 @@ def _propose(values: Sequence[Tensor]) -> str:
     if not is_row or not _are_decisions(values):
         return UNKNOWN
     is_alike = says_nothing(values)
-    if all(_is_distribution(value) for value in values):
+    if all(is_distribution(value) for value in values):
         return "probabilities" if is_alike else "classification"
-    return UNKNOWN if is_alike or _clearness(values) < _CLEAR else "classification"
+    is_clear = not is_alike and _clearness(values) >= _CLEAR
+    return "classification" if is_clear and _are_logits(values) else UNKNOWN
+
+
+def _are_logits(values: Sequence[Tensor]) -> bool:
+    """Return whether rows have the scale of logits, and columns like each other.
+
+    Columns of classes spread alike, and one is high where others are low. Quantities side by side
+    have units of their own; the steps of a forecast rise and fall together.
+    """
+    if len({value.size for value in values}) > 1 or len(values) < _FEWEST_FOR_VARIETY:
+        return True
+    rows = np.stack([value.astype(np.float64).ravel() for value in values])
+    spreads = rows.std(axis=0)
+    if np.abs(rows).max() > _MOST_LOGIT or spreads.max() > _UNLIKE * spreads.min():
+        return False
+    if rows.shape[1] == 2:
+        return True
+    together = np.asarray(np.corrcoef(rows.T))
+    others = together[~np.eye(len(together), dtype=np.bool_)]
+    return float(np.nanmean(others)) <= _TOGETHER
 
 
 def _are_decisions(values: Sequence[Tensor]) -> bool:
@@ -76,7 +104,7 @@ def _are_decisions(values: Sequence[Tensor]) -> bool:
 
     Several rows that are no distributions are boxes or points rather than scores.
     """
-    if all(_is_distribution(value) for value in values):
+    if all(is_distribution(value) for value in values):
         return True
     is_one_row = all(value.ndim == 2 and value.shape[0] == 1 for value in values)
     return is_one_row and not all(_is_unit_vector(value) for value in values)
@@ -196,7 +224,7 @@ def _may_be_quantities(task: str, values: Sequence[Tensor]) -> bool:
     """Return whether a short row was taken for scores by its values alone: angles look so too."""
     is_short = values[0].dtype.kind == "f" and values[0].size < _FEWEST_CLASSES
     is_decision = task == "classification" and is_short and is_one_decision(values[0])
-    return is_decision and not all(_is_distribution(value) for value in values)
+    return is_decision and not all(is_distribution(value) for value in values)
 
 
 def _describe_quiet(name: str, values: Sequence[Tensor]) -> str:
@@ -210,12 +238,6 @@ def _describe_quiet(name: str, values: Sequence[Tensor]) -> str:
         "score, the float model finds nothing in them, and they tell little. Give samples of what "
         "it is to find."
     )
-
-
-def _is_distribution(value: Tensor) -> bool:
-    rows = value.astype(np.float64).reshape(-1, value.shape[-1])
-    rows = rows[~np.isnan(rows).any(axis=-1)]
-    return bool((rows >= -1e-6).all()) and bool(np.allclose(rows.sum(axis=-1), 1.0, atol=1e-3))
 
 
 def _is_unit_vector(value: Tensor) -> bool:

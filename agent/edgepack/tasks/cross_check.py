@@ -1,0 +1,119 @@
+"""Compare a verdict with the plain error, and tell where the verdict says little of the task.
+
+A task's measure can be nearly perfect while the outputs are not, if the task was guessed wrongly or
+if people use more of the output than the task measures.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgepack.tasks.arrays import Floats, Outputs, Tensor
+from edgepack.tasks.contract import Agreement
+from edgepack.tasks.decibels import flat_pair
+from edgepack.tasks.description import UNKNOWN, TaskOutputs
+
+_PERFECT = 0.99
+"""Share of the task from which on a measure is nearly perfect."""
+
+_FAR = 0.5
+"""Error of a sample in its own spread, in the worst tenth of the samples, that is not. Of variants
+of small classifiers, readers and detectors that kept the task the worst tenth was off by .02 to
+.4; of five dead outputs of ten by 1 and more."""
+
+_MOVED = 0.02
+"""Nats of log loss that probabilities moved by: .087 was AUC .992 to .982."""
+
+_FEWEST_WITHIN = 8
+_HEADS = ("detections", "text", "tokens")
+
+
+def find_doubt(
+    part: TaskOutputs, agreement: Agreement, expected: Sequence[Outputs], got: Sequence[Outputs]
+) -> str:
+    """Return why an agreement says little of the task; "" where it says enough.
+
+    Args:
+        part: The outputs, and how their task is known.
+        agreement: What the task measured.
+        expected, got: The float model's outputs and others, one dict a sample.
+    """
+    if part.task == UNKNOWN:
+        if part.source != "unknown":
+            return ""
+        listed = ", ".join(f"'{name}'" for name in part.outputs)
+        return f"nothing tells what {listed} {'mean' if len(part.outputs) > 1 else 'means'}"
+    if part.source == "declared" or part.task in _HEADS or agreement.value < _PERFECT:
+        return ""
+    for name in part.outputs:
+        wanted = [outputs[name] for outputs in expected]
+        given = [outputs[name] for outputs in got if name in outputs]
+        if wanted[0].dtype.kind != "f" or len(given) != len(wanted):
+            continue
+        error = worst_tenth(wanted, given)
+        if error > _FAR:
+            return (
+                f"{agreement.words} of output '{name}', and yet its values are off by {error:.0%} "
+                "of their own spread in the worst tenth of the samples"
+            )
+        if part.task == "classification" and (moved := log_loss(wanted, given)) > _MOVED:
+            return (
+                f"{agreement.words} of output '{name}', and yet its probabilities moved: "
+                f"log loss +{moved:.3f}"
+            )
+    return ""
+
+
+def worst_tenth(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
+    """Return the error of samples in their own spread that nine tenths of the samples keep.
+
+    Args:
+        expected, got: The float model's values and others, one array a sample; samples of fewer
+            than eight values count in the spread of all samples.
+    """
+    pairs = [flat_pair(*pair) for pair in zip(expected, got, strict=True)]
+    pairs = [(want[np.isfinite(want)], have[np.isfinite(want)]) for want, have in pairs]
+    pairs = [(want, have) for want, have in pairs if want.size]
+    if not pairs:
+        return 0.0
+    overall = float(np.std(np.concatenate([want for want, _ in pairs])))
+    errors = []
+    for want, have in pairs:
+        spread = float(np.std(want)) if want.size >= _FEWEST_WITHIN else overall
+        error = float(np.sqrt(np.mean((have - want) ** 2)))
+        errors.append(error / max(spread, 0.01 * overall, 1e-30))
+    return float(np.percentile(errors, 90))
+
+
+def log_loss(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
+    """Return by how many nats the log loss grows where the float model's probabilities are true.
+
+    Args:
+        expected, got: Rows of scores or distributions, one array a sample.
+
+    Returns:
+        The mean over rows; 0 where samples cannot be compared.
+    """
+    lost: list[float] = []
+    is_told = all(is_distribution(value) for value in expected)
+    for want, have in zip(expected, got, strict=True):
+        if want.shape != have.shape or not want.ndim or want.shape[-1] < 2:
+            return 0.0
+        first, second = (_shares(value, is_told=is_told) for value in (want, have))
+        lost += (first * (np.log(first) - np.log(second))).sum(axis=-1).tolist()
+    return float(np.nanmean(lost)) if lost else 0.0
+
+
+def is_distribution(value: Tensor) -> bool:
+    """Return whether rows (last axis) are not negative and sum to 1."""
+    rows = value.astype(np.float64).reshape(-1, value.shape[-1])
+    rows = rows[~np.isnan(rows).any(axis=-1)]
+    return bool((rows >= -1e-6).all()) and bool(np.allclose(rows.sum(axis=-1), 1.0, atol=1e-3))
+
+
+def _shares(value: Tensor, *, is_told: bool) -> Floats:
+    rows = value.astype(np.float64).reshape(-1, value.shape[-1])
+    if not is_told:
+        rows = np.exp(rows - rows.max(axis=-1, keepdims=True))
+    rows = np.maximum(rows, 1e-4)
+    return np.asarray(rows / rows.sum(axis=-1, keepdims=True))

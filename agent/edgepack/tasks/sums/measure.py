@@ -1,0 +1,44 @@
+"""Measure what is summed by the error of the sum: small errors of one sign add up.
+
+A density map kept .9951 of its variance, and its counts were off by 5.4 %.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.contract import Measure, Scale
+from edgepack.tasks.decibels import flat_pair
+from edgepack.tasks.intervals import kept_low
+from edgepack.tasks.one_output import Compared, ValueTask
+
+SUM = Scale(metric="sum_accuracy", least=0.99)
+
+
+def compare_sums(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
+    """Compare the sum of each sample of one output; see `Compare`."""
+    measure, losses = measure_sums(output, expected, got)
+    return Compared(measures=(measure,), losses=losses)
+
+
+def measure_sums(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+) -> tuple[Measure, Floats]:
+    """Measure the mean error of the sum, as a share of the mean sum; with each sample's loss."""
+    pairs = [flat_pair(*pair) for pair in zip(expected, got, strict=True)]
+    lost = [abs(float(have.sum() - want.sum())) for want, have in pairs]
+    mean = max(float(np.mean([abs(float(want.sum())) for want, _ in pairs])), 1e-12)
+    whole = [mean] * len(pairs)
+    value = 1.0 - sum(lost) / sum(whole)
+    measure = Measure(
+        scale=SUM,
+        value=value,
+        low=kept_low(lost, whole),
+        output=output,
+        words=f"the sum of output '{output}' within {1.0 - value:.2%}",
+    )
+    return measure, np.array(lost) / mean
+
+
+SUMS = ValueTask("sums", "the sum of its values, in each sample", compare_sums)

@@ -1,0 +1,1 @@
+"""Evaluates scores that are held against a threshold, each for itself."""

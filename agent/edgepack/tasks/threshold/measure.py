@@ -1,0 +1,79 @@
+"""Measure scores that are held against a threshold by the F1 of what is above it.
+
+The threshold is .5 of probabilities and 0 of logits. A score on the other side costs the less the
+nearer the float model itself was to the threshold: by its probability p, |2 p - 1| of a right
+answer.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.contract import Measure, Scale
+from edgepack.tasks.decibels import flat_pair
+from edgepack.tasks.intervals import kept_low
+from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.values.measure import measure_explained
+
+CROSSINGS = Scale(metric="threshold_f1", least=0.99)
+
+FEWEST_FOUND = 20
+"""Scores above the threshold, all samples together, that tell something."""
+
+
+def compare_crossings(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
+    """Compare the scores of one output with their threshold; see `Compare`."""
+    found = measure_crossings(output, expected, got)
+    if found is None:
+        measure, losses = measure_explained(output, expected, got)
+        note = f"fewer than {FEWEST_FOUND} scores are above the threshold, so its values are judged"
+        return Compared(measures=(measure,), losses=losses, notes=(note,))
+    return Compared(measures=(found[0],), losses=found[1])
+
+
+def measure_crossings(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+) -> tuple[Measure, Floats] | None:
+    """Measure which scores are above the threshold.
+
+    Args:
+        output: Its name.
+        expected, got: The float model's scores and others, one array a sample.
+
+    Returns:
+        The measure and the loss of each sample; None where too few scores are above it.
+    """
+    is_probability = are_probabilities(expected)
+    level = 0.5 if is_probability else 0.0
+    lost, whole, above = [], [], 0
+    for want, have in (flat_pair(*pair) for pair in zip(expected, got, strict=True)):
+        known = np.isfinite(want)
+        want, have = want[known], have[known]
+        shares = want if is_probability else 1.0 / (1.0 + np.exp(-np.clip(want, -60.0, 60.0)))
+        crossed = (want >= level) != (have >= level)
+        lost.append(float(np.abs(2.0 * shares - 1.0)[crossed].sum()))
+        whole.append(float((want >= level).sum() + (have >= level).sum()))
+        above += int((want >= level).sum())
+    if above < FEWEST_FOUND:
+        return None
+    value = 1.0 - sum(lost) / max(sum(whole), 1.0)
+    measure = Measure(
+        scale=CROSSINGS,
+        value=value,
+        low=kept_low(lost, [max(count, 1e-9) for count in whole]),
+        output=output,
+        words=f"F1 {value:.4f} of what is above the threshold {level:g} in output '{output}'",
+    )
+    return measure, np.array(lost) / np.maximum(np.array(whole), 1.0)
+
+
+def are_probabilities(values: Sequence[Tensor]) -> bool:
+    """Return whether scores never leave 0…1."""
+    return all(
+        not value.size or (float(np.nanmin(value)) >= 0.0 and float(np.nanmax(value)) <= 1.0)
+        for value in values
+    )
+
+
+THRESHOLD = ValueTask("threshold", "which of its scores are above the threshold", compare_crossings)
