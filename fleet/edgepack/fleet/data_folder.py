@@ -83,9 +83,9 @@ class DataFolder:
         """
         return self._name(f"controller-{place + 1}" if place else "controller", CONTROLLER)
 
-    def voice(self) -> str:
-        """The name that whoever leads of several controllers publishes under, made once."""
-        return self._name("controller-voice", f"{CONTROLLER}-voice")
+    def leader_client_id(self) -> str:
+        """Return the MQTT client id of the leading controller; create the id on first use."""
+        return self._name("controller-leader", f"{CONTROLLER}-leader")
 
     def _name(self, file: str, prefix: str) -> str:
         path = self.root / file

@@ -18,11 +18,11 @@ from typing import NamedTuple, Protocol
 from sqlalchemy.orm import Session
 
 from edgepack.errors import EdgepackError, TransferError
+from edgepack.fleet.controller.heartbeat import Heartbeat
 from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.controller.intake import Intake, finish
-from edgepack.fleet.controller.lead import Lead, Sole
+from edgepack.fleet.controller.lead import Lead, SingleController
 from edgepack.fleet.controller.metadata import MetadataKeeper
-from edgepack.fleet.controller.pulse import Pulse
 from edgepack.fleet.controller.renewals import Renewals
 from edgepack.fleet.controller.verification import RefusalError, Verifier
 from edgepack.fleet.database import audit, devices, latency, records, unsent
@@ -102,7 +102,7 @@ class Controller:
         auto_enroll: Takes in any device that reports (only with the embedded broker).
         lead: Whether this controller leads.
         gathering: How long messages wait for others.
-        pulse: Beats while this controller goes on.
+        heartbeat: Beats while this controller goes on.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class Controller:
         is_released: IsReleased,
         open_authority: Callable[[], Authority],
         auto_enroll: bool,
-        lead: Lead = Sole(),  # noqa: B008 (it cannot be changed)
+        lead: Lead = SingleController(),  # noqa: B008 (it cannot be changed)
         gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self._store = store
         self._tenant = tenant
@@ -132,7 +132,7 @@ class Controller:
             open_authority,
             lambda device, why: inbox.quotas.note_dropped(device, "certificate not renewed", why),
         )
-        self._gathering, self._pulse = gathering, pulse or Pulse()
+        self._gathering, self._heartbeat = gathering, heartbeat or Heartbeat()
         self._is_rolling = self._has_moved = True
         self._intake = Intake(
             Verifier(tenant),
@@ -164,7 +164,7 @@ class Controller:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._pulse.beat()
+            self._heartbeat.beat()
             try:
                 self.turn()
             except LeadLostError as error:

@@ -45,20 +45,20 @@ class Lease(NamedTuple):
 
     Attributes:
         epoch: Its number, higher than that of any earlier one.
-        voice: Client id that its holder shall have at the broker.
+        leader_client_id: MQTT client id of the lease holder.
     """
 
     epoch: int
-    voice: str
+    leader_client_id: str
 
 
-def take(session: Session, *, holder: str, voice: str, length_s: float) -> Lease | None:
+def take(session: Session, *, holder: str, leader_client_id: str, length_s: float) -> Lease | None:
     """Takes the lease if nobody holds it or the holder let it expire; None when somebody does.
 
     Args:
         session: A transaction that has its turn as a writer.
         holder: Who takes it, see `make_holder`; its sessions bear that name.
-        voice: Client id of whoever leads, if none was chosen yet.
+        leader_client_id: MQTT client id of the leader, stored if the lease has none yet.
         length_s: How long the lease holds.
     """
     changed = {"holder": holder, "epoch": LeaseRow.epoch + 1, "expires_at": _NOW + length_s}
@@ -68,7 +68,7 @@ def take(session: Session, *, holder: str, voice: str, length_s: float) -> Lease
             name=_NAME,
             epoch=1,
             asked=0,
-            voice=voice,
+            voice=leader_client_id,
             holder=holder,
             expires_at=_NOW + length_s,
         )

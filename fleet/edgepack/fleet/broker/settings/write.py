@@ -109,7 +109,7 @@ def write_broker_folder(
         "port": port,
         "root": f"{topics.PREFIX}/{tenant}",
         "up_kinds": topics.UP_KINDS,
-        "controllers": [*map(data.controller, range(controllers)), data.voice()],
+        "controllers": [*map(data.controller, range(controllers)), data.leader_client_id()],
         "message_bytes": 2 * MAX_MESSAGE_BYTES,
     }
     wanted = KINDS[kind]
