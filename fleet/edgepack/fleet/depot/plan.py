@@ -142,10 +142,10 @@ def _group(listeners: Sequence[Listener], sent: Sent) -> list[_Group]:
     times = np.unique(sent.plain).tolist()
     alike: defaultdict[Hashable, list[Listener]] = defaultdict(list)
     for one in listeners:
-        alike[one.likeness(times)].append(one)
+        alike[one.plan_key(times)].append(one)
     groups = []
     for members in alike.values():
-        due = members[0].due(sent.plain)
+        due = members[0].chunks_to_send(sent.plain)
         is_shared = not members[0].bytes_per_s
         coded = due & ~members[0].without_code(due) if is_shared else np.zeros_like(due)
         groups.append(_Group(listeners=members, due=due, coded=coded, is_shared=is_shared))
