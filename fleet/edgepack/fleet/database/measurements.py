@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, delete, select, tuple_
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.latency_views import sum_of_class
-from edgepack.fleet.database.measures import Told, measures_of
+from edgepack.fleet.database.measures import ReleaseMeasurements, measures_of
 from edgepack.fleet.database.schema import MeasurementRow, WaveMeasureRow
 from edgepack.fleet.database.upsert import upsert
 from edgepack.fleet.documents.gates import BY_NAME
@@ -112,7 +112,7 @@ _Key = tuple[str, str]
 class _Row(NamedTuple):
     place: Place
     is_awaited: bool
-    told: Told
+    told: ReleaseMeasurements
     baseline: dict[str, float]
     measured: dict[str, Sample]
 
@@ -133,7 +133,7 @@ _SUMS = select(
     WaveMeasureRow.gate,
     *(getattr(WaveMeasureRow, name) for name in WaveSums._fields),
 ).where(WaveMeasureRow.rollout == bindparam("rollout"))
-_TOLD = msgspec.json.Decoder(Told)
+_MEASUREMENTS = msgspec.json.Decoder(ReleaseMeasurements)
 _BASELINE = msgspec.json.Decoder(dict[str, float])
 _MEASURED = msgspec.json.Decoder(dict[str, Sample])
 _NOWHERE = Place(0, 0, "")
@@ -147,7 +147,7 @@ def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> N
     new: dict[_Key, _Row] = {}
     for one in offered:
         if one.before == digest:  # The same release: there is nothing to compare it with.
-            new[one.device, digest] = _Row(one.place, False, Told(), {}, {})
+            new[one.device, digest] = _Row(one.place, False, ReleaseMeasurements(), {}, {})
             continue
         known = before.get((one.device, one.before))
         baseline = known.told.measures() if known else {}
@@ -158,7 +158,7 @@ def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> N
             baseline = of_class[like] | baseline
         if one.choice is not None:
             baseline |= measures_of(one.choice)
-        new[one.device, digest] = _Row(one.place, False, Told(), baseline, {})
+        new[one.device, digest] = _Row(one.place, False, ReleaseMeasurements(), baseline, {})
     _write(session, old, new)
 
 
@@ -184,7 +184,7 @@ def add_windows(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> N
     old = _read(session, by_key)
     new: dict[_Key, _Row] = {}
     for key, told in by_key.items():
-        row = old.get(key, _Row(_NOWHERE, False, Told(), {}, {}))
+        row = old.get(key, _Row(_NOWHERE, False, ReleaseMeasurements(), {}, {}))
         row = row._replace(told=row.told.plus(told))
         if row.place.rollout:
             measured = row.measured | _samples(row.told.measures(), row.baseline)
@@ -213,9 +213,9 @@ def remove(session: Session, devices: Sequence[str]) -> None:
 def _measures_of_class(session: Session, digest: str, hardware_class: str) -> dict[str, float]:
     """What a hardware class told of a release, as one of its devices would have."""
     whole = sum_of_class(session, digest, hardware_class)
-    told = Told()
+    told = ReleaseMeasurements()
     recent = msgspec.structs.replace(told.recent, latency=whole.histogram, failures=whole.failures)
-    return Told(recent=recent).measures()
+    return ReleaseMeasurements(recent=recent).measures()
 
 
 def _lacking(measured: Mapping[str, Sample], baseline: Mapping[str, float]) -> list[str]:
@@ -251,7 +251,7 @@ def _read(session: Session, keys: Iterable[_Key]) -> dict[_Key, _Row]:
         (device, digest): _Row(
             Place(*place),
             is_awaited,
-            _TOLD.decode(told),
+            _MEASUREMENTS.decode(told),
             _BASELINE.decode(baseline),
             _MEASURED.decode(measured),
         )

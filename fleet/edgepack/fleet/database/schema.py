@@ -254,10 +254,10 @@ class WaveRow(Base):
 
 
 class MeasurementRow(Base):
-    """What a device measured of a release; `rollout` is the newest that gave it, 0 for none.
+    """Measurements of a release on a device; `rollout` is the newest with this release, or 0.
 
-    `told` is an encoded `Told`, `baseline` what it measured of the release before, by gate,
-    `measured` what its wave counts of it; see `measurements.py`.
+    `told` is an encoded `ReleaseMeasurements`, `baseline` the device's measurements of the previous
+    release by gate, `measured` the values that its wave counts; see `measurements.py`.
     """
 
     __tablename__ = "measurements"
@@ -494,11 +494,10 @@ class TelemetrySequenceRow(Base):
 
 
 class LeaseRow(Base):
-    """Who leads of the controllers that share the database: see `lease.py`.
+    """Lease of the leader among the controllers that share the database: see `lease.py`.
 
     `epoch` grows with each new leader; `expires_at` is by the database's clock. `asked` grows
-    whenever another controller leaves something for the leader to do. `voice` is the client id
-    that whoever leads has at the broker.
+    when another controller leaves work for the leader. `voice` is the MQTT client id of the leader.
     """
 
     __tablename__ = "leases"

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest
 from edgepack.fleet.database import assignments
-from edgepack.fleet.database.assignments import Seat
+from edgepack.fleet.database.assignments import WaveSlot
 from edgepack.fleet.database.candidates import Asked, Candidate, select_candidates
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.inventory import read_where
@@ -42,10 +42,10 @@ ZONE = "timezone"
 
 
 class Begun(NamedTuple):
-    """A rollout that was made, and the devices that have no part in it yet."""
+    """New rollout, and the devices that have no assignment yet."""
 
     rollout: RolloutRow
-    left: Iterator[tuple[str, Seat]]
+    left: Iterator[tuple[str, WaveSlot]]
 
 
 def show_preview(
@@ -135,30 +135,30 @@ def begin(
             zone_of(zone)  # which refuses one that is none
         rollout.zones = msgspec.json.encode(sorted(zones)).decode()
     session.flush()
-    seats = (
-        (row.id, seat(row.attributes, rollout, waves[row.id], class_of(row.hardware_class)))
+    slots = (
+        (row.id, wave_slot(row.attributes, rollout, waves[row.id], class_of(row.hardware_class)))
         for row in rows
     )
-    assignments.add(session, rollout.number, islice(seats, at_once))
+    assignments.add(session, rollout.number, islice(slots, at_once))
     record_change(session, rollout, "", rollout.because, now)
     plan = msgspec.to_builtins(_plan(settings))
     thresholds = {f"gate {name}": value for name, value in plan.pop("gates").items()}
     numbers: Numbers = {"devices": len(rows), **plan, **thresholds}
     action: Action = "rollout.rollback" if takes_back else "rollout.start"
     note_act(session, rollout, action, rollout.because, numbers, now)
-    return Begun(rollout, seats)
+    return Begun(rollout, slots)
 
 
 def seat_keys(settings: RolloutSettings) -> frozenset[str]:
-    """The labels of devices that a rollout heeds: what `seat` asks for."""
+    """The labels of devices that a rollout heeds: what `wave_slot` asks for."""
     heeded = {SITE: settings.max_per_site, ZONE: settings.window}
     return frozenset(key for key, is_heeded in heeded.items() if is_heeded)
 
 
-def seat(found: Attributes, rollout: RolloutRow, wave: int, hardware_class: str) -> Seat:
-    """Where the part in a rollout is of a device with these attributes."""
+def wave_slot(found: Attributes, rollout: RolloutRow, wave: int, hardware_class: str) -> WaveSlot:
+    """Return the place in a rollout of a device with these attributes."""
     site = _only(found, SITE) if rollout.max_per_site else ""
-    return Seat(wave, hardware_class, site, _only(found, ZONE) if rollout.window else "")
+    return WaveSlot(wave, hardware_class, site, _only(found, ZONE) if rollout.window else "")
 
 
 def _only(found: Attributes, label: str) -> str:
@@ -208,7 +208,7 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
             own_class = OTHER_CLASSES
         if own_class in msgspec.json.decode(rollout.held, type=dict[str, str]):
             continue
-        own = seat(attributes(device), rollout, rollout.wave_count - 1, own_class)
+        own = wave_slot(attributes(device), rollout, rollout.wave_count - 1, own_class)
         zones = set(msgspec.json.decode(rollout.zones, type=list[str])) | {own.zone}
         rollout.zones = msgspec.json.encode(sorted(zones)).decode()
         assignments.add(session, rollout.number, [(device.id, own)])
@@ -216,8 +216,8 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
             change(session, rollout, "retry", f"{device.id} joined, and waits for its turn", now)
         elif rollout.state == "FINISHED":
             waiting = assignments.of_devices(session, (device.id,), ("WAITING",))
-            parts = [part for part in waiting if part.rollout == rollout.number]
-            publications += offer(session, rollout, parts, now)
+            offered = [assignment for assignment in waiting if assignment.rollout == rollout.number]
+            publications += offer(session, rollout, offered, now)
     return tuple(publications)
 
 

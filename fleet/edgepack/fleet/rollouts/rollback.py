@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments
-from edgepack.fleet.database.assignments import Note
+from edgepack.fleet.database.assignments import StateChange
 from edgepack.fleet.database.candidates import (
     Asked,
     Candidate,
@@ -276,9 +276,13 @@ def _recall(
     """Notes in the rollouts that brought a release to devices that it is taken back from them."""
     gone = {row.id for row in rows}
     query = select(RolloutRow.number).where(RolloutRow.digest == release.digest)
-    parts = assignments.of_release(session, session.scalars(query).all(), "COMMITTED")
-    recalled = [Note(part, "RECALLED", because, now) for part in parts if part.device in gone]
-    assignments.note(session, recalled)
+    committed = assignments.of_release(session, session.scalars(query).all(), "COMMITTED")
+    recalled = [
+        StateChange(assignment, "RECALLED", because, now)
+        for assignment in committed
+        if assignment.device in gone
+    ]
+    assignments.record(session, recalled)
 
 
 def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database import assignments
-from edgepack.fleet.database.assignments import Limits, Note
+from edgepack.fleet.database.assignments import Limits, StateChange
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.gates import GateView
@@ -81,8 +81,12 @@ def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
     late = assignments.offered_before(session, rollout.number, counting.UNDECIDED, before)
     if late:
         because = f"said nothing decisive within {rollout.deadline_s:g} s"
-        assignments.note(session, [Note(part, "SILENT", because, now) for part in late])
-        names = ",".join(part.device for part in late[:MAX_NAMED]) + ",…" * (len(late) > MAX_NAMED)
+        assignments.record(
+            session, [StateChange(assignment, "SILENT", because, now) for assignment in late]
+        )
+        names = ",".join(assignment.device for assignment in late[:MAX_NAMED]) + ",…" * (
+            len(late) > MAX_NAMED
+        )
         log.warning(
             "rollout=%s silent=%s count=%d because=deadline",
             *(name_of(rollout.number), names, len(late)),
@@ -110,11 +114,11 @@ def _carry_out(
                 note_act(session, rollout, "rollout.wave", because, numbers, now)
             closed = closed_zones(rollout, now)
             limits = Limits(tuple(judged.rollout.held), closed, rollout.max_per_site)
-            parts = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP, limits)
-            left = count - len(parts) if len(parts) < OFFERS_A_STEP else 0
+            offered = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP, limits)
+            left = count - len(offered) if len(offered) < OFFERS_A_STEP else 0
             rollout.waits_for = _tell_limits(rollout, left)
             rollout.waits_reason = "limits" if rollout.waits_for else ""
-            return offer(session, rollout, parts, now)
+            return offer(session, rollout, offered, now)
         case rules.Await(reason=reason, because=because):
             if reason == "measurements" and rollout.evidence_since is None:
                 rollout.evidence_since = now
@@ -217,8 +221,8 @@ def _hold(
     if breach.action == "pause":
         return ()
     assignments.withdraw_waiting(session, rollout.number, now, name)
-    parts = assignments.of_rollout(session, rollout.number, execution.OPEN, name)
-    publications = send_back(session, rollout, parts, now)
+    offered = assignments.of_rollout(session, rollout.number, execution.OPEN, name)
+    publications = send_back(session, rollout, offered, now)
     if way is not None:
         rollback.take_back_class(session, rollout, way, now)
     return publications

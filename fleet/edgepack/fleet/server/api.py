@@ -22,7 +22,6 @@ from edgepack.fleet.identity.issue import NoTokenError
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.connections import note_known
 from edgepack.fleet.server.fleet import Fleet
-from edgepack.fleet.server.looking import Looking
 from edgepack.fleet.server.metrics import CONTENT_TYPE_LATEST, render_metrics
 from edgepack.fleet.server.openapi import describe_api
 from edgepack.fleet.server.operations import (
@@ -31,6 +30,7 @@ from edgepack.fleet.server.operations import (
     OF_FLEET,
     Operation,
 )
+from edgepack.fleet.server.queries import FleetQueries
 from edgepack.fleet.server.query import read_bearer, read_number
 from edgepack.trust.listing import read_target_path
 
@@ -97,7 +97,7 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
         return _json(Health(healthy=is_up), 200 if is_up else 503)
 
     async def metrics(_: Request) -> Response:
-        content = await run_in_threadpool(render_metrics, Looking(fleet))
+        content = await run_in_threadpool(render_metrics, FleetQueries(fleet))
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
     async def refused(request: Request, error: Exception) -> Response:

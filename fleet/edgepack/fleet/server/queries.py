@@ -45,7 +45,7 @@ SPANS = ((60, 2 * 3600), (3600, 7 * 24 * 3600), (24 * 3600, 400 * 24 * 3600))
 """Lengths of the spans of a plot, and how far back it reaches, seconds: the first that has two."""
 
 
-class Looking(msgspec.Struct, frozen=True):
+class FleetQueries(msgspec.Struct, frozen=True):
     """Looks at a running fleet."""
 
     fleet: Fleet
@@ -136,20 +136,20 @@ class Looking(msgspec.Struct, frozen=True):
         with self.fleet.store.reading() as session:
             return latency_views.latency_of(session, execution.find(session, name))
 
-    def rollout_parts(
+    def rollout_assignments(
         self, name: str, *, state: str, wave: int, after: str, limit: int
     ) -> tuple[AssignmentView, ...]:
         """A page of a rollout's devices."""
         with self.fleet.store.reading() as session:
             rollout = execution.find(session, name)
-            return status.list_parts(
+            return status.list_assignments(
                 session, rollout, state=state, wave=wave, after=after, limit=limit
             )
 
-    def parts_to_look_at(self, name: str, limit: int) -> tuple[AssignmentView, ...]:
+    def assignments_to_show(self, name: str, limit: int) -> tuple[AssignmentView, ...]:
         """Some of a rollout's devices: those that failed first, those that wait last."""
         with self.fleet.store.reading() as session:
-            return status.first_parts(session, execution.find(session, name), limit)
+            return status.first_assignments(session, execution.find(session, name), limit)
 
     def latency(self, digest: str, hardware_class: str) -> tuple[LatencyView, ...]:
         """What a release's inferences took on a hardware class."""

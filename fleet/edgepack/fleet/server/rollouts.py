@@ -84,7 +84,7 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
         """A page of a rollout's devices, or of those whose part is in a state."""
         with self.store.reading() as session:
             rollout = execution.find(session, name)
-            return status.list_parts(session, rollout, state=state, after=after, limit=limit)
+            return status.list_assignments(session, rollout, state=state, after=after, limit=limit)
 
     def pause(self, name: str) -> RolloutView:
         """Stops offering."""
