@@ -16,7 +16,7 @@ import zlib
 from pathlib import Path
 
 from edgepack.agent.broker.report import make_report
-from edgepack.agent.runtime.verdicts import Circumstances, Verdicts
+from edgepack.agent.runtime.verdicts import ProbeCacheKey, Verdicts
 from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.agent.telemetry.spool import Spooled, write_spooled
 from edgepack.agent.update.journal import JOURNAL
@@ -125,7 +125,7 @@ def note_latencies(state_dir: Path, bundle: ExampleBundle) -> None:
     )
     LatencyCollector(state_dir, is_running=lambda _pid: True).collect()
     Verdicts(state_dir).keep(
-        Circumstances(
+        ProbeCacheKey(
             digest=bundle.ref.digest,
             variant="cpu",
             provider="CPUExecutionProvider",

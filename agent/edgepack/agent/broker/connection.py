@@ -27,8 +27,8 @@ from edgepack.agent.broker.complaints import SILENT, Complaints
 from edgepack.agent.broker.credentials import read_password, tls_context
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox
 from edgepack.agent.broker.quick_client import QuickClient
-from edgepack.agent.broker.rivals import Rivals
 from edgepack.agent.broker.spoken import why_no_answer
+from edgepack.agent.broker.takeovers import TakeoverCounter
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.state.broker_state import BrokerStateNote
 from edgepack.errors import DeviceError, SignatureError
@@ -105,7 +105,7 @@ class Connection:
         self._in_since: float | None = None
         self._revived_at: float | None = None
         self._is_judged = False
-        self._rivals = Rivals(config.device, rng)
+        self._takeovers = TakeoverCounter(config.device, rng)
         self._last_delay_s = rng.randint(*LAST_DELAY_S)
         self.faults = 0
         ways = find_ways(broker)
@@ -160,7 +160,7 @@ class Connection:
     def trouble(self) -> str:
         """What needs a person, one sentence; "" when all is well."""
         since = self._in_since
-        return self._rivals.trouble(time.monotonic() - since if since is not None else 0.0)
+        return self._takeovers.trouble(time.monotonic() - since if since is not None else 0.0)
 
     def start(self) -> None:
         """Connects in the background, and again whenever the broker is lost."""
@@ -342,7 +342,7 @@ class Connection:
 
     def _note_loss(self, reason: str, lasted_s: float) -> None:
         """Tries again: soon, or late where another client uses this identity."""
-        delay_s = self._rivals.note_loss(reason, lasted_s)
+        delay_s = self._takeovers.note_loss(reason, lasted_s)
         if delay_s is None:
             self._client.reconnect_delay_set(FIRST_DELAY_S, self._last_delay_s)
             self._complaints.say(f"the connection was lost: {reason}")

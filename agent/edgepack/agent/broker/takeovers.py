@@ -18,7 +18,7 @@ SHORT_IN_A_ROW = 3
 """So many connections that lasted no longer are another sign."""
 
 
-class Rivals:
+class TakeoverCounter:
     """Counts how often the connection was taken away.
 
     Args:

@@ -27,14 +27,14 @@ from edgepack.agent.hooks.users import find_bundle_user
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.plain_files import sweep_memory
 from edgepack.agent.runtime.probe import probe_variant
-from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
+from edgepack.agent.runtime.verdicts import Verdicts, probe_cache_key
 from edgepack.agent.state.captured import CaptureSettings, switch_capture
 from edgepack.agent.state.decryption_key import write_key_file
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import DISK_PATIENCE_S, AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
-from edgepack.agent.update.work import Bench, InlineBench, ThreadBench
+from edgepack.agent.update.work import InlineWorker, ThreadWorker, Worker
 from edgepack.bundle.manifest import Variant
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 PROBE_SHARE = 0.75
 """Share of the memory of a device that a probe may take, unless its settings say."""
-BENCH_STOP_S = GRACE_S + 0.5
+WORKER_STOP_S = GRACE_S + 0.5
 """How long a stopping agent waits for a probe or a hook that it told to end; with what it gives the
 broker, it stays below `STOP_S`."""
 
@@ -65,8 +65,8 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
     telemetry = TelemetryBuffer(Path(config.state_dir), interval_s=config.slowdown.interval_s)
     adopt_strays()
-    bench = ThreadBench(inbox.wake, tidy=end_strays)
-    fetch_bench = ThreadBench(inbox.wake)
+    worker = ThreadWorker(inbox.wake, tidy=end_strays)
+    fetch_worker = ThreadWorker(inbox.wake)
     trust = load_device_trust(config)
     signer = make_signer(config, boot)
     identity = msgspec.structs.replace(
@@ -83,8 +83,8 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
             BrokerLink(connection),
             telemetry,
             notify,
-            bench=bench,
-            fetch_bench=fetch_bench,
+            worker=worker,
+            fetch_worker=fetch_worker,
         ),
         boot=boot,
         trust=trust,
@@ -102,7 +102,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         log.exception("the agent stops")
         raise DeviceError(f"the agent stopped because of a fault: {error}") from error
     finally:
-        if not all([fetch_bench.stop(FETCH_STOP_S), bench.stop(BENCH_STOP_S)]):
+        if not all([fetch_worker.stop(FETCH_STOP_S), worker.stop(WORKER_STOP_S)]):
             log.warning("what was done beside the loop did not end in time")
         if fetcher is not None:
             fetcher.stop()
@@ -137,8 +137,8 @@ def assemble_models(
     telemetry: TelemetryBuffer,
     notify: Callable[[], None] = lambda: None,
     *,
-    bench: Bench | None = None,
-    fetch_bench: Bench | None = None,
+    worker: Worker | None = None,
+    fetch_worker: Worker | None = None,
 ) -> Models:
     """Makes the models with all that they need of this device.
 
@@ -177,11 +177,11 @@ def assemble_models(
         slots=Slots(state_dir),
         tools=tools,
         link=link,
-        bench=bench or InlineBench(end_strays),
-        fetch_bench=fetch_bench,
+        worker=worker or InlineWorker(end_strays),
+        fetch_worker=fetch_worker,
         prepare=lambda: write_key_file(state_dir, config.decryption_key),
         # A command has somebody who waits for it; an agent has time.
-        disk_patience_s=DISK_PATIENCE_S if bench else 0.0,
+        disk_patience_s=DISK_PATIENCE_S if worker else 0.0,
     )
     return Models(deps, notify)
 
@@ -216,8 +216,8 @@ def _probe(
     facts = read_device_facts(config.providers)
     most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
     limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
-    return verdicts.reach(
-        circumstances_of(folder.name, variant, facts, threads=threads),
+    return verdicts.get_or_probe(
+        probe_cache_key(folder.name, variant, facts, threads=threads),
         lambda: probe_variant(
             folder,
             variant,

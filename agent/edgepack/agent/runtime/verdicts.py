@@ -23,7 +23,7 @@ VERDICTS_FILE = "verdicts.json"
 MAX_VERDICTS = 64
 
 
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
     """All that a verdict depends on.
 
     Attributes:
@@ -48,7 +48,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """A probe's result and the circumstances it holds in."""
 
-    circumstances: Circumstances
+    circumstances: ProbeCacheKey
     result: ProbeResult
 
 
@@ -66,12 +66,12 @@ VERDICTS = Format(
 )
 
 
-def circumstances_of(
+def probe_cache_key(
     digest: str, variant: Variant, facts: DeviceFacts, *, threads: int
-) -> Circumstances:
+) -> ProbeCacheKey:
     """What a verdict on a variant of that bundle depends on, on this device now."""
     versions = {provider.name: provider.version for provider in facts.providers}
-    return Circumstances(
+    return ProbeCacheKey(
         digest=digest,
         variant=variant.name,
         provider=variant.provider,
@@ -101,7 +101,9 @@ class Verdicts:
             found = None
         self._kept = found.verdicts if found else ()
 
-    def reach(self, circumstances: Circumstances, probe: Callable[[], ProbeResult]) -> ProbeResult:
+    def get_or_probe(
+        self, circumstances: ProbeCacheKey, probe: Callable[[], ProbeResult]
+    ) -> ProbeResult:
         """The verdict reached before in the same circumstances, else the probe's, kept.
 
         A verdict that cannot be kept is as good as one that is; it is only reached again.
@@ -117,7 +119,7 @@ class Verdicts:
             logger.warning("the verdict on %s cannot be kept: %s", result.variant, error)
         return result
 
-    def recall(self, circumstances: Circumstances) -> ProbeResult | None:
+    def recall(self, circumstances: ProbeCacheKey) -> ProbeResult | None:
         """The verdict that was reached in the same circumstances, if any."""
         for verdict in self._kept:
             if verdict.circumstances == circumstances:
@@ -128,7 +130,7 @@ class Verdicts:
         """Forget the verdicts on a bundle until the agent ends, so that it is probed again."""
         self._kept = tuple(one for one in self._kept if one.circumstances.digest != digest)
 
-    def keep(self, circumstances: Circumstances, result: ProbeResult) -> None:
+    def keep(self, circumstances: ProbeCacheKey, result: ProbeResult) -> None:
         """Keeps a verdict, when it is "right".
 
         Raises:

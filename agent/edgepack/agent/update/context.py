@@ -16,7 +16,7 @@ from edgepack.agent.transfer.need_scheduler import NeedScheduler
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
-from edgepack.agent.update.work import Bench, Job, Work
+from edgepack.agent.update.work import Job, Work, Worker
 from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from edgepack.errors import DeviceError
@@ -163,20 +163,20 @@ class UpdateContext:
         """Monotonic clock, seconds."""
         return self.deps.clock.monotonic()
 
-    def beside(self, title: str, work: Work, bench: Bench | None = None) -> Any:
+    def run_in_background(self, title: str, work: Work, worker: Worker | None = None) -> Any:
         """The result of long work, which is begun when this is called first.
 
         Args:
             title: Tells it from other work of the same state.
             work: What to do, outside of the loop's thread.
-            bench: Where; None is where all long work is done.
+            worker: Where; None is where all long work is done.
 
         Raises:
             NotYetError: It is not done.
         """
         job = self.scratch.jobs.get(title)
         if job is None:
-            job = self.scratch.jobs[title] = (bench or self.deps.bench).begin(work)
+            job = self.scratch.jobs[title] = (worker or self.deps.worker).begin(work)
         if not job.is_done:
             raise NotYetError
         del self.scratch.jobs[title]
@@ -310,7 +310,7 @@ class UpdateContext:
     def tell_hooks(self, stage: str, when: str) -> HookVerdict:
         """Runs the hooks of a stage, and notes what did not say go."""
         folders, facts = self._hook_folders(), self._hook_facts()
-        verdict: HookVerdict = self.beside(
+        verdict: HookVerdict = self.run_in_background(
             f"{_HOOKS} {stage}.{when}",
             lambda halt: self.deps.tools.run_hooks(stage, when, folders, facts, halt),
         )

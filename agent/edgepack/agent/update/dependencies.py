@@ -17,7 +17,7 @@ from edgepack.agent.state.state_file import Write
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.journal import JournalStore
-from edgepack.agent.update.work import Bench, InlineBench
+from edgepack.agent.update.work import InlineWorker, Worker
 from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.durable import write_file
@@ -79,8 +79,8 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
         slots: The slots.
         tools: What touches the hardware.
         link: Where chunks come from.
-        bench: Where long work is done.
-        fetch_bench: Where sources are read, which may take hours; None reads none.
+        worker: Where long work is done.
+        fetch_worker: Where sources are read, which may take hours; None reads none.
         write: Writes a small file durably.
         prepare: What must be done once at start, and is tried again while the disk does not work.
         disk_patience_s: How long an update waits for a disk that does not work, before the update
@@ -93,8 +93,8 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
     slots: Slots
     tools: Tools
     link: Link
-    bench: Bench = msgspec.field(default_factory=InlineBench)
-    fetch_bench: Bench | None = None
+    worker: Worker = msgspec.field(default_factory=InlineWorker)
+    fetch_worker: Worker | None = None
     write: Write = write_file
     prepare: Callable[[], None] = lambda: None
     disk_patience_s: float = DISK_PATIENCE_S

@@ -164,7 +164,9 @@ def _fetch(context: UpdateContext) -> Step:
     if held_up := context.request_missing(download):
         return held_up
     try:
-        context.beside("finish", lambda halt: _finish(download, folder, deps.trust, halt))
+        context.run_in_background(
+            "finish", lambda halt: _finish(download, folder, deps.trust, halt)
+        )
     except BundleError as error:
         raise_disk_fault(error)
         if scratch.was_rechecked:
@@ -242,7 +244,7 @@ def _open_download(context: UpdateContext) -> Download:
             download.note()
 
     if not scratch.is_prepared:
-        context.beside("open", prepare)
+        context.run_in_background("open", prepare)
         scratch.is_prepared = True
     _patch(context, download)
     _take_from_sources(context, manifest, download)
@@ -265,19 +267,19 @@ def _patch(context: UpdateContext, download: Download) -> None:
         download.note()
         log.info("slot=%s patched_bytes=%d", digest, made)
 
-    context.beside("patch", make)
+    context.run_in_background("patch", make)
     download.end_deltas()
 
 
 def _take_from_sources(context: UpdateContext, manifest: Manifest, download: Download) -> None:
     """What the settings' sources have comes from them; what they have not, the broker has."""
     deps, scratch, offer = context.deps, context.scratch, context.offer
-    if not deps.config.transfer.sources or deps.fetch_bench is None:
+    if not deps.config.transfer.sources or deps.fetch_worker is None:
         return
-    scratch.taken = context.beside(
+    scratch.taken = context.run_in_background(
         "sources",
         lambda halt: take_from_sources(deps.config, offer, manifest, download, halt),
-        deps.fetch_bench,
+        deps.fetch_worker,
     )
     if not download.is_complete:
         context.note("source", describe_fallback(scratch.taken, download.lacking_bytes))

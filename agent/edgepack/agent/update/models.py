@@ -19,11 +19,11 @@ from edgepack.agent.state.pointer import PointerFile
 from edgepack.agent.state.release_counters import ReleaseCounters
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
-from edgepack.agent.update.care import Care
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.first_layout import migrate_first_layout
 from edgepack.agent.update.journal import JournalStore
 from edgepack.agent.update.orders import OfferOutcome
+from edgepack.agent.update.slot_scrubber import SlotScrubber
 from edgepack.agent.update.updater import DISK_RETRY_S, Updater
 from edgepack.errors import TransferError
 from edgepack.wire.coded import CodedChunk
@@ -56,8 +56,8 @@ class Models:
         self._is_prepared = False
         self._retry_at = self._look_at = 0.0
         self._try("state folder", self._load)
-        self._care = Care(
-            deps.bench,
+        self._scrubber = SlotScrubber(
+            deps.worker,
             deps.slots,
             deps.tools.collect,
             interval_s=deps.config.limits.check_interval_s,
@@ -87,7 +87,7 @@ class Models:
         """What is wrong with the state folder, one sentence each."""
         of_models = (f"{one.name}: {one.trouble}" for one in self if one.trouble)
         counters = self._counters.trouble if self._counters else ""
-        care = self._care.troubles
+        care = self._scrubber.troubles
         return (*self._disk.troubles, *filter(None, (counters,)), *of_models, *care)
 
     def start(self) -> None:
@@ -258,7 +258,7 @@ class Models:
         updaters = tuple(self)
         waits += [updater.advance() for updater in updaters]
         try:
-            waits.append(self._care.turn(updaters, self._deps.clock.monotonic()))
+            waits.append(self._scrubber.turn(updaters, self._deps.clock.monotonic()))
         except OSError as error:
             self._disk.failed("slots", error)
             waits.append(DISK_RETRY_S)

@@ -36,7 +36,7 @@ def probe(context: UpdateContext) -> Step:
         name = journal.candidates[len(probes)]
         variant = manifest.variant(name)
         probes.append(
-            context.beside(
+            context.run_in_background(
                 f"probe {name}", lambda halt: context.deps.tools.probe(folder, variant, halt)
             )
         )

@@ -155,7 +155,7 @@ def choose_again(
             rejected[variant.name] = problem
         else:
             if key not in evidence.probes:
-                evidence.probes[key] = context.beside(
+                evidence.probes[key] = context.run_in_background(
                     f"probe again {digest} {variant.name}",
                     partial(deps.tools.probe, folder, variant),
                 )
@@ -248,7 +248,7 @@ def _check(context: UpdateContext, evidence: Evidence, digest: str, variant: Var
         return ""
 
     if key not in evidence.checked:
-        evidence.checked[key] = context.beside(f"check {digest} {variant.name}", look)
+        evidence.checked[key] = context.run_in_background(f"check {digest} {variant.name}", look)
     return evidence.checked[key]
 
 

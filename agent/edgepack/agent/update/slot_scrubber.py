@@ -14,7 +14,7 @@ from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.update.updater import Updater
-from edgepack.agent.update.work import Bench, Job
+from edgepack.agent.update.work import Job, Worker
 from edgepack.bundle.slot import check_presence, verify_slot
 from edgepack.errors import BundleError
 from edgepack.halt import Halt, HaltedError
@@ -35,11 +35,11 @@ twice as long each time, up to the last."""
 _Stamp = tuple[tuple[str, int, int, int, int], ...]
 
 
-class Care:
+class SlotScrubber:
     """Reads what serves, one release after the other.
 
     Args:
-        bench: Where it is read.
+        worker: Where it is read.
         slots: What is read.
         collect: Takes what serving processes said.
         interval_s: Time from one round to the next; 0 means never.
@@ -48,14 +48,14 @@ class Care:
 
     def __init__(
         self,
-        bench: Bench,
+        worker: Worker,
         slots: Slots,
         collect: Callable[[], Collected],
         *,
         interval_s: float,
         now: float,
     ) -> None:
-        self._bench = bench
+        self._worker = worker
         self._slots = slots
         self._collect = collect
         self._interval_s = interval_s
@@ -171,7 +171,7 @@ class Care:
                 return error.problem
             return ""
 
-        self._job = (name, active, self._bench.begin(look))
+        self._job = (name, active, self._worker.begin(look))
         self._take_result(updaters, now)
 
     def _take_result(self, updaters: Sequence[Updater], now: float) -> None:

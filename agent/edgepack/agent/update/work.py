@@ -50,14 +50,14 @@ class Job:
         return self._result
 
 
-class Bench(Protocol):
+class Worker(Protocol):
     """Where work is done."""
 
     def begin(self, work: Work) -> Job:
         """Takes a piece of work; it may be done already when this returns."""
 
 
-class InlineBench:
+class InlineWorker:
     """Does the work at once; for a command that has nothing else to do, and for tests.
 
     Args:
@@ -74,7 +74,7 @@ class InlineBench:
         return job
 
 
-class ThreadBench:
+class ThreadWorker:
     """A thread that does one piece of work after the other.
 
     Args:
@@ -90,7 +90,7 @@ class ThreadBench:
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._current: Job | None = None
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="bench", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
         self._thread.start()
 
     def begin(self, work: Work) -> Job:
