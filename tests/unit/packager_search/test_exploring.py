@@ -239,7 +239,7 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     assert (told, learnt) == (f"{note} Instead: --profile other, which helps.", *advice.learnt)
     assert describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None) == ()
     mostly = _with_float(found.best, *"abcdefghi")
-    mostly = replace(mostly, judged=replace(mostly.judged, lowered=1))
+    mostly = replace(mostly, measured=replace(mostly.measured, lowered=1))
     taken = replace(taken, selection=replace(taken.selection, found=replace(found, best=mostly)))
     (note,) = describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None)
     assert "90% of the nodes stay float, and it takes 50%" in note
@@ -256,7 +256,7 @@ def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: 
 
     def with_float(*names: str) -> SearchedCombination:
         best = _with_float(found.best, *names)
-        best = replace(best, judged=replace(best.judged, lowered=9))
+        best = replace(best, measured=replace(best.measured, lowered=9))
         chosen = replace(taken.selection, found=replace(found, best=best, sensitive_nodes=costs))
         return _beside_float_of(replace(taken, selection=chosen), 2 * taken.size_bytes)
 

@@ -6,7 +6,7 @@ import pytest
 
 from edgepack.packager.runtime.refusal_bisection import (
     MOST_NODES,
-    EndOfOpeningsError,
+    CompileBudgetExhaustedError,
     Found,
     find_refused,
     first_refused,
@@ -29,7 +29,7 @@ class _Provider:
 
     def __call__(self, float_nodes: Collection[str]) -> bool:
         if self.asked == self._most:
-            raise EndOfOpeningsError
+            raise CompileBudgetExhaustedError
         self.asked += 1
         return self._culprits <= set(float_nodes)
 
@@ -92,7 +92,7 @@ def test_where_nothing_at_all_is_taken_no_node_is_to_blame() -> None:
 def test_no_unit_is_named_where_no_more_may_be_opened() -> None:
     def is_taken(count: int) -> bool:
         if count:
-            raise EndOfOpeningsError
+            raise CompileBudgetExhaustedError
         return True
 
     assert first_refused(100, is_taken) is None

@@ -212,7 +212,7 @@ class CandidateSelector:
         profile = self.profile
         best = found.best
         self.progress(BuildStep(what="timing it beside the float model"))
-        size_share = best.judged.size_bytes / prepared.size_bytes
+        size_share = best.measured.size_bytes / prepared.size_bytes
         asked = None
         if "slower" in profile.gates.float_instead:
             asked = gates.least_speedup(size_share, profile.gates.prefer)
@@ -238,7 +238,7 @@ class CandidateSelector:
                 because = f"{_describe_miss(found, profile)}; and {because}"
             timed = (
                 f"The quantized model takes {format_milliseconds(raced.latency_ms)} and "
-                f"{format_bytes(best.judged.size_bytes)}, the float one "
+                f"{format_bytes(best.measured.size_bytes)}, the float one "
                 f"{format_milliseconds(raced.float_latency_ms)} and "
                 f"{format_bytes(prepared.size_bytes)} "
                 f"(1 thread); preferred is {_PREFERRED[profile.gates.prefer]} (--prefer)."

@@ -75,7 +75,7 @@ def check_quantized_once(own: SourceQuantization, profile: Profile) -> None:
         )
 
 
-def with_exact_sums(
+def avoid_int16_saturation(
     combinations: Sequence[tuple[Combination, ...]], source: SourceModel
 ) -> list[tuple[Combination, ...]]:
     """Profiles whose CPU provider computes what a quantized model means, with VNNI or without.
@@ -86,10 +86,10 @@ def with_exact_sums(
     """
     if not may_saturate(source.model.graph):
         return list(combinations)
-    return [tuple(map(_with_exact_sums, entries)) for entries in combinations]
+    return [tuple(map(_avoid_int16_saturation, entries)) for entries in combinations]
 
 
-def _with_exact_sums(entry: Combination) -> Combination:
+def _avoid_int16_saturation(entry: Combination) -> Combination:
     profile = entry.profile
     if profile.device.provider != CPU_PROVIDER:
         return entry

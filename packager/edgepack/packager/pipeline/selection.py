@@ -182,7 +182,7 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
         found = self.selection.found
         if found is None or not self.selection.is_lowered:
             return self.prepared.size_bytes
-        return found.best.judged.size_bytes
+        return found.best.measured.size_bytes
 
     def with_attempts_of(self, further: "SearchedCombination") -> "SearchedCombination":
         """The same model, with what was tried after it."""

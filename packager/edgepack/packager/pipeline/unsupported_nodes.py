@@ -24,7 +24,7 @@ from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.refusal_bisection import (
-    EndOfOpeningsError,
+    CompileBudgetExhaustedError,
     Found,
     find_refused,
     first_refused,
@@ -125,7 +125,7 @@ class _Openings:
     def _is_taken(self, make: Callable[[], Path]) -> bool:
         left_s = self.end_s - time.monotonic()
         if self.count >= _MOST_OPENINGS or left_s <= 0:
-            raise EndOfOpeningsError
+            raise CompileBudgetExhaustedError
         self.count += 1
         searched, limit_s = self.searched, min(left_s, _MOST_S_ONE)
         what = "looking for what is refused"
@@ -133,7 +133,7 @@ class _Openings:
         path, start_s = make(), time.monotonic()
         is_taken = self.provider_validation.is_taken(path, searched.evaluator, timeout_s=limit_s)
         if not is_taken and time.monotonic() - start_s >= limit_s:
-            raise EndOfOpeningsError  # it took too long, which is no answer
+            raise CompileBudgetExhaustedError  # it took too long, which is no answer
         return is_taken
 
 

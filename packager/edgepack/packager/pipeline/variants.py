@@ -9,7 +9,7 @@ from edgepack.packager.pipeline.build_samples import OpenedBuild
 from edgepack.packager.pipeline.check_request import CheckedRequest
 from edgepack.packager.pipeline.open_model import check_shapes
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
-from edgepack.packager.pipeline.prequantized import with_exact_sums
+from edgepack.packager.pipeline.prequantized import avoid_int16_saturation
 from edgepack.packager.pipeline.refusal import report_refusal
 from edgepack.packager.pipeline.report_files import join_remedies, refusal_error, report_refusals
 from edgepack.packager.pipeline.resources import Resources
@@ -55,7 +55,7 @@ def prepare_variants(
     variants: list[PreparedVariant] = []
     refused: list[RefusedProfile] = []
     limits = share_time(request.budget_s, len(checked.combinations), started_s=checked.started_s)
-    for entries in with_exact_sums(checked.combinations, source):
+    for entries in avoid_int16_saturation(checked.combinations, source):
         if is_there_already(entries[0].profile, variants):
             continue
         process.close()  # a simulator holds 200 MB: only the last variant's waits for its rehearsal

@@ -16,7 +16,7 @@ from edgepack.packager.quantization.contract import (
     NodeSensitivity,
 )
 from edgepack.packager.runtime.evaluator import Evaluator
-from edgepack.packager.search.candidates import Candidate, Judged
+from edgepack.packager.search.candidates import Candidate, CandidateMeasurement
 from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.judge import CandidateJudge
 
@@ -56,18 +56,20 @@ class CandidateMeasurer:
         """
         path = self.work_dir / f"candidate-{number}" / "model.onnx"
         journal, context = self.conditions.journal, self.conditions.context
-        judged = journal.recall(context, spec.key, Judged)
-        if judged is not None:
-            return self._candidate(spec, path, judged)
+        measured = journal.recall(context, spec.key, CandidateMeasurement)
+        if measured is not None:
+            return self._candidate(spec, path, measured)
         built, size_bytes = self._save(spec, path)
         verdict = self.judge.judge(
             self.evaluator.open(path),
             at_least=at_least,
             before_each=self.conditions.limit.check,
         )
-        judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
-        journal.keep(context, spec.key, judged)
-        made = self._candidate(spec, path, judged)
+        measured = CandidateMeasurement(
+            verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered)
+        )
+        journal.keep(context, spec.key, measured)
+        made = self._candidate(spec, path, measured)
         return replace(made, origin=built.origin, notes=built.notes)
 
     def rank(self, spec: CandidateSpec, progress: Progress) -> tuple[NodeSensitivity, ...]:
@@ -99,7 +101,9 @@ class CandidateMeasurer:
         path.parent.mkdir(parents=True, exist_ok=True)
         return built, save_model(built.model, path)
 
-    def _candidate(self, spec: CandidateSpec, path: Path, judged: Judged) -> Candidate:
+    def _candidate(
+        self, spec: CandidateSpec, path: Path, measured: CandidateMeasurement
+    ) -> Candidate:
         high_precision = self.maker.high_precision
         return Candidate(
             label=self.conditions.label,
@@ -107,7 +111,7 @@ class CandidateMeasurer:
             spec=spec,
             high_precision_words=high_precision.words if high_precision else "",
             path=path,
-            judged=judged,
+            measured=measured,
         )
 
 
@@ -118,6 +122,6 @@ def discard_large(candidates: Sequence[Candidate], best: Candidate) -> None:
         folder = candidate.path.parent
         if folder == best.path.parent or not folder.exists():
             continue
-        left_bytes -= candidate.judged.size_bytes
+        left_bytes -= candidate.measured.size_bytes
         if left_bytes < 0:
             shutil.rmtree(folder)

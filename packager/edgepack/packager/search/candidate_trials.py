@@ -128,7 +128,7 @@ class CandidateTrials:
                 accuracy=candidate.verdict.value,
                 metric=candidate.verdict.what,
                 budget=candidate.verdict.budget,
-                size_bytes=candidate.judged.size_bytes,
+                size_bytes=candidate.measured.size_bytes,
                 because=_reason(because, candidate),
                 float_nodes=len(candidate.float_nodes),
                 high_precision_nodes=(

@@ -16,9 +16,9 @@ from edgepack.packager.quantization.static.assign import Assignment, assign_scal
 from edgepack.packager.quantization.static.calibration_methods import ScaleCache
 from edgepack.packager.quantization.static.gptq_rounding import Rounder, to_nearest
 from edgepack.packager.quantization.static.high_precision_activations import find_followers
+from edgepack.packager.quantization.static.mixed_scale_concat import find_mixed_scale_concats
 from edgepack.packager.quantization.static.plan import Plan, make_plan
 from edgepack.packager.quantization.static.switchable_model import SwitchableModel
-from edgepack.packager.quantization.static.uneven_concat import find_uneven_concats
 from edgepack.packager.quantization.static.writer import QdqWriter, absorbs_rectifier
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
@@ -63,7 +63,7 @@ class CalibratedModel:
 
         A rectifier that saturation cannot take over must be quantized by itself where every
         operator has to be an integer one. What joins values of very different size at the end gets
-        high precision or stays float, see `find_uneven_concats`; what reads or makes infinite
+        high precision or stays float, see `find_mixed_scale_concats`; what reads or makes infinite
         values stays float.
 
         Args:
@@ -74,11 +74,11 @@ class CalibratedModel:
         ranges = spec.method.base
         observed = self.observe(ranges)
         everything = make_plan(index, settings, ())
-        uneven = find_uneven_concats(index, everything, settings.activations, observed)
+        uneven = find_mixed_scale_concats(index, everything, settings.activations, observed)
         float_nodes, high_precision = {*spec.float_nodes}, {*spec.high_precision_nodes}
         if settings.has_high_precision:
             high_precision |= uneven
-            uneven = find_uneven_concats(
+            uneven = find_mixed_scale_concats(
                 index, everything, settings.high_precision_activations, observed
             )
         float_nodes |= uneven | self._beside(self._infinite(observed))

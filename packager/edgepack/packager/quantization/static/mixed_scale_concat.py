@@ -18,7 +18,7 @@ _FEWEST_STEPS = 8
 """Steps of the joined scale that the smallest joined tensor must span at least."""
 
 
-def find_uneven_concats(
+def find_mixed_scale_concats(
     index: GraphIndex, plan: Plan, activations: str, observed: Mapping[str, Observation]
 ) -> frozenset[str]:
     """Names of quantized nodes that join uneven values, and of those after them.
