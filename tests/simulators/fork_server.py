@@ -1,8 +1,8 @@
-"""Real agent processes that start at once: forked from one that has imported everything.
+"""Server that forks real agents from a process with all modules imported (quick starts).
 
-    python -m tests.simulators.nursery CONFIG LOG
+    python -m tests.simulators.fork_server CONFIG LOG
 
-Each line on stdin starts an agent; its process id is printed. The nursery reaps what was killed.
+Each line on stdin starts an agent; its process id is printed. The server reaps killed agents.
 """
 
 import os
@@ -14,12 +14,12 @@ from edgepack.agent import cli
 from edgepack.agent.runtime.facts import read_device_facts
 
 
-class Nursery:
-    """Starts agents with these settings."""
+class ForkServer:
+    """Process that forks agents with these settings."""
 
     def __init__(self, config: Path, log: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.simulators.nursery", config, log],
+            [sys.executable, "-m", "tests.simulators.fork_server", config, log],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[2],
@@ -27,7 +27,7 @@ class Nursery:
         )
 
     def start(self) -> int:
-        """Starts an agent; returns its process id."""
+        """Start an agent and return its process id."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("start\n")

@@ -1,6 +1,6 @@
 """A host whose name server knows no name, and tells each that it is asked for.
 
-    unshare --net --mount python tests/simulators/lonely_host.py COMMAND …
+    unshare --net --mount python tests/simulators/isolated_host.py COMMAND …
 
 In a network namespace of its own it sets up the loopback interface and a name server, runs the
 command, prints each question on a line, and ends with the command.

@@ -13,11 +13,11 @@ from tests.simulators.children import has_ended
 from tests.simulators.controllers import Controllers
 
 
-class Together:
+class ControllerProcesses:
     """Controllers on one folder, one database and one broker; each is known by its name."""
 
-    def __init__(self, data: Path, nursery: Controllers, *arguments: str) -> None:
-        self._data, self._nursery, self._arguments = data, nursery, arguments
+    def __init__(self, data: Path, fork_server: Controllers, *arguments: str) -> None:
+        self._data, self._controllers, self._arguments = data, fork_server, arguments
         self.pids: dict[str, int] = {}
         self.fleets: dict[str, FleetProcess] = {}
 
@@ -26,7 +26,7 @@ class Together:
         fleet = FleetProcess(self._data)
         command = ("fleet", "serve", "-v", "--data", str(self._data), "--port", str(fleet.port))
         log = self._data.parent / f"serve-{len(self.fleets)}-{fleet.port}.log"
-        pid = self._nursery.start(log, (*command, "--lease", "1", *self._arguments, *arguments))
+        pid = self._controllers.start(log, (*command, "--lease", "1", *self._arguments, *arguments))
 
         def answers() -> bool:
             assert not has_ended_already(pid), log.read_text()
@@ -72,7 +72,7 @@ def has_ended_already(pid: int) -> bool:
 @contextmanager
 def controllers(
     data: Path, postgresql: PostgreSQL, broker: str, public_key: Path
-) -> Iterator[Together]:
+) -> Iterator[ControllerProcesses]:
     """None at first; those that were started are ended afterwards.
 
     Args:
@@ -81,9 +81,9 @@ def controllers(
         broker: URL of their broker.
         public_key: Of whoever signs their bundles.
     """
-    nursery = Controllers()
+    fork_server = Controllers()
     place = ("--database", postgresql.empty_database(), "--broker", broker)
-    together = Together(data, nursery, *place, "--trust", str(public_key))
-    yield together
-    together.stop()
-    nursery.close()
+    processes = ControllerProcesses(data, fork_server, *place, "--trust", str(public_key))
+    yield processes
+    processes.stop()
+    fork_server.close()
