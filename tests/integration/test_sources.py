@@ -12,11 +12,12 @@ from edgepack.registry.bundles import push
 from edgepack.registry.credentials import HOST, PASSWORD, USER
 from edgepack.registry.way import Way
 from tests.simulators import web_ways
-from tests.simulators.broker import Broker, free_port
+from tests.simulators.broker import Broker
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running
+from tests.simulators.ports import free_port
 from tests.simulators.web_ways import BCRYPT, Nginx, registry, tinyproxy
 
 Keys = tuple[PrivateKey, Path]

@@ -13,11 +13,12 @@ from edgepack.fleet.broker.access import BrokerAccess
 from edgepack.fleet.broker.link import Link
 from edgepack.wire import topics
 from tests.simulators import web_ways
-from tests.simulators.broker import Broker, free_port
+from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.controller import TENANT, Controller
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
+from tests.simulators.ports import free_port
 from tests.simulators.web_ways import Ejabberd, tinyproxy
 
 Keys = tuple[PrivateKey, Path]

@@ -31,18 +31,12 @@ from tests.integration.fleet.cluster import Cluster, start_cluster
 from tests.integration.fleet.postgresql import INSTALLED, PostgreSQL
 from tests.simulators.bundles import make_bundle as make_real_bundle
 from tests.simulators.manifests import DIGEST, make_variant
+from tests.simulators.ports import free_port
 
 MOSQUITTO = "/usr/sbin/mosquitto"
 SIMULATED = Selector(kind="group", group="simulated")
 CAMERAS = Selector(kind="group", group="cameras")
 StartAgent = Callable[..., subprocess.Popen[bytes]]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +16,8 @@ from edgepack.errors import FleetError
 from edgepack.fleet.documents.devices import EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.wire import topics
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, free_port
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto
+from tests.simulators.ports import free_port
 from tests.simulators.signing import Speaker
 
 REPORT = b'{"v":2,"online":true,"at":1}'
@@ -139,10 +139,7 @@ def test_a_second_controller_on_the_same_folder_and_a_taken_port_are_refused(
     arguments = ("fleet", "serve", "--data", str(tmp_path / "other"))
     done = edgepack(*arguments, "--port", "0", "--broker-port", port)
     assert "the embedded broker cannot start" in done.stderr
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = str(probe.getsockname()[1])
-    done = edgepack(*arguments, "--port", str(fleet.port), "--broker-port", free)
+    done = edgepack(*arguments, "--port", str(fleet.port), "--broker-port", str(free_port()))
     assert "the API cannot listen: Address already in use" in done.stderr
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet import FleetClient
-from tests.integration.fleet.conftest import FleetProcess, edgepack, free_port, wait_until
+from tests.integration.fleet.conftest import FleetProcess, edgepack, wait_until
+from tests.simulators.ports import free_port
 
 
 class Receiver:

@@ -11,6 +11,7 @@ from edgepack.agent.broker.address import parse_broker_url
 from edgepack.errors import DeviceError
 from edgepack.web.broker_url import BrokerAddress, read_broker_urls
 from edgepack.web.mqtt_client import Way, WebClient
+from tests.simulators.ports import free_port
 
 
 @pytest.fixture
@@ -34,12 +35,6 @@ def roaming(*addresses: BrokerAddress, first: int = 0) -> WebClient:
     client = WebClient(CallbackAPIVersion.VERSION2, "cam-1", protocol=MQTTProtocolVersion.MQTTv5)
     client.reach([Way(address=one) for one in addresses], None, first=first)
     return client
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
 
 
 def at(client: WebClient) -> BrokerAddress:
