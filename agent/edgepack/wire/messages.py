@@ -300,6 +300,8 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
         target: The bundle that the state speaks of.
         active: What serves now.
         previous: The release that was committed before it, kept for a rollback.
+        is_too_slow: Whether the device rolled the target back since it was slower there than the
+            previous release.
         progress: 0..1 of the bytes while downloading.
         outcomes: How the most recent inferences of what serves ended; None while there are none.
             Since version 2.4.
@@ -313,6 +315,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     target: BundleRef | None = None
     active: Active | None = None
     previous: BundleRef | None = None
+    is_too_slow: bool = False
     progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     outcomes: Outcomes | None = None
 

@@ -76,6 +76,7 @@ def report_model(updater: Updater, outcomes: OutcomesOf = no_outcomes) -> Report
         target=offer.bundle if isinstance(offer, RunModel) else None,
         active=active,
         previous=journal.previous.bundle if journal.previous else None,
+        is_too_slow=journal.is_too_slow,
         progress=updater.progress,
         outcomes=outcomes(pointer.digest) if pointer is not None else None,
     )

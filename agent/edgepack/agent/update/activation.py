@@ -72,7 +72,8 @@ def soak(context: UpdateContext) -> Step:
         or slowdown.because
     )
     if because:
-        return Ended(outcome="failure", because=because)
+        changes = {"is_too_slow": because == slowdown.because}
+        return Ended(outcome="failure", because=because, changes=changes)
     soaked_s = context.now() - scratch.soak_from
     if soaked_s < offer.soak_s:
         return Wait(seconds=min(offer.soak_s - soaked_s, SOAK_LOOK_S))

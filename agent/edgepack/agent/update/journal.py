@@ -43,6 +43,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         rejected: The other variants, each with its reason.
         size_bytes: What the files of the candidates take on the disk.
         memory_bytes: What the largest candidate takes in memory.
+        is_too_slow: Whether the release was rolled back since it was slower than the previous one.
         was_staged: Whether hooks of `staged` were asked, which those of `rolled_back` may undo.
         choice: Result of probing; None before.
         back: What served before the switch, to go back to; None when nothing did.
@@ -64,6 +65,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     rejected: dict[str, str] = {}
     size_bytes: int = 0
     memory_bytes: int = 0
+    is_too_slow: bool = False
     was_staged: bool = False
     choice: Choice | None = None
     back: ActivePointer | None = None

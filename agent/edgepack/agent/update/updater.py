@@ -324,6 +324,7 @@ class Updater:
             rejected={},
             size_bytes=0,
             memory_bytes=0,
+            is_too_slow=False,
             was_staged=False,
             choice=None,
             back=None,

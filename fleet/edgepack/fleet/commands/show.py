@@ -230,6 +230,14 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
     ]
     parts += [
         Text(
+            f"wave {one.wave} wanted {one.wanted}, chosen {one.chosen} because {one.wanted} alone "
+            f"measured a breach and runs its previous release again: {one.because}",
+            "yellow",
+        )
+        for one in rollout.set_aside
+    ]
+    parts += [
+        Text(
             f"{short_provider(row.provider)} is simulated on {counted(row.devices, 'device')}, and "
             f"its times say nothing: {counted(row.inferences, 'inference')} of {row.variant}, "
             f"{row.failures} failed"

@@ -175,6 +175,7 @@ _OFFER = _ONE.values(
 _NOTE = _ONE.values(
     state=bindparam("state"), because=bindparam("because"), decided_at=bindparam("decided_at")
 )
+_MOVE = _ONE.values(wave=bindparam("wave"))
 _RENUMBER = _ONE.values(sequence=bindparam("sequence"))
 _COUNTED = {state: getattr(WaveRow, state.lower()) for state in STATES}
 _COUNT = (
@@ -192,12 +193,18 @@ _COUNTS = select(WaveRow.rollout, WaveRow.wave, WaveRow.hardware_class, *_COUNTE
 
 
 def of_rollout(
-    session: Session, rollout: int, states: Iterable[str], hardware_class: str | None = None
+    session: Session,
+    rollout: int,
+    states: Iterable[str],
+    hardware_class: str | None = None,
+    wave: int | None = None,
 ) -> list[Assignment]:
-    """Return a rollout's assignments in one of these states, of all hardware classes or of one."""
+    """Return a rollout's assignments in these states: all, or of a hardware class, or of a wave."""
     query = _PART.where(AssignmentRow.rollout == rollout, AssignmentRow.state.in_(tuple(states)))
     if hardware_class is not None:
         query = query.where(AssignmentRow.hardware_class == hardware_class)
+    if wave is not None:
+        query = query.where(AssignmentRow.wave == wave)
     return [Assignment(*row) for row in session.execute(query)]
 
 
@@ -236,6 +243,37 @@ def waiting(
             busy[assignment.site] += 1
             assignments.append(assignment)
     return assignments
+
+
+def next_to_try(
+    session: Session, rollout: int, wave: int, hardware_class: str
+) -> Assignment | None:
+    """Return the first waiting assignment of a later wave and a class, of a device online."""
+    query = (
+        _PART.join(DeviceRow, DeviceRow.id == AssignmentRow.device)
+        .where(
+            AssignmentRow.rollout == rollout,
+            AssignmentRow.state == _IS_WAITING,
+            AssignmentRow.wave > wave,
+            AssignmentRow.hardware_class == hardware_class,
+            DeviceRow.online,
+        )
+        .order_by(AssignmentRow.wave, AssignmentRow.device)
+        .limit(1)
+    )
+    row = session.execute(query).first()
+    return Assignment(*row) if row else None
+
+
+def move(session: Session, assignment: Assignment, wave: int) -> None:
+    """Move an assignment to another wave, which has some of its hardware class already."""
+    change = {"b_rollout": assignment.rollout, "b_device": assignment.device, "wave": wave}
+    _execute(session, _MOVE, [change])
+    place = (assignment.hardware_class, assignment.state)
+    _count(
+        session,
+        {(assignment.rollout, assignment.wave, *place): -1, (assignment.rollout, wave, *place): 1},
+    )
 
 
 def offered_before(

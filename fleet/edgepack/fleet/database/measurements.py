@@ -176,6 +176,12 @@ def note_committed(session: Session, committed: Sequence[Committed]) -> None:
     _write(session, old, new)
 
 
+def take_out(session: Session, device: str, digest: str) -> None:
+    """Take what a device measured of a release out of the sums of its wave, for good."""
+    old = _read(session, [(device, digest)])
+    _write(session, old, {key: row._replace(place=_NOWHERE) for key, row in old.items()})
+
+
 def add_windows(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> None:
     """Adds windows, each with its device; none of them may have come before."""
     by_key: dict[_Key, list[Telemetry]] = defaultdict(list)
@@ -287,7 +293,7 @@ def _write(session: Session, old: Mapping[_Key, _Row], new: Mapping[_Key, _Row])
         for place, gate, sums in _counted(row):
             changes[place, gate] = changes[place, gate].plus(sums)
         # What an earlier rollout of the same release counted stays there.
-        if before is not None and before.place.rollout == row.place.rollout:
+        if before is not None and row.place.rollout in (before.place.rollout, 0):
             for place, gate, sums in _counted(before):
                 changes[place, gate] = changes[place, gate].plus(sums, -1)
     _count(session, {where: sums for where, sums in changes.items() if any(sums)})

@@ -164,6 +164,7 @@ class RolloutRow(Base):
     the time zones of its devices where it has a `window`, `waits_for` what it waits for, in words,
     `waits_reason` the same as one word. `decided` are the encoded gate views at the decision that
     stopped or ended the rollout, made at `decided_at`; `stopped_by` names the gate that decided.
+    `set_aside` is an encoded tuple of `SetAside`.
     """
 
     __tablename__ = "rollouts"
@@ -203,6 +204,9 @@ class RolloutRow(Base):
     decided: Mapped[str] = mapped_column(StoredLongText, default="", server_default=text("''"))
     decided_at: Mapped[float | None] = mapped_column(default=None)
     stopped_by: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    set_aside: Mapped[str] = mapped_column(
+        StoredLongText, default="[]", server_default=text("'[]'")
+    )
 
 
 class AssignmentRow(Base):

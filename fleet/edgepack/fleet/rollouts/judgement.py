@@ -10,7 +10,7 @@ from edgepack.fleet.database import assignments, measurements
 from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.rollouts import OnBreach
-from edgepack.fleet.rollouts import counting, failures, gates, rules
+from edgepack.fleet.rollouts import canary, counting, failures, gates, rules
 
 
 class Judgement(NamedTuple):
@@ -42,7 +42,10 @@ class Judgement(NamedTuple):
             if view.verdict in gates.STOPS and view.hardware_class
         }
         # Failures of all together are accepted by their number, those of a class by its name.
-        return frozenset(seen | ({gates.evidence_key(self.rollout.wave)} if self.holds else set()))
+        seen |= {gates.evidence_key(self.rollout.wave)} if self.holds else set()
+        found = self.rollout.canary
+        is_divided = found is not None and len(found.tried) == rules.MOST_TRIED
+        return frozenset(seen | ({rules.tried_key(self.rollout.wave)} if is_divided else set()))
 
     @property
     def holds(self) -> bool:
@@ -97,6 +100,8 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
             approved=rollout.approved if rollout.approves else None,
             waits=now is not None and not is_due and gates.awaited(plan, awaited, rollout.wave) > 0,
             lacks=gates.missing_evidence(plan, awaited, rollout.wave),
+            canary=canary.find_canary(session, rollout, classes),
+            set_aside=tuple(one.wanted for one in canary.read(rollout)),
         ),
         classes=classes,
         measured=measured,

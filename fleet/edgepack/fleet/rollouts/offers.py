@@ -56,11 +56,16 @@ def offer(
 
 
 def send_back(
-    session: Session, rollout: RolloutRow, chosen: Sequence[Assignment], now: float
+    session: Session,
+    rollout: RolloutRow,
+    chosen: Sequence[Assignment],
+    now: float,
+    reason: str = "",
 ) -> tuple[Publication, ...]:
     """Order devices to run what they ran before the rollout, if the fleet holds that release.
 
-    A device that has a newer order by now, from another rollout, keeps that order.
+    A device that has a newer order by now, from another rollout, keeps that order. The reason is
+    noted with each part.
     """
     release = session.get_one(ReleaseRow, rollout.digest)
     notes, publications = [], []
@@ -82,6 +87,7 @@ def send_back(
             # What is known to serve needs no proof.
             order = msgspec.structs.replace(order, rollback=True, min_inferences=0)
             publications.append(devices.tell(device, before.name, order, now))
+        because = f"{reason}; {because}" if reason else because
         notes.append(StateChange(assignment, "WITHDRAWN", because, now))
     assignments.record(session, notes)
     return tuple(publications)

@@ -1,4 +1,4 @@
-"""Offering a release once more to devices that failed it or stayed silent."""
+"""Offering a release once more to devices that failed it, stayed silent or were set aside."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -7,7 +7,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments
 from edgepack.fleet.database.assignments import StateChange
 from edgepack.fleet.database.schema import AssignmentRow, ReleaseRow, RolloutRow
-from edgepack.fleet.rollouts import execution
+from edgepack.fleet.rollouts import canary, execution
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import open_rollouts
 from edgepack.text import counted
@@ -28,10 +28,12 @@ def retry(session: Session, rollout: RolloutRow, now: float) -> None:
     model = session.get_one(ReleaseRow, rollout.digest).name
     others = {*open_rollouts(session, model, but=rollout.number)}
     others |= _committed_later(session, model, rollout.number)
+    aside = {one.wanted for one in canary.read(rollout)}
     retried = [
         assignment
-        for assignment in assignments.of_rollout(session, rollout.number, AGAIN)
+        for assignment in assignments.of_rollout(session, rollout.number, (*AGAIN, "WITHDRAWN"))
         if assignment.device not in others
+        and (assignment.state in AGAIN or assignment.device in aside)
     ]
     if not retried and rollout.state != "ABORTED":  # which is refused with its own words below
         raise FleetError(

@@ -15,6 +15,7 @@ from edgepack.fleet.documents.rollouts import (
     GateEvidence,
     RolloutView,
     Selector,
+    SetAside,
     SplitBy,
 )
 from edgepack.fleet.rollouts.decision import show_gates
@@ -57,8 +58,8 @@ def list_needing_a_person(session: Session, now: float, limit: int) -> tuple[Rol
 
     1. Rollouts that are paused.
     2. Rollouts whose next wave waits for a person.
-    3. Rollouts that a gate ended, or in which it held a hardware class back, until a later rollout
-       of the model is started.
+    3. Rollouts that a gate ended, or in which it held a hardware class back or set a device aside,
+       until a later rollout of the model is started.
     """
     later, later_release = aliased(RolloutRow), aliased(ReleaseRow)
     release = aliased(ReleaseRow)
@@ -84,7 +85,11 @@ def list_needing_a_person(session: Session, now: float, limit: int) -> tuple[Rol
                 ),
                 and_(
                     RolloutRow.state.in_(("ABORTED", "FINISHED")),
-                    or_(RolloutRow.stopped_by != "", RolloutRow.held != "{}"),
+                    or_(
+                        RolloutRow.stopped_by != "",
+                        RolloutRow.held != "{}",
+                        RolloutRow.set_aside != "[]",
+                    ),
                     RolloutRow.changed_at > now - ENDED_WITHIN_S,
                     ~is_superseded,
                 ),
@@ -203,6 +208,7 @@ def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> R
         on_breach=row.on_breach,
         split_by=msgspec.convert(row.split_by, SplitBy),
         held=msgspec.json.decode(row.held, type=dict[str, str]),
+        set_aside=msgspec.json.decode(row.set_aside, type=tuple[SetAside, ...]),
         waits_for=row.waits_for if row.state == "RUNNING" else "",
         waits_reason=row.waits_reason if row.state == "RUNNING" else "",
         gate_evidence=msgspec.convert(row.gate_evidence, GateEvidence),

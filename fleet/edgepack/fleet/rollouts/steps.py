@@ -12,12 +12,13 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database import assignments
+from edgepack.fleet.database import assignments, measurements
 from edgepack.fleet.database.assignments import Limits, StateChange
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.schema import RolloutRow
+from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.gates import GateView
-from edgepack.fleet.rollouts import counting, execution, judgement, rollback, rules
+from edgepack.fleet.documents.rollouts import SetAside
+from edgepack.fleet.rollouts import canary, counting, execution, judgement, rollback, rules
 from edgepack.fleet.rollouts.decision import store_hold
 from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back
@@ -128,6 +129,9 @@ def _carry_out(
                 note_act(session, rollout, "rollout.hold", because, numbers, now)
             rollout.waits_for = _tell(rollout, reason, because)
             rollout.waits_reason = reason
+        case rules.TryAnother(breach=breach):
+            said = _set_aside(session, rollout, breach, now, is_released)
+            return _breach(session, rollout, breach, now, is_released) if said is None else said
         case rules.Breach():
             return _breach(session, rollout, decision, now, is_released)
         case rules.Stop(because=because):
@@ -202,6 +206,49 @@ def _breach(
     if way is None:
         return execution.abort(session, rollout, because=breach.because, now=now)
     return rollback.take_back(session, rollout, way, because=breach.because, now=now)
+
+
+def _set_aside(
+    session: Session,
+    rollout: RolloutRow,
+    breach: rules.Breach,
+    now: float,
+    is_released: IsReleased,
+) -> tuple[Publication, ...] | None:
+    """Set the only device of the current wave aside, and move another device into the wave.
+
+    Returns:
+        What to publish; None if the device cannot go back, or no other device can try.
+    """
+    assignment = canary.find_assignment(session, rollout)
+    chosen = canary.find_another(session, rollout, assignment) if assignment else None
+    if assignment is None or chosen is None:
+        return None
+    because = breach.because
+    publications: tuple[Publication, ...] = ()
+    if assignment.state == "COMMITTED":
+        before = (
+            session.get(ReleaseRow, assignment.before_digest) if assignment.before_digest else None
+        )
+        if before is None or before.deleted_at is not None or not is_released(before.bundle):
+            return None
+        publications = send_back(session, rollout, [assignment], now, f"set aside: {because}")
+    else:
+        assignments.record(
+            session, [StateChange(assignment, "WITHDRAWN", f"set aside: {because}", now)]
+        )
+    measurements.take_out(session, assignment.device, rollout.digest)
+    assignments.move(session, chosen, rollout.wave)
+    entry = SetAside(
+        wanted=assignment.device, chosen=chosen.device, because=because, wave=rollout.wave + 1
+    )
+    rollout.set_aside = msgspec.json.encode((*canary.read(rollout), entry)).decode()
+    rollout.evidence_since, rollout.changed_at = None, now
+    told = f"{entry.wanted} is set aside, {entry.chosen} tries the release instead: {because}"
+    record_change(session, rollout, rollout.state, told, now)
+    numbers = {**breach.numbers, "wanted": entry.wanted, "chosen": entry.chosen}
+    note_act(session, rollout, "rollout.set_aside", told, numbers, now, f"gate {breach.gate}")
+    return publications
 
 
 def _hold(
