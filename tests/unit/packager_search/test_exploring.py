@@ -85,12 +85,23 @@ def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_pa
         assert taken.notes[-1].endswith("was taken: none holds the budget.")
 
 
+class _Clock:
+    """Stands still unless a test sets it."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
-    now = iter([0.0, *[5.0] * 1000])
+    clock = _Clock()
+    limit = TimeLimit(1.0, clock)
+    clock.now_s = 5.0
     taken = search_spread(
         tmp_path / "a",
         _activations("uint8", "uint16"),
-        limit=TimeLimit(1.0, lambda: next(now)),
+        limit=limit,
     )
     assert taken.combination.words == "activations uint8"
     assert "no time was left for activations uint16" in taken.notes[-1]

@@ -31,6 +31,7 @@ from edgepack.packager.passes.compile_child import QNN, CompileAnswer, CompileRe
 from edgepack.packager.profiles.chips import ARCH_OPTION_TAKES, Chip, find_chip
 from edgepack.packager.profiles.schema import Compile, Limits, Provider
 from edgepack.packager.runtime.child_answer import ask_child
+from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.tensors.exchange import write_tensors
 from edgepack.python_child import python_command
@@ -95,6 +96,7 @@ def compile_context(
     limits: Limits,
     *,
     toolchain: PinnedToolchain | None = None,
+    deadline: Deadline | None = None,
     command: Sequence[str] = CHILD,
 ) -> CompiledContext:
     """Compiles a prepared model for one Qualcomm chip and loads the result again.
@@ -114,12 +116,15 @@ def compile_context(
         provider: Options that the variant has on the device.
         limits: Opsets and IR versions that the devices read.
         toolchain: The environment whose SDK compiles, a device's; None for this one.
+        deadline: The end of the build; None for no end.
         command: The child here.
 
     Raises:
         BuildError: The chip is unknown, the compiler fails, hangs or crashes, or the context
             gives other outputs than the model, or needs an IR version beyond the limits.
+        OutOfTimeError: The deadline came before the context was compiled.
     """
+    deadline = deadline or Deadline()
     chip = find_chip(soc_model=settings.soc_model, htp_arch=settings.htp_arch)  # 1
     known = known_provider(QNN)
     if known.plugin is None or not (toolchain or is_installed(known.plugin)):
@@ -146,7 +151,7 @@ def compile_context(
         timeout_s=settings.timeout_s,
     )
     where = f"{model_path.name} for v{chip.htp_arch} ({chip.known_as})"
-    compiled = _ask(request, where, child)  # 2
+    compiled = _ask(request, where, child, deadline)  # 2
     placement = compiled.placement
     if placement is None or not placement.taken or not (out_dir / MODEL_FILE).is_file():
         raise BuildError(
@@ -156,7 +161,7 @@ def compile_context(
         )
     _check_chip(out_dir, chip, where)  # 3
     _lower_ir_version(out_dir / MODEL_FILE, limits, where)  # 4
-    ran_here, because = _compare(request, options, feeds, child)  # 5
+    ran_here, because = _compare(request, options, feeds, child, deadline)  # 5
     return CompiledContext(
         folder=out_dir,
         model_file=MODEL_FILE,
@@ -187,17 +192,24 @@ def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dic
     return kept
 
 
-def _ask(request: CompileRequest, where: str, command: Sequence[str]) -> CompileAnswer:
-    """Runs a child; whatever goes wrong there is a `BuildError`."""
-    answer = ask_child(
-        command,
-        msgspec.json.encode(request),
-        CompileAnswer,
-        timeout_s=request.timeout_s,
-        failed="the compiler failed",
-        found_in=where,
-        remedy="raise [compile] timeout_s, or build without [compile]",
-    )
+def _ask(
+    request: CompileRequest, where: str, command: Sequence[str], deadline: Deadline
+) -> CompileAnswer:
+    """Run a child; whatever goes wrong there is a `BuildError`, but for the end of the build."""
+    request = replace(request, timeout_s=deadline.timeout_s(request.timeout_s))
+    try:
+        answer = ask_child(
+            command,
+            msgspec.json.encode(request),
+            CompileAnswer,
+            timeout_s=request.timeout_s,
+            failed="the compiler failed",
+            found_in=where,
+            remedy="raise [compile] timeout_s, or build without [compile]",
+        )
+    except BuildError:
+        deadline.check()  # it may have been ended for that
+        raise
     if answer.problem:
         raise BuildError(
             answer.problem,
@@ -251,6 +263,7 @@ def _compare(
     options: dict[str, str],
     feeds: Mapping[str, Tensor],
     command: Sequence[str],
+    deadline: Deadline,
 ) -> tuple[bool, str]:
     """Runs context and model on one sample, in a child; whether it ran here, and what was seen."""
     folder = Path(request.context).parent
@@ -263,9 +276,11 @@ def _compare(
             inputs=str(inputs),
             settings=replace(request.settings, provider_options=options),
         )
-        answer = _ask(request, str(folder), command)
+        answer = _ask(request, str(folder), command, deadline)
     except BuildError as error:
         return False, f"the context was not verified, it does not run here: {error.problem}"
+    except OutOfTimeError:
+        return False, "the context was not verified: the time of the build was used up"
     finally:
         inputs.unlink()
     nrmse = answer.nrmse

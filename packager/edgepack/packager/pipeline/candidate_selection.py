@@ -28,6 +28,7 @@ from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.candidate_makers import maker_for
 from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
@@ -59,6 +60,8 @@ _PREFERRED: Mapping[Preference, str] = {
     "balanced": "a balance of both",
     "device": "what is faster on each device",
 }
+
+_NOT_TIMED = "Not timed to the end beside the float model: the time of the build was used up."
 
 _TO_OR_WITH = {"quantized": "with", "converted": "to"}
 
@@ -216,15 +219,23 @@ class CandidateSelector:
         asked = None
         if "slower" in profile.gates.float_instead:
             asked = gates.least_speedup(size_share, profile.gates.prefer)
-        raced = self._race.run(best.path, asked)
-        if raced is not None:
-            self._latencies_ms[best.words, best.verdict.value] = raced.latency_ms
-            self._latencies_ms |= self._race.run_others(found, raced.latency_ms)
+        raced, timed_notes = None, list[str]()
+        try:
+            raced = self._race.run(best.path, asked)
+            if raced is not None:
+                self._latencies_ms[best.words, best.verdict.value] = raced.latency_ms
+                self._latencies_ms |= self._race.run_others(found, raced.latency_ms)
+                timed_notes += _describe_race(raced, asked, profile)
+        except OutOfTimeError:
+            timed_notes.append(_NOT_TIMED)
+            if asked is not None and profile.gates.undecided == "float" and best.verdict.passed:
+                because = "it was not timed to the end, and gates.undecided is 'float'"
+                float_model = _float_instead(prepared, found, because)
+                return replace(float_model, timed_notes=tuple(timed_notes))
         is_undecided = raced is not None and raced.outcome == "undecided"
         is_not_worth_it = raced is not None and (
             raced.outcome == "not faster" or (is_undecided and profile.gates.undecided == "float")
         )
-        timed_notes = [] if raced is None else list(_describe_race(raced, asked, profile))
         if raced is not None and is_not_worth_it:
             host = f"on this host's {self._evaluator.provider}"
             because = (

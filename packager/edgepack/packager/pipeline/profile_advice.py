@@ -22,10 +22,10 @@ from edgepack.packager.pipeline.settings_search import run_passes
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import within
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.context import describe_context
-from edgepack.packager.search.time_limit import OutOfTimeError
 
 _MUCH_LESS = 0.5
 """Share of a profile's loss below which another one will need fewer float nodes."""
@@ -83,16 +83,17 @@ def _look_at(
     progress = within(resources.progress, f"looking at {other.name}")
     try:
         resources.limit.check()
-        selector = CandidateSelector(
-            run_passes(inputs, other, folder, progress),
-            other,
-            find_venue(other),
-            inputs,
-            resources.conditions(f"{context} {other.sha256}"),
-            folder,
-            progress,
-        )
-        verdict = selector.try_first()
+        with resources.limit.profile.interrupting():
+            selector = CandidateSelector(
+                run_passes(inputs, other, folder, progress),
+                other,
+                find_venue(other),
+                inputs,
+                resources.conditions(f"{context} {other.sha256}"),
+                folder,
+                progress,
+            )
+            verdict = selector.try_first()
     except OutOfTimeError:
         return Outlook(name=other.name, problem="was not looked at: no time was left")
     except BuildError as error:

@@ -1,4 +1,4 @@
-"""A variant that its gates refused, as an error and in the report."""
+"""Variants that their gates refused, or time did not allow, as errors and in the report."""
 
 from collections.abc import Sequence
 
@@ -19,6 +19,15 @@ class VariantRefusedError(BuildError):
         problems = "; ".join(refusal.problem for refusal in refusals)
         super().__init__(problems, found_in=refusals[0].found_in, remedy=refusals[0].remedy)
         self.variant = variant
+
+
+def time_ended() -> BuildError:
+    """Return the error of a build, or of a profile, whose time ended before it had a result."""
+    return BuildError(
+        "the time of the build ended before the first candidate was finished",
+        found_in="--budget",
+        remedy="a longer --budget, or none; fewer calibration samples take less time",
+    )
 
 
 def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:

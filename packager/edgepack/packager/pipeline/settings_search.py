@@ -19,6 +19,7 @@ from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.pipeline.candidate_selection import CandidateSelector
 from edgepack.packager.pipeline.prequantized import unfold
+from edgepack.packager.pipeline.refusal import time_ended
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.select_cheapest import select_cheapest, with_whole_search
 from edgepack.packager.pipeline.selection import (
@@ -31,10 +32,10 @@ from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.reasons import FLOAT_PRECISION
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.search_target import SearchTarget
-from edgepack.packager.search.time_limit import OutOfTimeError
 
 
 class SettingsSearch:
@@ -109,11 +110,7 @@ class SettingsSearch:
                 )
             )
         if not searched and not failed:
-            raise BuildError(
-                "the time of the build ended before the first candidate was finished",
-                found_in="--budget",
-                remedy="a longer --budget, or none; fewer calibration samples take less time",
-            )
+            raise time_ended()
         if not searched:
             raise failed[0]
         best = select_cheapest(searched)
@@ -172,7 +169,7 @@ class SettingsSearch:
             combination.profile,
             self._plan.venue,
             inputs,
-            self._resources.conditions(context, combination.words),
+            self._resources.conditions(context, combination.words, inputs.split.held_out.count),
             folder,
             self._resources.progress,
         )

@@ -23,6 +23,7 @@ from edgepack.packager.pipeline.provider_validation import ProviderRefusedError,
 from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.refusal_bisection import (
     CompileBudgetExhaustedError,
     Found,
@@ -131,7 +132,12 @@ class _Openings:
         what = "looking for what is refused"
         self.progress(BuildStep(what=what, done=self.count, total=_MOST_OPENINGS))
         path, start_s = make(), time.monotonic()
-        is_taken = self.provider_validation.is_taken(path, searched.evaluator, timeout_s=limit_s)
+        try:
+            is_taken = self.provider_validation.is_taken(
+                path, searched.evaluator, timeout_s=limit_s
+            )
+        except OutOfTimeError as error:
+            raise CompileBudgetExhaustedError from error
         if not is_taken and time.monotonic() - start_s >= limit_s:
             raise CompileBudgetExhaustedError  # it took too long, which is no answer
         return is_taken

@@ -10,13 +10,14 @@ from edgepack.packager.pipeline.check_request import CheckedRequest
 from edgepack.packager.pipeline.open_model import check_shapes
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.pipeline.prequantized import avoid_int16_saturation
-from edgepack.packager.pipeline.refusal import report_refusal
+from edgepack.packager.pipeline.refusal import report_refusal, time_ended
 from edgepack.packager.pipeline.report_files import join_remedies, refusal_error, report_refusals
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
 from edgepack.packager.progress import Progress, for_profile
 from edgepack.packager.reports.own_names import name_in_error, own_names
 from edgepack.packager.reports.report import RefusedProfile
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.samples.golden_selection import MOST_SAMPLES
 from edgepack.packager.search.journal import Journal, journal_folder
@@ -54,7 +55,8 @@ def prepare_variants(
     )
     variants: list[PreparedVariant] = []
     refused: list[RefusedProfile] = []
-    limits = share_time(request.budget_s, len(checked.combinations), started_s=checked.started_s)
+    simulated = [checked.venues[profile.name].is_simulated for profile in checked.profiles]
+    limits = share_time(request.budget_s, simulated, checked.deadline)
     for entries in avoid_int16_saturation(checked.combinations, source):
         if is_there_already(entries[0].profile, variants):
             continue
@@ -75,7 +77,7 @@ def prepare_variants(
         try:
             check_shapes(source, profile, request)
             folder = work / "variants" / profile.name
-            variants.append(prepare_variant(inputs, plan, resources, folder))
+            variants.append(_prepare(inputs, plan, resources, folder))
         except (BuildError, DeviceError, ProfileError) as error:
             name_in_error(error, own_names(source.model.graph))
             if not request.keep_going:
@@ -84,6 +86,15 @@ def prepare_variants(
     if not variants:
         raise _refuse_all(opened, tuple(refused))
     return PreparedVariants(variants=tuple(variants), refused=tuple(refused))
+
+
+def _prepare(
+    inputs: EvaluationInputs, plan: VariantPlan, resources: Resources, folder: Path
+) -> PreparedVariant:
+    try:
+        return prepare_variant(inputs, plan, resources, folder)
+    except OutOfTimeError as error:
+        raise time_ended() from error
 
 
 def _refuse(

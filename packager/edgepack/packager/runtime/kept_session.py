@@ -7,6 +7,7 @@ the trial saw, with the time that they took.
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +45,12 @@ class RememberingSession:
         return self._session.placement
 
     def run_first(
-        self, samples: Sequence[Mapping[str, Tensor]], *, least: int, more_s: float
+        self,
+        samples: Sequence[Mapping[str, Tensor]],
+        *,
+        least: int,
+        more_s: float,
+        end_s: float = math.inf,
     ) -> list[dict[str, Tensor]]:
         """Runs and remembers samples; inputs that the model does not have are left out.
 
@@ -53,20 +59,26 @@ class RememberingSession:
             least: How many run however long they take.
             more_s: The others are begun for this long, seconds of processor time, so that a busy
                 machine runs as many as an idle one; those first ones count.
+            end_s: By `time.monotonic`: a sample that may not end until then is not begun, but the
+                first.
 
         Raises:
             DeviceError: The provider failed.
         """
         known = {tensor.name for tensor in self._session.inputs}
         outputs: list[dict[str, Tensor]] = []
-        start_s = self._clock()
+        start_s, slowest_s = self._clock(), 0.0
         for feeds in samples:
             if len(outputs) >= least and self._clock() - start_s > more_s:
+                break
+            began_s = time.monotonic()
+            if outputs and began_s + slowest_s > end_s:
                 break
             used = {name: value for name, value in feeds.items() if name in known}
             given = self._session.run_timed(used)
             self._given[digest_of(used)] = given
             outputs.append(given[0])
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
         return outputs
 
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:

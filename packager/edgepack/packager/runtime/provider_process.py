@@ -39,7 +39,7 @@ def tell_waiting(progress: Progress, timeout_s: float) -> Waiting:
 
     def waiting(waited_s: float) -> None:
         if waited_s >= _TOLD_FROM_S:
-            words = f"waited {waited_s:.0f} s for an answer, of {timeout_s:g} at most"
+            words = f"waited {waited_s:.0f} s for an answer, of {timeout_s:.0f} at most"
             progress(BuildStep(detail=words))
 
     return waiting
@@ -119,7 +119,10 @@ class ProviderProcess:
             answer = _exchange(child, request + b"\n", timeout_s, waiting)
         except TimeoutError:
             self.close()
-            return Ending(answer=None, because=f"no answer within {timeout_s:g} s")
+            return Ending(answer=None, because=f"no answer within {timeout_s:.3g} s")
+        except BaseException:  # the time is used up, or somebody stops the build: half an answer
+            self.close()
+            raise
         if answer is None:
             child.wait()
             ending = Ending(answer=None, because=describe_end(child.returncode, errors))

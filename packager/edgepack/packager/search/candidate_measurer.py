@@ -1,6 +1,7 @@
 """Makes and measures candidates, each in a folder of its own; what was measured is recalled."""
 
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ from edgepack.packager.runtime.evaluator import Evaluator
 from edgepack.packager.search.candidates import Candidate, CandidateMeasurement
 from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.judge import CandidateJudge
+
+_HELD_OUT_RUNS = 2
+"""The held-out samples run through what is found, and through the float model."""
 
 _KEPT_BYTES = 64_000_000
 """Candidates of small models stay on disk, where they can be timed in the end."""
@@ -60,11 +64,12 @@ class CandidateMeasurer:
         if measured is not None:
             return self._candidate(spec, path, measured)
         built, size_bytes = self._save(spec, path)
-        verdict = self.judge.judge(
-            self.evaluator.open(path),
-            at_least=at_least,
-            before_each=self.conditions.limit.check,
-        )
+        run, limit = self.evaluator.open(path), self.conditions.limit
+        began_s = time.monotonic()
+        verdict = self.judge.judge(run, at_least=at_least, before_each=limit.check)
+        ran = verdict.given_up_after or self.judge.count
+        one_s = (time.monotonic() - began_s) / max(1, ran)
+        limit.reserve(_HELD_OUT_RUNS * one_s * self.conditions.held_out)
         measured = CandidateMeasurement(
             verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered)
         )

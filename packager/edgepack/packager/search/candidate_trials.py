@@ -137,7 +137,7 @@ class CandidateTrials:
             )
             for candidate, because in zip(self._candidates, self._reasons, strict=True)
         )
-        with self.conditions.limit.paused():
+        with self.conditions.limit.finishing():
             best = self._measurer.with_model(self.best)
         return SearchResult(
             best=best,

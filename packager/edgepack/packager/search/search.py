@@ -30,12 +30,13 @@ from msgspec.structs import replace
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.savings import promotion_order, worth_lowering
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.judge import NEAR_SPARE
 from edgepack.packager.search.promotion import Promotion
-from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
+from edgepack.packager.search.time_limit import describe_duration
 
 _MOST_LOWERED_AGAIN = 6
 """Candidates that the fifth step may cost."""
