@@ -139,7 +139,7 @@ class Speaker:
         """Gets a session, as an agent does that has just started."""
         self._offered.clear()
         self.signer.word = ""
-        self._greeting = self.signer.sign_raw("reported", b'{"v":2,"online":true,"at":1}')
+        self._greeting = self.signer.sign_raw("reported", b'{"v":1,"online":true,"at":1}')
         for _ in range(20):  # The fleet may not know the device yet.
             self.publish("reported", self._greeting)
             if self._offered.wait(5):

@@ -13,16 +13,8 @@ from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
 
-SETTINGS = Version(1, 6)
-"""Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
-
-    1.1  `trust.root`
-    1.2  `broker.proxy`, `transfer`, `limits.bandwidth`
-    1.3  `trust.metadata`
-    1.4  `capture`
-    1.5  `shadow`
-    1.6  `shadow.disagree_max`, `shadow.spacing_s`, `identity`, `slowdown`
-"""
+SETTINGS = Version(1, 0)
+"""Version of the settings' form: `v` and, if a newer edgepack added keys, `minor`."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -168,7 +168,7 @@ def is_same_answer(
     decides = {
         name: limits.top1_agreement_min
         for name, limits in tolerances.items()
-        if limits.top1_agreement_min is not None and not isinstance(limits.overlap_min, float)
+        if limits.top1_agreement_min is not None and limits.overlap_min is None
     }
     for name, least in decides.items():
         want, have = before.get(name), now.get(name)
@@ -195,7 +195,7 @@ def _judge(
     got: Sequence[Tensor | None],
     limits: GoldenTolerance,
 ) -> Comparison:
-    if isinstance(limits.overlap_min, float):
+    if limits.overlap_min is not None:
         return _judge_selection(name, expected, got, limits.overlap_min)
     wants: list[npt.NDArray[np.float64]] = []
     haves: list[npt.NDArray[np.float64]] = []

@@ -12,7 +12,6 @@ import msgspec
 
 from edgepack.bundle.distributions import check_reference
 from edgepack.bundle.metadata import (
-    ENCRYPTED_FORMAT,
     FORMAT_MINOR,
     FORMAT_VERSION,
     Accuracy,
@@ -36,7 +35,6 @@ from edgepack.errors import BundleError
 
 __all__ = [
     "COMPONENT",
-    "ENCRYPTED_FORMAT",
     "FORMAT_MINOR",
     "FORMAT_VERSION",
     "GOLDEN_FILE",
@@ -71,7 +69,6 @@ HOOKS_FOLDER = "hooks"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 """About 300,000 chunks, 20 GB of model."""
 
-_FORMATS = (FORMAT_VERSION, ENCRYPTED_FORMAT)
 _SCHEMA_VERSION = "1.0"
 _LAYOUT = "portable"
 _SHA256_BYTES = 32
@@ -123,7 +120,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_encrypted(self, path: str) -> bool:
         """Whether a file is: in an encrypted bundle all of the variants, and the golden samples."""
-        if not isinstance(self.facts.encryption, Encryption):
+        if self.facts.encryption is None:
             return False
         return path.startswith(f"{COMPONENT}/") or path == GOLDEN_FILE
 
@@ -228,11 +225,6 @@ def decode_manifest(content: bytes) -> Manifest:
                 f"{MANIFEST_FILE} has {found!r} as {key}, expected {expected!r}",
                 found_in=f"{MANIFEST_FILE}, {key}",
             )
-    if (facts.format == ENCRYPTED_FORMAT) is not isinstance(facts.encryption, Encryption):
-        raise BundleError(
-            f"a bundle of format version {ENCRYPTED_FORMAT} is encrypted, and no other",
-            found_in=f"{MANIFEST_FILE}, additional_metadata.edgepack.encryption",
-        )
     variants = tuple(
         _variant(name, _without_newer(value, _VariantMetadata) if is_newer else value)
         for name, value in package.components.model.variants.items()
@@ -243,8 +235,7 @@ def decode_manifest(content: bytes) -> Manifest:
         )
     manifest = Manifest(facts=facts, variants=variants)
     _check_files(manifest)
-    if isinstance(facts.reference, tuple):
-        check_reference(facts.reference, found_in=f"{MANIFEST_FILE}, reference")
+    check_reference(facts.reference, found_in=f"{MANIFEST_FILE}, reference")
     return manifest
 
 
@@ -273,10 +264,9 @@ def _package(variant: Variant) -> dict[str, Any]:
 def _check_format(document: Any) -> None:
     """Says "another version" before anything else is found wrong with a newer bundle."""
     found = _own_value(document, "format", FORMAT_VERSION)
-    if found not in _FORMATS:
-        known = " and ".join(map(str, _FORMATS))
+    if found != FORMAT_VERSION:
         raise BundleError(
-            f"the bundle has format version {found}, this edgepack reads {known}",
+            f"the bundle has format version {found}, this edgepack reads {FORMAT_VERSION}",
             found_in=f"{MANIFEST_FILE}, additional_metadata.edgepack.format",
             remedy="update edgepack",
         )

@@ -88,8 +88,8 @@ def make_bundle(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> C
 
 
 def aged(program: str, age: str) -> list[str]:
-    """How to start a program, and to have it speak a `newer` or an `older` minor version."""
-    words = ["tests.simulators.other_minor", age, program] if age else [program]
+    """Return the command that starts a program, if `newer` in the next minor version."""
+    words = ["tests.simulators.newer_minor", program] if age else [program]
     return [sys.executable, "-m", *words]
 
 
@@ -102,7 +102,7 @@ class FleetProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.arguments = arguments
         self.age = ""
-        """`newer` or `older`: how it speaks, see `tests.simulators.other_minor`."""
+        """`newer` for the next minor version, see `tests.simulators.newer_minor`."""
         self.before: tuple[str, ...] = ()
         """A program that starts it, such as `prlimit`, with its arguments."""
         self.process: subprocess.Popen[str] | None = None

@@ -20,7 +20,7 @@ from tests.integration.fleet.conftest import FleetProcess, Mosquitto
 from tests.simulators.ports import free_port
 from tests.simulators.signing import Speaker
 
-REPORT = b'{"v":2,"online":true,"at":1}'
+REPORT = b'{"v":1,"online":true,"at":1}'
 Serve = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 

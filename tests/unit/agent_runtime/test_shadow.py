@@ -440,6 +440,7 @@ def spool(state_dir: Path, shadowed: Shadowed, *, inferences: int = 1, token: st
         Spooled(
             token=token,
             pid=1,
+            model="ocr",
             digest="d" * 64,
             variant="cpu",
             provider=CPU,

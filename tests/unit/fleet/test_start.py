@@ -186,30 +186,6 @@ def test_a_selector_that_means_everybody_is_everybody_once(world: World) -> None
     assert len(waves_of(world)) == 10
 
 
-def test_a_report_of_the_first_version_is_read_as_well() -> None:
-    first = {
-        "v": 1,
-        "online": True,
-        "at": 1.0,
-        "boot": "b",
-        "count": 1,
-        "facts": msgspec.to_builtins(make_facts()),
-        "state": "COMMITTED",
-        "because": "",
-        "sequence": 1,
-        "rollout": "r1",
-        "target": msgspec.to_builtins(OLD),
-        "active": msgspec.to_builtins(says("COMMITTED", active=OLD).models["digits"].active),
-        "previous": None,
-        "progress": 0.0,
-    }
-    reported = msgspec.json.encode(first).decode()
-    assert serving_of(reported, "digits").runs == OLD
-    found = facts_of(reported)
-    assert found is not None
-    assert found.hardware_class == make_facts().hardware_class
-
-
 def test_of_what_a_device_never_said_nothing_is_read() -> None:
     assert serving_of(None, NEW.name) == (None, None)
     assert serving_of(encode(says("IDLE")).decode(), "another") == (None, None)

@@ -47,7 +47,7 @@ def check_readable(manifest: Manifest, key_file: str) -> None:
     Raises:
         EdgepackError: The device has no key, another one, or no memory to decrypt into.
     """
-    if isinstance(manifest.facts.encryption, Encryption):
+    if manifest.facts.encryption is not None:
         _open_key(manifest.facts.encryption, key_file)
         _memory_folder()
 
@@ -74,7 +74,7 @@ def plain_files(
             yield bundle_folder
             return
     encryption = manifest.facts.encryption
-    if not isinstance(encryption, Encryption):
+    if encryption is None:
         yield bundle_folder
         return
     content_key = _open_key(encryption, key_file)

@@ -14,7 +14,7 @@ import msgspec
 
 from edgepack.agent.state.state_file import StateFile
 from edgepack.bundle.manifest import Variant
-from edgepack.versions import BARE, Format, Version
+from edgepack.versions import Format, Version
 from edgepack.wire.messages import DeviceFacts, ProbeResult
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
         provider_version, runtime, drivers: What ran it.
         hardware: What it ran on.
         threads: Threads within an operator.
-        system: Operating system, processor features, Python and edgepack. Since 2.1.
+        system: Operating system, processor features, Python and edgepack.
     """
 
     digest: str
@@ -42,7 +42,7 @@ class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
     drivers: dict[str, str]
     hardware: str
     threads: int
-    system: str = ""
+    system: str
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,12 +58,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...]
 
 
-VERDICTS = Format(
-    "list of verdicts",
-    _Kept,
-    Version(2, 1),
-    migrations={1: lambda document: {"verdicts": document[BARE]}},
-)
+VERDICTS = Format("list of verdicts", _Kept, Version(1, 0))
 
 
 def probe_cache_key(

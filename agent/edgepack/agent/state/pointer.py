@@ -29,7 +29,7 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
         share: Of the inferences, those that are tried, 0..1.
         busy_share: Of the time, in which one may run, 0..1.
         memory_bytes: What the process that computes them may take.
-        spacing_s: Seconds between two of them that count as independent. Since 2.2.
+        spacing_s: Seconds between two of them that count as independent.
     """
 
     bundle: BundleRef
@@ -48,9 +48,9 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         choice: Which variant of it runs, and why; `choice.chosen` is never "".
         since: When the pointer was switched to it, seconds since the epoch.
         committed: Whether it has stood its soak.
-        shadow: What runs beside it while it soaks; None when nothing does. Since 2.1.
+        shadow: What runs beside it while it soaks; None when nothing does.
         basis: Versions and settings that the choice was based on (`runtime.basis`); empty where
-            they are not known. Since 2.2.
+            they are not known.
     """
 
     bundle: BundleRef
@@ -66,12 +66,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         return self.bundle.digest
 
 
-POINTER = Format(
-    "pointer to the active model",
-    ActivePointer,
-    Version(2, 2),
-    migrations={1: lambda document: document},
-)
+POINTER = Format("pointer to the active model", ActivePointer, Version(1, 0))
 
 
 def pointer_path(state_dir: Path, name: str) -> Path:

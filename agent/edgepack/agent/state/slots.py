@@ -50,16 +50,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     held: dict[str, bytes]
 
 
-NOTE = Format(
-    "note of a download",
-    Note,
-    Version(2, 0),
-    migrations={
-        1: lambda document: {
-            "held": {name: bits for name, bits in document.items() if name not in ("v", "minor")}
-        }
-    },
-)
+NOTE = Format("note of a download", Note, Version(1, 0))
 
 
 class StoredChunk(msgspec.Struct, frozen=True, kw_only=True):

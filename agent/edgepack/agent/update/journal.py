@@ -17,7 +17,6 @@ from edgepack.agent.state.state_file import StateFile, Write, read_regular
 from edgepack.agent.update.lifecycle import RESTING, TABLE, State
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
-from edgepack.wire.first_version import migrate_order
 from edgepack.wire.messages import Choice, Event, ModelOrder, RunModel
 
 log = logging.getLogger(__name__)
@@ -86,24 +85,7 @@ class _AnyState(Journal, frozen=True, kw_only=True):
     state: str = "IDLE"  # type: ignore[assignment]
 
 
-def _from_first(journal: dict[str, Any]) -> dict[str, Any]:
-    """A journal of a device that ran one model.
-
-    Its `previous` had no choice of a variant, which only `back` has; its release counters went to
-    a file of their own (`first_layout`).
-    """
-    made = dict(journal)
-    for key in ("offer", "pending"):
-        if made.get(key):
-            made[key] = migrate_order(made[key])
-    made.pop("highest_releases", None)
-    back, previous = made.get("back"), made.get("previous")
-    is_the_same = back and previous and back["bundle"]["digest"] == previous["digest"]
-    made["previous"] = back if is_the_same else None
-    return made
-
-
-JOURNAL = Format("journal", _AnyState, Version(2, 1), migrations={1: _from_first})
+JOURNAL = Format("journal", _AnyState, Version(1, 0))
 
 
 class JournalStore:

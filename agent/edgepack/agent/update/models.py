@@ -20,7 +20,6 @@ from edgepack.agent.state.release_counters import ReleaseCounters
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
-from edgepack.agent.update.first_layout import migrate_first_layout
 from edgepack.agent.update.journal import JournalStore
 from edgepack.agent.update.orders import OfferOutcome
 from edgepack.agent.update.slot_scrubber import SlotScrubber
@@ -113,7 +112,6 @@ class Models:
             OSError: Something cannot be read now, or the disk is full.
         """
         deps = self._deps
-        migrate_first_layout(deps.state_dir, write=deps.write)
         found = model_names(deps.state_dir)
         pointers = {name: PointerFile(deps.state_dir, name, write=deps.write) for name in found}
         serving = {name: pointer.read() for name, pointer in pointers.items()}

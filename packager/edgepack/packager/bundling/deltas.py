@@ -15,7 +15,7 @@ import msgspec
 from edgepack.bundle.chunks import chunk_digests, entry, offsets
 from edgepack.bundle.deltas import MAGIC, DeltaRecord, delta_path, pack_difference
 from edgepack.bundle.forms import digest_of_folder, open_bundle, read_manifest
-from edgepack.bundle.manifest import ChunkIndex, Encryption, FileEntry, Manifest, Variant
+from edgepack.bundle.manifest import ChunkIndex, FileEntry, Manifest, Variant
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.packager.graph.tensor_offsets import tensor_starts
@@ -106,7 +106,7 @@ def _check(manifest: Manifest, name: str, older: Path) -> None:
             f"a delta is from an older bundle of '{name}', this one is of '{manifest.facts.name}'",
             found_in=str(older),
         )
-    if isinstance(manifest.facts.encryption, Encryption):
+    if manifest.facts.encryption is not None:
         raise BuildError("no delta leads from an encrypted bundle", found_in=str(older))
 
 

@@ -22,7 +22,7 @@ from typing import Unpack
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.bundle.manifest import FORMAT_MINOR, BundleFacts
+from edgepack.bundle.manifest import BundleFacts
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, finish, lay_out
 from edgepack.packager.bundling.deltas import write_deltas
 from edgepack.packager.bundling.encrypting import encrypt_files
@@ -200,7 +200,6 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
     request, samples = opened.request, opened.samples
     return BundleParts(
         facts=BundleFacts(
-            minor=FORMAT_MINOR,
             name=request.name,
             version=request.version,
             release=request.release,
@@ -208,7 +207,7 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
             source_sha256=opened.source.sha256,
             tools=dict(sorted(tool_versions().items())),
             files=(),
-            reference=samples.reference or msgspec.UNSET,
+            reference=samples.reference,
         ),
         variants=prepared.variants,
         golden=samples.golden,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from edgepack.bundle.manifest import SIGNATURE_FILE, Encryption, Variant
+from edgepack.bundle.manifest import SIGNATURE_FILE, Variant
 from edgepack.bundle.provenance import PROVENANCE_FILE
 from edgepack.packager.provenance.datasets import compose_datasets
 from edgepack.packager.provenance.record import BuildRecord, encode_document
@@ -127,7 +127,7 @@ def _bundle(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
                 "data-usage": about.data_usage,
                 "security-control": (
                     *_OWN_CONTROLS,
-                    *((_ENCRYPTED,) if isinstance(facts.encryption, Encryption) else ()),
+                    *((_ENCRYPTED,) if facts.encryption is not None else ()),
                     *about.security_controls,
                 ),
                 "security-compliance": about.security_compliance,
