@@ -141,7 +141,8 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         telemetry_interval_s: Seconds between latency reports.
         check_interval_s: Seconds after which the files of what serves are read once more, to find
             those that a disk has changed; 0 means never.
-        max_restarts: Times one update may be resumed after a restart before it is given up.
+        max_restarts: Restarts while the release or a hook of one update is at work, before the
+            update is given up.
         bandwidth: What bundles may take of the network, maybe by the hour of the device's clock
             (`edgepack.bandwidth`); "" sets no limit. A device with one is sent chunks by itself,
             and none of those that are broadcast.

@@ -361,7 +361,7 @@ class Connection:
         return why_no_answer(address.host, address.port, is_tls=address.is_tls)
 
     def _own_certificate_problem(self) -> str:
-        """Return why the device's own certificate is not valid yet by its clock; "" if it is."""
+        """Return why the device's own certificate is not valid by its clock; "" if it is."""
         try:
             content = Path(self._broker.cert_file).read_bytes() if self._broker.cert_file else b""
             return (

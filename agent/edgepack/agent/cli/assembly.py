@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +15,7 @@ from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
 from edgepack.agent.broker.signing import make_signer
 from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
-from edgepack.agent.config import AgentConfig, BrokerConfig, ProviderConfig
+from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.signals import stop_on_signals
 from edgepack.agent.enrolment.renewal import make_keeper
@@ -38,10 +37,7 @@ from edgepack.agent.update.work import InlineWorker, ThreadWorker, Worker
 from edgepack.bundle.manifest import Variant
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
-from edgepack.wire.messages import DeviceFacts, ProbeResult
-
-if TYPE_CHECKING:
-    pass
+from edgepack.wire.messages import ProbeResult
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +57,6 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     Raises:
         EdgepackError: The settings name what is not usable, or a fault ended the agent.
     """
-    check_providers(read_device_facts(config.providers), config.providers)
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
     telemetry = TelemetryBuffer(Path(config.state_dir), interval_s=config.slowdown.interval_s)
     adopt_strays()
@@ -98,7 +93,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     try:
         agent.run(stop)
     except Exception as error:
-        # What restarts the agent counts: an update that cannot go on is given up.
+        agent.count_fault()  # An update that cannot go on is given up.
         log.exception("the agent stops")
         raise DeviceError(f"the agent stopped because of a fault: {error}") from error
     finally:
@@ -107,28 +102,6 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         if fetcher is not None:
             fetcher.stop()
         connection.stop()
-
-
-def check_providers(facts: DeviceFacts, config: ProviderConfig) -> None:
-    """Refuses a device on which no model could run.
-
-    Raises:
-        DeviceError: No execution provider is there, or none that the settings allow.
-    """
-    usable = [one.name for one in facts.providers if one.available]
-    if not usable:
-        raise DeviceError(
-            "no execution provider is installed, so no model could run here",
-            found_in=facts.providers[0].because,
-            remedy="install one of the extras cpu, qnn and openvino; edgepack-agent providers "
-            "tells what is missing",
-        )
-    if config.allow and not set(usable) & set(config.allow):
-        raise DeviceError(
-            "the settings allow no execution provider that is installed here",
-            found_in=f"providers.allow; installed: {', '.join(usable)}",
-            remedy="leave providers.allow out, or install what it names",
-        )
 
 
 def assemble_models(

@@ -133,6 +133,10 @@ class Agent:
                 stop.wait(FAULT_PAUSE_S)
         self._models.suspend()
 
+    def count_fault(self) -> None:
+        """Count a fault that ends the agent against the updates that are under way."""
+        self._models.count_fault()
+
     def turn(self) -> None:
         """One turn of the loop: goes on, waits for messages, takes a batch of them."""
         self._publisher.look_after()

@@ -103,9 +103,9 @@ class CertificateKeeper:
     @property
     def trouble(self) -> str:
         """What needs a person, one sentence; "" when all is well."""
-        if invalid := describe_own_certificate(self._certificate, self._wall()):
-            return invalid
         left = left_s(self._certificate, self._wall())
+        if left > 0 and (invalid := describe_own_certificate(self._certificate, self._wall())):
+            return invalid
         begins, ends = self._certificate.not_valid_before_utc, self._certificate.not_valid_after_utc
         if left >= WARNED_AT * (ends - begins).total_seconds() and not self._problem:
             return ""

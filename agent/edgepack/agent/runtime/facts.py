@@ -10,6 +10,7 @@ import importlib.metadata
 import platform
 import re
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 
@@ -89,9 +90,9 @@ def read_device_facts(
     modules = _loaded_modules(root)
     kernel = _text(root / "proc/sys/kernel/osrelease")
     try:
-        runtime = load_runtime()
-    except DeviceError:
-        runtime = None  # `read_providers` says so for every provider.
+        runtime: ModuleType | DeviceError = load_runtime()
+    except DeviceError as error:
+        runtime = error  # `read_providers` says so for every provider.
     cpu_model, features, count = _read_cpu(root)
     soc = _read_soc(root)
     providers = read_providers(runtime, frozenset(modules), arch=arch)
@@ -114,7 +115,7 @@ def read_device_facts(
         soc=soc,
         python=platform.python_version(),
         agent_version=importlib.metadata.version("edgepack"),
-        runtime=runtime.__version__ if runtime is not None else "",
+        runtime=runtime.__version__ if isinstance(runtime, ModuleType) else "",
         providers=providers,
         drivers=_read_drivers(root, modules, kernel) | read_sdks(),
         hardware_class=hardware_class(arch, features, soc.split(", ")[0] or cpu_model),

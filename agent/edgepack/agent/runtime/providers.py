@@ -53,9 +53,10 @@ def load_runtime() -> ModuleType:
         DeviceError: It is not installed, or cannot be loaded.
     """
     disable_vendor_telemetry()
+    importlib.invalidate_caches()  # It may have been installed since this process looked.
     try:
         with without_log_lines() if "onnxruntime" not in sys.modules else nullcontext():
-            return importlib.import_module("onnxruntime")
+            runtime = importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
         raise DeviceError(
             "onnxruntime is not installed", remedy="pip install 'edgepack[cpu]'"
@@ -65,6 +66,12 @@ def load_runtime() -> ModuleType:
             f"onnxruntime cannot be loaded: {error}",
             remedy="install the wheel for this machine and its Python anew",
         ) from error
+    if not hasattr(runtime, "InferenceSession"):  # A folder that an uninstalled wheel left.
+        del sys.modules["onnxruntime"]
+        raise DeviceError(
+            "onnxruntime is not installed whole", remedy="pip install 'edgepack[cpu]'"
+        )
+    return runtime
 
 
 def runtime_errors(runtime: ModuleType) -> tuple[type[Exception], ...]:
@@ -79,20 +86,20 @@ def runtime_errors(runtime: ModuleType) -> tuple[type[Exception], ...]:
 
 
 def read_providers(
-    runtime: ModuleType | None, loaded_drivers: frozenset[str], *, arch: str
+    runtime: ModuleType | DeviceError, loaded_drivers: frozenset[str], *, arch: str
 ) -> tuple[ProviderFacts, ...]:
     """Asks the runtime and its plug-ins what they offer here.
 
     Args:
-        runtime: The module `onnxruntime`; None when there is none.
+        runtime: The module `onnxruntime`, or why it cannot be loaded.
         loaded_drivers: Kernel drivers that are loaded.
         arch: Machine name as `uname -m` prints it.
 
     Returns:
         One entry for every known provider and every other that the runtime has.
     """
-    if runtime is None:
-        because = "onnxruntime is not installed: pip install 'edgepack[cpu]'"
+    if isinstance(runtime, DeviceError):
+        because = f"{runtime.problem}: {runtime.remedy}"
         return tuple(
             ProviderFacts(name=known.name, available=False, because=because) for known in KNOWN
         )
@@ -149,6 +156,26 @@ def _judge(
         because=f"onnxruntime {runtime.__version__} here has no such provider",
         brought_by=known.brought_by,
     )
+
+
+def why_nothing_runs(providers: Sequence[ProviderFacts], allow: Sequence[str]) -> str:
+    """Return why no model can run on this device, one sentence; "" if a provider is usable.
+
+    Args:
+        providers: What the device has.
+        allow: The providers that the settings allow; empty for all.
+    """
+    usable = [one.name for one in providers if one.available]
+    if not usable:
+        because = providers[0].because if providers else "none is known"
+        return f"no execution provider is installed, so no model can run ({because})"
+    if allow and not set(usable) & set(allow):
+        return (
+            "the settings allow no execution provider that is installed "
+            f"(providers.allow; installed: {', '.join(usable)}), so no model can run: "
+            "leave providers.allow out, or install what it names"
+        )
+    return ""
 
 
 def is_installed(plugin: Plugin) -> bool:

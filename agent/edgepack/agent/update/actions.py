@@ -110,6 +110,11 @@ class Actions:
         self._reconsider_at = self._context.now() + RETRY_S if self.trouble else math.inf
         return None
 
+    def reconsider_again(self) -> None:
+        """Have the choice of the serving release compared with this device once more."""
+        self._reconsider_at = 0.0
+        self._context.read_facts()
+
     @property
     def reconsider_in_s(self) -> float | None:
         """Seconds until a release of which no variant worked is probed again."""

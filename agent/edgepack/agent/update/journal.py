@@ -26,6 +26,10 @@ MAX_OUTBOX = 64
 """Events kept for a broker that is away; the oldest go first. `Reported` mirrors the rest."""
 
 
+NOTHING_SERVES = "nothing serves: "
+"""Begins the reason of a model whose committed release does not work on this device any more."""
+
+
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the current update of a model and of those before it.
 
@@ -37,7 +41,8 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         taken_at: When that offer was taken, seconds since the epoch; 0 when it is not known.
         pending: A newer offer that waits until the current update has ended.
         acted_sequence: Highest sequence of an order whose bundle was verified, or that was done.
-        restarts: Restarts during the current update.
+        restarts: Restarts that count against the current update: the release or a hook was at work.
+        was_stopped: Whether the agent was stopped in order, so that the next start does not count.
         candidates: Names of the variants to fetch and probe, in order of preference.
         rejected: The other variants, each with its reason.
         size_bytes: What the files of the candidates take on the disk.
@@ -60,6 +65,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     pending: ModelOrder | None = None
     acted_sequence: int = 0
     restarts: int = 0
+    was_stopped: bool = False
     candidates: tuple[str, ...] = ()
     rejected: dict[str, str] = {}
     size_bytes: int = 0

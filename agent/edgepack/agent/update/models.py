@@ -8,6 +8,7 @@ from typing import get_args
 
 import msgspec
 
+from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.state.models import (
     MODEL_NAME,
@@ -31,6 +32,8 @@ from edgepack.wire.messages import Desired, DeviceFacts, ModelOrder, Need, RunMo
 log = logging.getLogger(__name__)
 
 NO_REFUSALS: Mapping[str, str] = {}
+PROVIDERS_LOOK_S = 5.0
+"""How often the agent looks for an execution provider while none is usable."""
 MAX_MODELS = 64
 """Models of one device; a report of all of them stays below what a broker lets pass."""
 
@@ -53,7 +56,8 @@ class Models:
         self._disk = DiskWatch(deps.state_dir)
         self._counters: ReleaseCounters | None = None
         self._is_prepared = False
-        self._retry_at = self._look_at = 0.0
+        self._retry_at = self._look_at = self._providers_at = 0.0
+        self._why_nothing_runs = ""
         self._try("state folder", self._load)
         self._scrubber = SlotScrubber(
             deps.worker,
@@ -75,28 +79,50 @@ class Models:
     @property
     def facts(self) -> DeviceFacts:
         """What the device is, as last read."""
-        for updater in self:
-            return updater.facts
+        if not self._why_nothing_runs:
+            for updater in self:
+                return updater.facts
         if self._facts is None:
             self._facts = self._deps.tools.read_facts()
         return self._facts
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What is wrong with the state folder, one sentence each."""
+        """What is wrong with the device or the state folder, one sentence each."""
         of_models = (f"{one.name}: {one.trouble}" for one in self if one.trouble)
         counters = self._counters.trouble if self._counters else ""
         care = self._scrubber.troubles
-        return (*self._disk.troubles, *filter(None, (counters,)), *of_models, *care)
+        own = filter(None, (self._why_nothing_runs, counters))
+        return (*self._disk.troubles, *own, *of_models, *care)
 
     def start(self) -> None:
         """Go on where the journals say, after the agent was started.
 
         A disk that does not work keeps no agent from starting: `advance` tries again.
         """
+        self._look_for_providers()
         self._prepare()
         for updater in self:
             updater.start()
+
+    def _look_for_providers(self) -> None:
+        """Note whether any execution provider is usable; go on with all models when one is back."""
+        config = self._deps.config.providers
+        self._providers_at = self._deps.clock.monotonic() + PROVIDERS_LOOK_S
+        self._facts = self._deps.tools.read_facts()
+        found = why_nothing_runs(self._facts.providers, config.allow)
+        before, self._why_nothing_runs = self._why_nothing_runs, found
+        if found and found != before:
+            log.warning("%s", found)
+        elif before and not found:
+            log.info("an execution provider is usable again, after: %s", before)
+            for updater in self:
+                updater.note_providers()
+
+    def count_fault(self) -> None:
+        """Count a fault that ends the agent against the updates that are under way."""
+        for updater in self:
+            updater.count_fault()
 
     def _prepare(self) -> None:
         def work() -> None:
@@ -253,6 +279,8 @@ class Models:
         if now >= self._look_at:
             self._look_at = now + DISK_RETRY_S
             self._disk.look()
+        if self._why_nothing_runs and now >= self._providers_at:
+            self._look_for_providers()
         updaters = tuple(self)
         waits += [updater.advance() for updater in updaters]
         try:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgepack.agent.update.dependencies import Clock, ModelParts
-from edgepack.agent.update.journal import MAX_OUTBOX
+from edgepack.agent.update.journal import MAX_OUTBOX, NOTHING_SERVES
 from edgepack.agent.update.lifecycle import State
 from edgepack.wire.messages import BundleRef, Event, ModelOrder, RunModel
 
@@ -61,8 +61,11 @@ class Transitions:
             **changes,
         )
         self._leave()
-        log.info(
-            "bundle=%s from=%s to=%s because=%s", self.title(offer), journal.state, state, because
+        level = logging.WARNING if because.startswith(NOTHING_SERVES) else logging.INFO
+        log.log(
+            level,
+            "bundle=%s from=%s to=%s because=%s",
+            *(self.title(offer), journal.state, state, because),
         )
         self._notify()
 

@@ -175,14 +175,15 @@ class Updater:
         if journal.state in RESTING and journal.is_settled:
             self._is_resumed = True
             return
-        restarts = journal.restarts + 1
+        restarts = journal.restarts + (self._is_risky and not journal.was_stopped)
         after = resume(
             journal.state,
             restarts=restarts,
             max_restarts=self._deps.config.limits.max_restarts,
         )
         if after.state == journal.state:
-            self._model.store.update(restarts=restarts)
+            if restarts != journal.restarts or journal.was_stopped:
+                self._model.store.update(restarts=restarts, was_stopped=False)
             log.info(
                 "bundle=%s resumed=%s restarts=%d",
                 self._transitions.title(journal.offer),
@@ -190,7 +191,7 @@ class Updater:
                 restarts,
             )
         else:
-            self._transitions.move(after.state, after.because, restarts=restarts)
+            self._transitions.move(after.state, after.because, restarts=restarts, was_stopped=False)
         self._is_resumed = True
 
     def _mend(self) -> None:
@@ -215,16 +216,39 @@ class Updater:
         """Takes several chunks that came as one."""
         return self._actions.accept_coded(sha256, coded)
 
+    def note_providers(self) -> None:
+        """Have the choice of the serving release made again: a provider is there again."""
+        self._actions.reconsider_again()
+
     def note_connected(self) -> None:
         """The broker is there again; what it was asked for is asked anew."""
         self._actions.note_connected()
 
     def suspend(self) -> None:
-        """Notes how far a download is, before the agent stops."""
+        """Notes how far a download is, and that the agent stops in order."""
         try:
             self._actions.suspend()
+            if self._is_resumed and not self.is_sealed and self._is_risky:
+                self._model.store.update(was_stopped=True)
         except OSError as error:
-            log.warning("the download's progress could not be noted: %s", error)
+            log.warning("it could not be noted how far the update is: %s", error)
+
+    def count_fault(self) -> None:
+        """Count a fault that ends the agent against the update that is under way."""
+        journal = self.journal
+        if journal.state in RESTING or self._is_risky or self.is_sealed:
+            return  # In a risky state the restart counts.
+        try:
+            self._model.store.update(restarts=journal.restarts + 1)
+        except OSError as error:
+            log.warning("the fault could not be counted: %s", error)
+
+    @property
+    def _is_risky(self) -> bool:
+        """Whether a restart may be the doing of the release or of a hook."""
+        state = self.journal.state
+        has_hooks = bool(self._deps.config.hooks.folder) and state not in RESTING
+        return TABLE[state].is_risky or has_hooks
 
     def advance(self) -> float | None:
         """Goes on as far as possible now.
@@ -320,6 +344,7 @@ class Updater:
             taken_at=self._deps.clock.wall(),
             pending=None,
             restarts=0,
+            was_stopped=False,
             candidates=(),
             rejected={},
             size_bytes=0,
