@@ -9,13 +9,16 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database.candidates import Candidate
 from edgepack.fleet.database.where import Attributes, parse_where
 from edgepack.text import natural_order
+
+if TYPE_CHECKING:  # a command that parses waves loads no library for databases
+    from edgepack.fleet.database.candidates import Candidate
 
 _STEP = re.compile(r"(\d{1,9})(%?)")
 _COMMA = re.compile(r""",(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")
@@ -152,7 +155,7 @@ def divide_devices(
     return waves
 
 
-def divide(rows: Sequence[Candidate], steps: Sequence[WaveStep], salt: str) -> dict[str, int]:
+def divide(rows: "Sequence[Candidate]", steps: Sequence[WaveStep], salt: str) -> dict[str, int]:
     """The same for devices as they are enrolled, with the attributes that `keys_of` names."""
     online = {row.id: row.online for row in rows}
     by_id = {row.id: row.attributes for row in rows} if keys_of(steps) else {}
