@@ -2,8 +2,8 @@
 
 import math
 import random
-from functools import cache
 from collections import Counter
+from functools import cache
 
 import pytest
 from hypothesis import given
