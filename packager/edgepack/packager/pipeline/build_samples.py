@@ -164,10 +164,13 @@ def open_build_samples(
         reference = describe_reference(source, split, float_source)
     ranged = split.calibration
     input_values = describe_inputs(ranged, source.inputs, request.declarations)
+    doubts: tuple[str, ...] = ()
+    if not opened.is_random:
+        doubts = find_doubts(source, ranged, input_values, request.declarations)
     return BuildSamples(
         opened=opened,
         input_values=input_values,
-        doubts=() if opened.is_random else find_doubts(source, ranged, input_values),
+        doubts=doubts,
         split=split,
         golden=golden,
         float_source=float_source,
