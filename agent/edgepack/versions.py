@@ -40,7 +40,7 @@ def version_of(document: Mapping[str, Any]) -> Version:
     major, minor = document.get("v", 1), document.get("minor", 0)
     for number, least in ((major, 1), (minor, 0)):
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise ValueError(f"{number!a:.40} is no version")
+            raise ValueError(f"{number!a:.40} is not a version")
     return Version(major, minor)
 
 
@@ -72,7 +72,7 @@ class Format(Generic[T]):
         self._fields = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
 
     def decode(self, content: bytes) -> Document[T]:
-        """Reads a document.
+        """Read a document.
 
         Raises:
             NewerVersionError: Its major version is newer.
@@ -85,7 +85,7 @@ class Format(Generic[T]):
         return self.convert(found)
 
     def convert(self, found: Any) -> Document[T]:
-        """The same for a document that is decoded already.
+        """Return the same for a document that is decoded already.
 
         Raises:
             NewerVersionError: Its major version is newer.
@@ -105,7 +105,7 @@ class Format(Generic[T]):
         return Document(value=value, unknown=unknown)
 
     def encode(self, value: T, unknown: Mapping[str, Any] | None = None) -> bytes:
-        """Writes a document, with what was unknown in the one that was read.
+        """Write a document, with what was unknown in the one that was read.
 
         What stays unknown keeps its minor version too, so that who wrote it finds it.
         """

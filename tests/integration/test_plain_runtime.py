@@ -177,7 +177,7 @@ def test_an_environment_without_onnx_runtime_is_refused(key: Path, tmp_path: Pat
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     for named, told in (
         (str(tmp_path / "bare/bin/python"), "No module named 'onnxruntime'"),
-        (str(tmp_path / "absent/bin/python"), "is no program that can be run"),
+        (str(tmp_path / "absent/bin/python"), "is not a program that can be run"),
     ):
         with pytest.raises(BuildError, match=told) as caught:
             build(

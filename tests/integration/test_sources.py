@@ -249,7 +249,7 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("ftp://files.example/{path}", "no https://, http:// or oci:// URL"),
+        ("ftp://files.example/{path}", "not an https://, http:// or oci:// URL"),
         ("oci://Files/UPPER", "names nothing in a registry"),
         ("https://files.example/all.edgepack", "it names no bundle"),
         ("https://files.example/{model}", "{model} is none of {name}"),

@@ -53,7 +53,7 @@ class RawSigner(BatchSigner):
         return True
 
     def sign_raw(self, kind: str, *contents: bytes, sequence: int | None = None) -> bytes:
-        """The payload of contents; what is no JSON goes as a text, which is no message either."""
+        """Return the signed payload; bytes that are not JSON become a text."""
         tenant, device, boot = self.place
         self.numbers[kind] = number = (
             self.numbers.get(kind, 0) + 1 if sequence is None else sequence

@@ -283,7 +283,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read_config(path: Path) -> AgentConfig:
-    """Reads and checks a settings file; relative paths in it are relative to its folder.
+    """Read and check a settings file; relative paths in it are relative to its folder.
 
     Raises:
         DeviceError: The file is missing, no TOML, or has an unknown or ill-typed key.
@@ -300,7 +300,7 @@ def read_config(path: Path) -> AgentConfig:
         settings = msgspec.toml.decode(content.removeprefix(codecs.BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeviceError(
-            f"the agent's settings are no TOML: {error}", found_in=str(path)
+            f"the agent's settings are not valid TOML: {error}", found_in=str(path)
         ) from error
     settings = _of_this_version(settings, path)
     try:
@@ -323,7 +323,7 @@ def read_config(path: Path) -> AgentConfig:
 
 
 def _of_this_version(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Settings without the keys that only a newer minor version has.
+    """Return settings without the keys that only a newer minor version has.
 
     Raises:
         DeviceError: They are of a newer major version, or name none.

@@ -90,7 +90,7 @@ FORMAT = Format("feedback", Feedback, Version(1, 0))
 
 
 def read_feedback(path: Path) -> Feedback:
-    """Reads a file of feedback.
+    """Read a file of feedback.
 
     Raises:
         BundleError: It cannot be read, or is none.
@@ -111,5 +111,5 @@ def read_feedback(path: Path) -> Feedback:
     try:
         return FORMAT.decode(content).value
     except ValueError as error:
-        problem = f"this is no feedback of a fleet: {printable(str(error))}"
+        problem = f"this is not feedback of a fleet: {printable(str(error))}"
         raise BundleError(problem, found_in=str(path), remedy=remedy) from error

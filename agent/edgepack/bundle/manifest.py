@@ -112,14 +112,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     variants: tuple[Variant, ...]
 
     def variant(self, name: str) -> Variant:
-        """The variant of that name; raises `KeyError` when there is none."""
+        """Return the variant of that name; raises `KeyError` when there is none."""
         for variant in self.variants:
             if variant.name == name:
                 return variant
         raise KeyError(name)
 
     def is_encrypted(self, path: str) -> bool:
-        """Whether a file is: in an encrypted bundle all of the variants, and the golden samples."""
+        """Return True if a file is: in an encrypted bundle all of the variants, and the golden
+        samples.
+        """
         if self.facts.encryption is None:
             return False
         return path.startswith(f"{COMPONENT}/") or path == GOLDEN_FILE
@@ -177,7 +179,7 @@ class _Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of `manifest.json`; the same manifest always gives the same bytes.
+    """Return the bytes of `manifest.json`; the same manifest always gives the same bytes.
 
     Keys are sorted, except that variants stand in order of preference: ONNX Runtime breaks
     ties by that order, and so does edgepack.
@@ -199,12 +201,12 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(content: bytes) -> Manifest:
-    """Reads `manifest.json` and believes nothing that it does not check.
+    """Read `manifest.json` and believes nothing that it does not check.
 
     Keys that edgepack does not know are passed over where its part says a newer minor version.
 
     Raises:
-        BundleError: The file is too long, is no JSON, is of another format, or a key is missing,
+        BundleError: The file is too long, is not JSON, is of another format, or a key is missing,
             unknown, twice there, or has a value that does not fit; `found_in` names the key.
     """
     document = parse_json(content, limit_bytes=MAX_MANIFEST_BYTES, found_in=MANIFEST_FILE)
@@ -262,7 +264,7 @@ def _package(variant: Variant) -> dict[str, Any]:
 
 
 def _check_format(document: Any) -> None:
-    """Says "another version" before anything else is found wrong with a newer bundle."""
+    """State "another version" before anything else is found wrong with a newer bundle."""
     found = _own_value(document, "format", FORMAT_VERSION)
     if found != FORMAT_VERSION:
         raise BundleError(
@@ -273,7 +275,7 @@ def _check_format(document: Any) -> None:
 
 
 def _own_value(document: Any, key: str, default: int) -> int:
-    """A number in edgepack's part of a document that nothing is known of yet."""
+    """Return a number in edgepack's part of a document that nothing is known of yet."""
     found = document
     for step in (_METADATA, "edgepack", key):
         found = found.get(step) if isinstance(found, dict) else None
@@ -281,7 +283,7 @@ def _own_value(document: Any, key: str, default: int) -> int:
 
 
 def _without_newer(document: Any, kind: type) -> Any:
-    """A document without the keys that a newer edgepack added to its own part."""
+    """Return a document without the keys that a newer edgepack added to its own part."""
     if not isinstance(document, dict) or _METADATA not in document:
         return document
     return document | {_METADATA: without_unknown(document[_METADATA], kind)}

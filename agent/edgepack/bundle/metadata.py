@@ -151,7 +151,7 @@ class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes:
         cosine_min: Least cosine similarity over the output of all golden samples, flattened.
         top1_agreement_min: Least share of samples whose arg-max over the last axis agrees;
-            None where the output is no classification.
+            None where the output is not a classification.
         nrmse_max: Greatest root-mean-square error over the float output's root-mean-square.
         overlap_min: Of a selection, whose rows change places where scores are nearly equal, the
             least share of its rows that must be there, see `overlap`; nothing else is then looked

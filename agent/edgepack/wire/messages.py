@@ -540,15 +540,15 @@ M = TypeVar("M", bound=Message)
 
 
 def encode(message: Message) -> bytes:
-    """JSON bytes of a message."""
+    """Return JSON bytes of a message."""
     return msgspec.json.encode(message)
 
 
 def decode(payload: bytes, kind: type[M]) -> M:
-    """Reads a message.
+    """Read a message.
 
     Raises:
-        TransferError: The bytes are no JSON, do not fit the type, or are of a newer major version.
+        TransferError: The bytes are not JSON, do not fit the type, or are of a newer major version.
     """
     try:
         # Most messages are of this very version: they are decoded once.

@@ -88,7 +88,7 @@ def test_a_finished_rollout_told_to_go_on_or_stop_advises_nothing_worse(
     for act in ("pause", "resume"):
         done = edgepack(finished_fleet, "rollout", act, "r1")
         assert done.stderr.splitlines() == [
-            f"error: rollout r1 is FINISHED, so it cannot be told to {act}",
+            f"error: rollout r1 is FINISHED, so it cannot {act}",
             "  try: edgepack rollout status r1",
         ]
 

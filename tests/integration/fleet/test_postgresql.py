@@ -58,7 +58,7 @@ def test_a_newer_database_is_refused_and_left_as_it_is(url: str) -> None:
     engine = create_engine(driven(url))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0042'"))
-    with pytest.raises(FleetError, match="of a newer edgepack: its tables are of version 0042"):
+    with pytest.raises(FleetError, match="of a newer edgepack: its tables have version 0042"):
         open_store(url)
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0042"

@@ -255,7 +255,7 @@ def pull_digest(bundle: Path, served: Path, url: str, folder: Path) -> str:
 def test_a_source_that_is_none_or_may_hold_a_secret_is_not_kept(source: str) -> None:
     with pytest.raises(FleetError) as refusal:
         check_source(source)
-    assert "no place that the fleet can keep" in refusal.value.problem
+    assert "not a place that the fleet can keep" in refusal.value.problem
     assert "secret" not in str(refusal.value)
 
 

@@ -114,7 +114,7 @@ def listener(place: Place) -> Iterator[Listener]:
 
 
 def without_measured(view: RolloutView) -> RolloutView:
-    """Telemetry that it took in before it hung is no leader's alone to write, nor its evidence."""
+    """Remove latency and gates, which a controller other than the leader may also have written."""
     return msgspec.structs.replace(view, latency=(), gates=())
 
 

@@ -96,6 +96,6 @@ def test_the_addresses_of_all_nodes_stand_in_one_url() -> None:
 def test_what_is_no_url_of_a_broker_is_refused_with_one_that_is(url: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         read_broker_urls(url)
-    with pytest.raises(DeviceError, match="is no address of a broker") as caught:
+    with pytest.raises(DeviceError, match="is not an address of a broker") as caught:
         parse_broker_url(url)
     assert "two.example.com:8883" in str(caught.value.remedy)

@@ -41,7 +41,7 @@ def test_settings_of_a_newer_major_version_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ['"1"', "-1", "1.5", "true"])
 def test_a_version_that_is_none_is_named(tmp_path: Path, version: str) -> None:
-    with pytest.raises(DeviceError, match="is no version") as caught:
+    with pytest.raises(DeviceError, match="is not a version") as caught:
         read(tmp_path, f"v = {version}\n" + FIRST)
     assert "agent.toml, v" in str(caught.value)
 

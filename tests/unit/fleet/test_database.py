@@ -41,7 +41,7 @@ def test_a_database_of_a_newer_edgepack_is_refused_and_left_as_it_is(path: Path)
         "the database is of a newer edgepack: its tables are of version "
         f"0042, this edgepack knows {newest}",
         f"  found in: sqlite:///{path}",
-        "  try: use the edgepack that changed it last; it was left as it is",
+        "  try: use the edgepack that changed the database last; nothing was changed",
     ]
     assert path.read_bytes() == before
     assert [found.name for found in path.parent.iterdir()] == ["fleet.db"]

@@ -54,7 +54,7 @@ def fill(world: World, count: int) -> None:
 def waves_of(world: World) -> dict[str, int]:
     with world.store.reading() as session:
         rows = session.execute(select(AssignmentRow.device, AssignmentRow.wave))
-        return {device: wave for device, wave in rows}  # noqa: C416 (rows are no pairs to mypy)
+        return {device: wave for device, wave in rows}  # noqa: C416 (rows are not pairs to mypy)
 
 
 def by_rule(devices: list[int], rollout: str) -> list[str]:

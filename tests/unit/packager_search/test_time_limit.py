@@ -24,7 +24,7 @@ def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "m", "0s", "-1m", "10 minutes"])
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(BuildError, match="is no time to search for") as caught:
+    with pytest.raises(BuildError, match="is not a time to search for") as caught:
         parse_duration(text, "--budget")
     assert caught.value.found_in == "--budget"
     assert "10m" in str(caught.value.remedy)

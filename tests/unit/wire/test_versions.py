@@ -55,7 +55,7 @@ def test_a_newer_major_version_is_refused_whatever_else_it_holds() -> None:
     ],
 )
 def test_what_does_not_fit_its_version_is_damaged(document: object) -> None:
-    with pytest.raises(ValueError, match=r"^(it|Object|Expected|.* is no version)"):
+    with pytest.raises(ValueError, match=r"^(it|Object|Expected|.* is not a version)"):
         decode(document)
 
 

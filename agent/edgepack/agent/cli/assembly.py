@@ -52,7 +52,7 @@ FETCH_STOP_S = 0.5
 
 
 def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
-    """Runs the agent until a signal ends it.
+    """Run the agent until a signal ends it.
 
     Raises:
         EdgepackError: The settings name what is not usable, or a fault ended the agent.
@@ -98,7 +98,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         raise DeviceError(f"the agent stopped because of a fault: {error}") from error
     finally:
         if not all([fetch_worker.stop(FETCH_STOP_S), worker.stop(WORKER_STOP_S)]):
-            log.warning("what was done beside the loop did not end in time")
+            log.warning("background work did not end in time")
         if fetcher is not None:
             fetcher.stop()
         connection.stop()
@@ -113,7 +113,7 @@ def assemble_models(
     worker: Worker | None = None,
     fetch_worker: Worker | None = None,
 ) -> Models:
-    """Makes the models with all that they need of this device.
+    """Make the models with all that they need of this device.
 
     Raises:
         EdgepackError: A key, a hook folder or a source is not usable.
@@ -168,7 +168,7 @@ def _capture(config: AgentConfig) -> CaptureSettings:
 
 
 def check_sources(config: AgentConfig) -> None:
-    """Refuses sources that could never be used.
+    """Reject sources that could never be used.
 
     Raises:
         DeviceError: One of them is none.
@@ -184,7 +184,7 @@ def check_sources(config: AgentConfig) -> None:
 def _probe(
     folder: Path, variant: Variant, config: AgentConfig, verdicts: Verdicts, halt: Halt
 ) -> ProbeResult:
-    """Probes a variant of the bundle in a slot, unless it was right here and nothing changed."""
+    """Probe a variant of the bundle in a slot, unless it was right here and nothing changed."""
     threads = config.providers.threads
     facts = read_device_facts(config.providers)
     most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)

@@ -58,7 +58,7 @@ _PACKAGES = Format("enrolment package", Package, Version(1, 0))
 
 
 def check_free(path: Path) -> None:
-    """Refuses to write over what lies there.
+    """Reject to write over what lies there.
 
     Raises:
         DeviceError: Something does.
@@ -72,7 +72,7 @@ def check_free(path: Path) -> None:
 
 
 def write_package(path: Path, package: Package) -> None:
-    """Writes a package, readable by its owner only: what it holds lets anybody be that device.
+    """Write a package, readable by its owner only: what it holds lets anybody be that device.
 
     Raises:
         DeviceError: Something lies there already, or it cannot be written.
@@ -87,7 +87,7 @@ def write_package(path: Path, package: Package) -> None:
 
 
 def read_package(path: Path) -> Package:
-    """Reads a package.
+    """Read a package.
 
     Raises:
         DeviceError: It is none, or cannot be read.
@@ -108,6 +108,6 @@ def read_package(path: Path) -> Package:
         raise DeviceError(error.problem, found_in=str(path), remedy=error.remedy) from error
     except ValueError as error:
         raise DeviceError(
-            f"this is no enrolment package: {error}", found_in=str(path), remedy=_REMEDY
+            f"this is not an enrolment package: {error}", found_in=str(path), remedy=_REMEDY
         ) from error
     return package

@@ -114,7 +114,7 @@ class CertificateKeeper:
         return f"this device's certificate {ends_when} on {ends_on(self._certificate)}: {because}"
 
     def accept(self, pem: str) -> bool:
-        """Takes a newer certificate that the fleet sent.
+        """Take a newer certificate that the fleet sent.
 
         Returns:
             Whether it is in its place now; False for the one that is there already.

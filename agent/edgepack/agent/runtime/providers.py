@@ -47,7 +47,7 @@ _registering = threading.Lock()
 
 
 def load_runtime() -> ModuleType:
-    """The module `onnxruntime`, which an extra brings, its telemetry switched off.
+    """Return the module `onnxruntime`, which an extra brings, its telemetry switched off.
 
     Raises:
         DeviceError: It is not installed, or cannot be loaded.
@@ -64,7 +64,7 @@ def load_runtime() -> ModuleType:
     except (ImportError, OSError) as error:
         raise DeviceError(
             f"onnxruntime cannot be loaded: {error}",
-            remedy="install the wheel for this machine and its Python anew",
+            remedy="reinstall the wheel for this machine and its Python",
         ) from error
     if not hasattr(runtime, "InferenceSession"):  # A folder that an uninstalled wheel left.
         del sys.modules["onnxruntime"]
@@ -75,7 +75,9 @@ def load_runtime() -> ModuleType:
 
 
 def runtime_errors(runtime: ModuleType) -> tuple[type[Exception], ...]:
-    """The exceptions that ONNX Runtime raises; its native ones share no base of their own."""
+    """Return the exceptions that ONNX Runtime raises; its native ones share no base of their
+    own.
+    """
     state = importlib.import_module(f"{runtime.__name__}.capi.onnxruntime_pybind11_state")
     native = (value for value in vars(state).values() if isinstance(value, type))
     return (
@@ -88,7 +90,7 @@ def runtime_errors(runtime: ModuleType) -> tuple[type[Exception], ...]:
 def read_providers(
     runtime: ModuleType | DeviceError, loaded_drivers: frozenset[str], *, arch: str
 ) -> tuple[ProviderFacts, ...]:
-    """Asks the runtime and its plug-ins what they offer here.
+    """Ask the runtime and its plug-ins what they offer here.
 
     Args:
         runtime: The module `onnxruntime`, or why it cannot be loaded.
@@ -179,7 +181,7 @@ def why_nothing_runs(providers: Sequence[ProviderFacts], allow: Sequence[str]) -
 
 
 def is_installed(plugin: Plugin) -> bool:
-    """Whether the plug-in's package is here."""
+    """Return True if the plug-in's package is here."""
     return importlib.util.find_spec(plugin.module) is not None
 
 
@@ -219,7 +221,7 @@ def _judge_plugin(
 
 
 def plugin_devices(runtime: ModuleType, known: Known) -> list[Any]:
-    """Registers a provider's plug-in, once a process, and lists the devices it offers.
+    """Register a provider's plug-in, once a process, and list the devices it offers.
 
     Returns:
         ONNX Runtime's `OrtEpDevice` objects.
@@ -229,7 +231,7 @@ def plugin_devices(runtime: ModuleType, known: Known) -> list[Any]:
     """
     plugin = known.plugin
     if plugin is None:
-        raise ValueError(f"{known.name} is no plug-in")
+        raise ValueError(f"{known.name} is not a plug-in")
     with _registering:
         registered = _devices_of(runtime, known.name)
         if registered:
@@ -258,7 +260,7 @@ def _devices_of(runtime: ModuleType, name: str) -> list[Any]:
 
 
 def plugin_module(plugin: Plugin) -> ModuleType:
-    """The plug-in's own module; raises `DeviceError` when it is not installed."""
+    """Return the plug-in's own module; raises `DeviceError` when it is not installed."""
     try:
         return importlib.import_module(plugin.module)
     except ImportError as error:
@@ -269,7 +271,7 @@ def plugin_module(plugin: Plugin) -> ModuleType:
 
 
 def backend_path(plugin: Plugin, kind: str) -> str:
-    """Path of the back-end library of a device kind.
+    """Return path of the back-end library of a device kind.
 
     Raises:
         DeviceError: The plug-in has no back end of that kind, or is not installed.
@@ -283,12 +285,12 @@ def backend_path(plugin: Plugin, kind: str) -> str:
 
 
 def is_simulated(plugin: Plugin) -> bool:
-    """Whether the plug-in's back ends simulate their hardware on this machine."""
+    """Return True if the plug-in's back ends simulate their hardware on this machine."""
     return platform.machine() not in plugin.native_arch
 
 
 def read_sdks() -> dict[str, str]:
-    """Versions of the vendors' SDKs inside installed plug-ins, by name."""
+    """Return versions of the vendors' SDKs inside installed plug-ins, by name."""
     versions = {}
     for plugin in (known.plugin for known in KNOWN if known.plugin is not None):
         try:

@@ -99,7 +99,7 @@ class Verdicts:
     def get_or_probe(
         self, circumstances: ProbeCacheKey, probe: Callable[[], ProbeResult]
     ) -> ProbeResult:
-        """The verdict reached before in the same circumstances, else the probe's, kept.
+        """Return the verdict reached before in the same circumstances, else the probe's, kept.
 
         A verdict that cannot be kept is as good as one that is; it is only reached again.
         """
@@ -115,7 +115,7 @@ class Verdicts:
         return result
 
     def recall(self, circumstances: ProbeCacheKey) -> ProbeResult | None:
-        """The verdict that was reached in the same circumstances, if any."""
+        """Return the verdict that was reached in the same circumstances, if any."""
         for verdict in self._kept:
             if verdict.circumstances == circumstances:
                 return verdict.result
@@ -126,7 +126,7 @@ class Verdicts:
         self._kept = tuple(one for one in self._kept if one.circumstances.digest != digest)
 
     def keep(self, circumstances: ProbeCacheKey, result: ProbeResult) -> None:
-        """Keeps a verdict, when it is "right".
+        """Keep a verdict, when it is "right".
 
         Raises:
             OSError: The disk is full; the verdict then counts until the agent restarts.

@@ -110,7 +110,7 @@ def open_release(
     *,
     threads: int,
 ) -> OpenedModel:
-    """Opens what a pointer leads to.
+    """Open what a pointer leads to.
 
     Args:
         state_dir: The agent's state folder.

@@ -105,7 +105,7 @@ def read_pointer(state_dir: Path, name: str) -> ActivePointer | None:
 
 
 def active_models(state_dir: Path) -> tuple[str, ...]:
-    """Names of the models that serve on this device."""
+    """Return the names of the models that serve on this device."""
     return tuple(name for name in model_names(state_dir) if pointer_path(state_dir, name).is_file())
 
 
@@ -129,7 +129,7 @@ class PointerFile:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether a newer edgepack wrote it, so that it must be left alone."""
+        """True if a newer edgepack wrote it, so that it must be left alone."""
         return self._file.is_sealed
 
     def read(self) -> ActivePointer | None:
@@ -157,7 +157,7 @@ class PointerFile:
         return found
 
     def write(self, pointer: ActivePointer) -> None:
-        """Switches to another release, or marks the one that serves as committed: THE switch.
+        """Switch to another release, or mark the one that serves as committed: THE switch.
 
         Raises:
             OSError: It could not be written; the old pointer still stands.
@@ -166,7 +166,7 @@ class PointerFile:
         self._last = pointer
 
     def remove(self) -> None:
-        """Takes the pointer away: nothing of this model serves any more.
+        """Take the pointer away: nothing of this model serves any more.
 
         Raises:
             OSError: It could not be removed.

@@ -98,7 +98,7 @@ class LatencyCollector:
         self._drift = DriftWatch()
 
     def collect(self) -> Collected:
-        """Reads the spool, and hands out what is new.
+        """Read the spool, and hands out what is new.
 
         Files of closed models and of processes that are gone are removed once they were
         collected; files that cannot be read are removed at once.

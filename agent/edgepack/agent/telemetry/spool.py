@@ -98,7 +98,7 @@ def open_spool(state_dir: Path) -> str:
 
 
 def write_spooled(state_dir: Path, spooled: Spooled) -> Path:
-    """Writes what a process saw, over what it wrote before.
+    """Write what a process saw, over what it wrote before.
 
     Raises:
         OSError: The folder cannot be made or written.
@@ -111,7 +111,7 @@ def write_spooled(state_dir: Path, spooled: Spooled) -> Path:
 
 
 def read_spooled(path: Path) -> Spooled:
-    """Reads a spool file; any process of the device may have written it, so it is judged.
+    """Read a spool file; any process of the device may have written it, so it is judged.
 
     Raises:
         TransferError: It is malformed, or its numbers contradict each other.
@@ -209,5 +209,5 @@ class Record:
 
     @property
     def has_new_failures(self) -> bool:
-        """Whether inferences failed, or gave no finite outputs, since it was last written."""
+        """True if inferences failed, or gave no finite outputs, since it was last written."""
         return (self.failures, self.not_finite) != self._written[1:3]

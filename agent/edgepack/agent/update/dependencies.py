@@ -47,7 +47,7 @@ class Link(Protocol):
         """Wants the broadcast chunks of exactly these files (SHA-256) from now on."""
 
     def ask(self, need: Need) -> None:
-        """Says what is missing."""
+        """State what is missing."""
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,10 +111,10 @@ class Neighbours(Protocol):
     """What the update of one model must know of the device's others."""
 
     def kept(self) -> frozenset[str] | None:
-        """Slots that they need; None when one of them cannot say."""
+        """Return slots that they need; None when one of them cannot say."""
 
     def promised_bytes(self) -> int:
-        """Disk that was promised to their updates and is not taken yet."""
+        """Return disk that was promised to their updates and is not taken yet."""
 
     def memory_bytes(self) -> dict[str, int]:
         """What of each of them serves takes in memory, by name."""
@@ -151,5 +151,5 @@ class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sealed(self) -> bool:
-        """Whether a newer edgepack wrote its files, so that it must be left alone."""
+        """True if a newer edgepack wrote its files, so that it must be left alone."""
         return self.store.is_sealed or self.pointer.is_sealed

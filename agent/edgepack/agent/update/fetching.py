@@ -41,7 +41,7 @@ MEMORY_WAIT_S = 1.0
 
 
 def judge_offer(context: UpdateContext) -> Step:
-    """Judges an offer; nothing is written before all is found right.
+    """Judge an offer; nothing is written before all is found right.
 
     1. Time, release, and whether there is anything to do.
     2. The device's hooks may refuse before anything is fetched.
@@ -99,7 +99,9 @@ def judge_offer(context: UpdateContext) -> Step:
 def _judge_bundle(
     context: UpdateContext, signature: bytes, content: bytes, pointer: ActivePointer | None
 ) -> Ended | None:
-    """Steps 4 and 5 of `judge_offer`; None when there is room once other updates have ended."""
+    """Return steps 4 and 5 of `judge_offer`; None when there is room once other updates have
+    ended.
+    """
     deps, model, offer = context.deps, context.model, context.offer
     signed, manifest = deps.trust.check_manifest(signature, content)
     check_identity(offer, signed, manifest)
@@ -186,7 +188,7 @@ def _fetch(context: UpdateContext) -> Step:
 
 
 def wanted_files(manifest: Manifest, candidates: tuple[str, ...]) -> tuple[FileEntry, ...]:
-    """The files that a device fetches: its candidates, the golden samples, the hooks."""
+    """Return the files that a device fetches: its candidates, the golden samples, the hooks."""
     shared = (
         entry
         for entry in manifest.facts.files
@@ -208,7 +210,7 @@ def _open_manifest_download(context: UpdateContext) -> ManifestDownload:
 
 
 def _open_download(context: UpdateContext) -> Download:
-    """Makes the files at their full size, and finds out what is there already, beside the loop.
+    """Make the files at their full size, and find out what is there already, beside the loop.
 
     Raises:
         OSError: The disk is full.

@@ -81,7 +81,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is under way, and nothing waits."""
+        """True if nothing is under way, and nothing waits."""
         return self.state in RESTING and self.is_settled and self.pending is None
 
 
@@ -120,11 +120,11 @@ class JournalStore:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether a newer edgepack wrote it, so that the model must be left alone."""
+        """True if a newer edgepack wrote it, so that the model must be left alone."""
         return self._file.is_sealed
 
     def update(self, **changes: Any) -> Journal:
-        """Saves the journal with some fields changed, and only then believes them.
+        """Save the journal with some fields changed, and only then believes them.
 
         Raises:
             OSError: It could not be written; nothing has changed.
@@ -135,12 +135,12 @@ class JournalStore:
         return journal
 
     def add_event(self, event: Event) -> None:
-        """Puts an event into the outbox; it is saved with the next update."""
+        """Put an event into the outbox; it is saved with the next update."""
         outbox = (*self._journal.outbox, event)[-MAX_OUTBOX:]
         self._journal = msgspec.structs.replace(self._journal, outbox=outbox)
 
     def drop_event(self, event: Event) -> None:
-        """Takes an acknowledged event out of the outbox; this is saved with the next update."""
+        """Take an acknowledged event out of the outbox; this is saved with the next update."""
         outbox = tuple(kept for kept in self._journal.outbox if kept is not event)
         self._journal = msgspec.structs.replace(self._journal, outbox=outbox)
 
@@ -164,7 +164,9 @@ def _known(found: _AnyState) -> Journal:
 
 
 def read_journal(state_dir: Path, name: str) -> Journal | None:
-    """The journal for a reader that is not the agent; None when there is none that it can read."""
+    """Return the journal for a reader that is not the agent; None when there is none that it can
+    read.
+    """
     try:
         content = read_regular(model_folder(state_dir, name) / JOURNAL_FILE)
         if content is None:

@@ -156,7 +156,7 @@ RESTING: frozenset[State] = frozenset(s for s, row in TABLE.items() if row.newer
 
 
 def follow(state: State, outcome: Outcome) -> State:
-    """The state that follows an action.
+    """Return the state that follows an action.
 
     Raises:
         ValueError: The action of that state cannot end so.
@@ -194,7 +194,7 @@ def resume(state: State, *, restarts: int, max_restarts: int) -> Resumption:
 
 
 def mermaid() -> str:
-    """The table as a Mermaid state diagram; a semicolon would end a label there."""
+    """Return the table as a Mermaid state diagram; a semicolon would end a label there."""
     lines = ["stateDiagram-v2", "    [*] --> IDLE"]
     for state, row in TABLE.items():
         lines.append(f"    {state} : {state}<br/>{row.action.replace(';', ',')}")

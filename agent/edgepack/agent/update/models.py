@@ -177,7 +177,7 @@ class Models:
         return max(0.0, self._retry_at - now)
 
     def _known_counters(self) -> ReleaseCounters:
-        """The counters of the device.
+        """Return the counters of the device.
 
         Raises:
             OSError: The state folder cannot be read yet.
@@ -189,7 +189,7 @@ class Models:
     def take(
         self, desired: Desired, refusals: Mapping[str, str] = NO_REFUSALS
     ) -> dict[str, OfferOutcome]:
-        """Takes what the controller wants; a model that it does not name stays as it is.
+        """Take what the controller wants; a model that it does not name stays as it is.
 
         Args:
             desired: What it wants.
@@ -227,13 +227,13 @@ class Models:
         return outcomes
 
     def install(self, name: str, order: ModelOrder) -> Updater:
-        """Takes an order from a person on this device; see `Orders.install`."""
+        """Take an order from a person on this device; see `Orders.install`."""
         updater = self.open(name)
         updater.orders.install(order)
         return updater
 
     def open(self, name: str) -> Updater:
-        """The update of a model, which may be new here.
+        """Return the update of a model, which may be new here.
 
         Raises:
             TransferError: It cannot be a model's name, or there are too many models.
@@ -242,7 +242,7 @@ class Models:
         counters = self._known_counters()
         if name not in self._updaters:
             if not MODEL_NAME.fullmatch(name):
-                raise TransferError(f"{name[:100]!a} is no name of a model")
+                raise TransferError(f"{name[:100]!a} is not a name of a model")
             if len(self._updaters) >= MAX_MODELS:
                 self._forget_one(name)
             make_model_folder(self._deps.state_dir, name)
@@ -251,11 +251,11 @@ class Models:
         return self._updaters[name]
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
-        """Takes a chunk that came; several models may want the same file."""
+        """Take a chunk that came; several models may want the same file."""
         return _foremost({one.accept_chunk(sha256, index, content) for one in self})
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """Takes several chunks that came as one, likewise."""
+        """Take several chunks that came as one, likewise."""
         return _foremost({one.accept_coded(sha256, coded) for one in self})
 
     def note_connected(self) -> None:
@@ -264,12 +264,12 @@ class Models:
             updater.note_connected()
 
     def suspend(self) -> None:
-        """Notes how far downloads are, before the agent stops."""
+        """Note how far downloads are, before the agent stops."""
         for updater in self:
             updater.suspend()
 
     def advance(self) -> float | None:
-        """Goes on with every update as far as possible now.
+        """Go on with every update as far as possible now.
 
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
@@ -320,7 +320,7 @@ class Models:
         return Updater(self._deps, model, self._disk, self._notify)
 
     def _forget_one(self, newcomer: str) -> None:
-        """Makes room for another model: one goes of which nothing was ever proven, or is left."""
+        """Make room for another model: one goes of which nothing was ever proven, or is left."""
         for updater in self:
             if updater.is_at_rest and updater.active is None and not updater.is_sealed:
                 del self._updaters[updater.name]
@@ -331,7 +331,7 @@ class Models:
         )
 
     def _collect(self, name: str) -> Collected:
-        """Takes what processes that serve a model saw; what others saw waits for them."""
+        """Take what processes that serve a model saw; what others saw waits for them."""
         found = self._deps.tools.collect()
         mine = self._seen.pop(name, Collected())
         for updater in self:
@@ -343,12 +343,12 @@ class Models:
         return msgspec.structs.replace(both, troubles=troubles)
 
     def listen(self, name: str, files: frozenset[str]) -> None:
-        """Subscribes to what all models want, once one of them wants something else."""
+        """Subscribe to what all models want, once one of them wants something else."""
         self._wanted_files[name] = files
         self._deps.link.listen(frozenset().union(*self._wanted_files.values()))
 
     def ask(self, need: Need) -> None:
-        """Says what is missing."""
+        """State what is missing."""
         self._deps.link.ask(need)
 
 
@@ -368,7 +368,7 @@ class _ModelLink:
         self._models.listen(self._name, files)
 
     def ask(self, need: Need) -> None:
-        """Says what is missing."""
+        """State what is missing."""
         self._models.ask(need)
 
 
@@ -383,13 +383,13 @@ class _Others:
         return (one for name, one in self._updaters.items() if name != self._name)
 
     def kept(self) -> frozenset[str] | None:
-        """Slots that they need; None when one of them cannot say."""
+        """Return slots that they need; None when one of them cannot say."""
         slots = [one.kept_slots() for one in self._each()]
         known = [kept for kept in slots if kept is not None]
         return frozenset().union(*known) if len(known) == len(slots) else None
 
     def promised_bytes(self) -> int:
-        """Disk that was promised to their updates and is not taken yet."""
+        """Return disk that was promised to their updates and is not taken yet."""
         return sum(one.promised_bytes() for one in self._each())
 
     def memory_bytes(self) -> dict[str, int]:

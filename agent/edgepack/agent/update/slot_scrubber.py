@@ -1,8 +1,8 @@
-"""Care for slots while no update is under way: find damage, and have it repaired.
+"""Scrubbing of slots between updates: find damage and have it repaired.
 
-A glance every few seconds sees what is missing or is no regular file. Each release that serves is
-read as a whole now and then, slowly; and at once when a process could not open it. A damaged
-release goes through the life cycle again, which serves the last good release meanwhile.
+A quick check every few seconds finds missing files and files that are not regular. Each serving
+release is read completely at intervals, slowly, and at once when a process could not open it. A
+damaged release runs through the life cycle again; the last good release serves meanwhile.
 """
 
 import logging

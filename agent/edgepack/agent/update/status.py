@@ -63,7 +63,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_status(state_dir: Path) -> Status:
-    """Reads the status.
+    """Read the status.
 
     Raises:
         DeviceError: There is no such folder.

@@ -39,7 +39,7 @@ class Transitions:
         self._notify = notify
 
     def move(self, state: State, because: str, **changes: Any) -> None:
-        """Saves a transition, and only then lets it be known.
+        """Save a transition, and only then lets it be known.
 
         Args:
             state: The state that follows.
@@ -70,7 +70,7 @@ class Transitions:
         self._notify()
 
     def note(self, kind: str, because: str) -> None:
-        """Tells of what is no transition: a hook's answer, a warning."""
+        """Report an event that is not a transition: a hook's answer, a warning."""
         offer = self._model.store.journal.offer
         log.warning("bundle=%s %s", self.title(offer), because)
         self.tell(kind, offer, because)
@@ -106,5 +106,5 @@ class Transitions:
 
 
 def title(bundle: BundleRef) -> str:
-    """A bundle's name as logs and events say it."""
+    """Return a bundle's name as logs and events say it."""
     return f"{bundle.name}-{bundle.version}"

@@ -105,24 +105,24 @@ class Updater:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether a newer edgepack wrote its files, so that it must be left alone."""
+        """True if a newer edgepack wrote its files, so that it must be left alone."""
         return self._model.is_sealed
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is under way, and nothing waits."""
+        """True if nothing is under way, and nothing waits."""
         return self.journal.is_at_rest
 
     @property
     def is_on_fallback(self) -> bool:
-        """Whether the last good release serves at rest, since the committed one was damaged."""
+        """True if the last good release serves at rest, since the committed one was damaged."""
         active, committed = self.active, self.journal.committed
         if not self.is_at_rest or active is None or committed is None:
             return False
         return active.digest != committed.digest
 
     def kept_slots(self) -> frozenset[str] | None:
-        """Slots that this model needs; None when that cannot be known."""
+        """Return slots that this model needs; None when that cannot be known."""
         if self.is_sealed:
             return None
         try:
@@ -135,7 +135,7 @@ class Updater:
         return self._actions.own_slots() | under_way
 
     def promised_bytes(self) -> int:
-        """Disk that was promised to the update under way and is not taken yet."""
+        """Return disk that was promised to the update under way and is not taken yet."""
         journal = self.journal
         if journal.state != "DOWNLOADING" or not isinstance(journal.offer, RunModel):
             return 0
@@ -195,7 +195,7 @@ class Updater:
         self._is_resumed = True
 
     def _mend(self) -> None:
-        """Puts journal and pointer in step again, when one of them was lost."""
+        """Put journal and pointer in step again, when one of them was lost."""
         journal, pointer = self.journal, self._model.pointer
         serving = pointer.read()
         is_lost = serving is None and journal.committed and not is_gone(journal)
@@ -209,11 +209,11 @@ class Updater:
         self._model.store.drop_event(event)
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
-        """Takes a chunk that came."""
+        """Take a chunk that came."""
         return self._actions.accept_chunk(sha256, index, content)
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """Takes several chunks that came as one."""
+        """Take several chunks that came as one."""
         return self._actions.accept_coded(sha256, coded)
 
     def note_providers(self) -> None:
@@ -251,7 +251,7 @@ class Updater:
         return TABLE[state].is_risky or has_hooks
 
     def advance(self) -> float | None:
-        """Goes on as far as possible now.
+        """Go on as far as possible now.
 
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
@@ -281,12 +281,14 @@ class Updater:
         self._retry_at = now + DISK_RETRY_S
 
     def _has_worked_for_long(self) -> bool:
-        """Whether what failed went well since: waiting for work beside the loop proves nothing."""
+        """Return True if what failed went well since: waiting for work beside the loop proves
+        nothing.
+        """
         now = self._deps.clock.monotonic()
         return not self._actions.is_busy and now >= self._retry_at + 2 * DISK_RETRY_S
 
     def _step(self) -> Wait | None:
-        """One step of the table; None when the next one can follow at once."""
+        """Return one step of the table; None when the next one can follow at once."""
         journal = self.journal
         row = TABLE[journal.state]
         pending = journal.pending
@@ -324,7 +326,7 @@ class Updater:
             return Ended(outcome="failure", because=_one_line(error))
 
     def _is_tired_of_waiting(self) -> bool:
-        """Whether the disk has failed for as long as an update waits for it."""
+        """Return True if the disk has failed for as long as an update waits for it."""
         now, since = self._deps.clock.monotonic(), self._fails_since
         return now - (now if since is None else since) >= self._deps.disk_patience_s
 
@@ -357,5 +359,5 @@ class Updater:
 
 
 def _one_line(error: EdgepackError) -> str:
-    """An error as one sentence for a journal; the remedy is for whoever is at a keyboard."""
+    """Return an error as one sentence for a journal; the remedy is for whoever is at a keyboard."""
     return f"{error.problem} ({error.found_in})" if error.found_in else error.problem

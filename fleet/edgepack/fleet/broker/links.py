@@ -96,7 +96,7 @@ class Links:
             self._leading = None
 
     def look_after(self) -> None:
-        """Starts paho's thread of the controller's own connection again should it have ended.
+        """Start paho's thread of the controller's own connection again should it have ended.
 
         Takes its share of the telemetry: whoever calls this goes round.
         """
@@ -106,7 +106,7 @@ class Links:
             self._is_sharing = True
 
     def leave_share(self) -> None:
-        """Leaves telemetry to the other controllers, until this one is looked after again."""
+        """Leave telemetry to the other controllers, until this one is looked after again."""
         if self._is_sharing:
             self._own.unsubscribe(self._share)
             self._is_sharing = False

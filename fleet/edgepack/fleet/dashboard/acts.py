@@ -30,11 +30,11 @@ class Acts:
         self._queries = queries
 
     def ask_start(self, visit: Visit) -> Response:
-        """The form of a new rollout and, once it is filled in, what that would mean."""
+        """Return the form of a new rollout and, once it is filled in, what that would mean."""
         return self._start_page(visit, dict(visit.request.query_params))
 
     def start(self, visit: Visit) -> Response:
-        """Starts a rollout."""
+        """Start a rollout."""
         try:
             words = fill_in(visit.form)
             request = RolloutRequest(
@@ -52,7 +52,7 @@ class Acts:
         return self._act_page(visit)
 
     def do(self, visit: Visit) -> Response:
-        """Does it."""
+        """Do it."""
         fleet, name, act = self._acting(visit), visit.path("name"), visit.path("act")
         try:
             match act:
@@ -70,13 +70,13 @@ class Acts:
                     started = fleet.rollback(_rollback(name, visit.form))
                     return _to(started[0]) if started else _to(self._queries.rollout(name))
                 case _:
-                    raise FleetError(f"a rollout cannot be told to {act[:40]!r}")
+                    raise FleetError(f"a rollout has no action {act[:40]!r}")
         except EdgepackError as error:
             return self._act_page(visit, error)
         return _to(self._queries.rollout(name))
 
     def _acting(self, visit: Visit) -> Fleet:
-        """The fleet, told who asks."""
+        """Return the fleet, told who asks."""
         return msgspec.structs.replace(self._queries.fleet, by=visit.actor.name)
 
     def _act_page(self, visit: Visit, error: EdgepackError | None = None) -> Response:
@@ -95,7 +95,7 @@ class Acts:
         elif act in MEANINGS:
             means = MEANINGS[act](rollout)
         else:
-            raise FleetError(f"a rollout cannot be told to {act[:40]!r}")
+            raise FleetError(f"a rollout has no action {act[:40]!r}")
         return page(
             "act",
             status=422 if error else 200,

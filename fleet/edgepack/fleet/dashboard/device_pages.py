@@ -28,11 +28,11 @@ class DevicePages:
         self._queries = queries
 
     def overview(self, _: Visit) -> dict[str, Any]:
-        """The first page."""
+        """Return the first page."""
         return {"info": self._queries.fleet.info(), "fleet": self._queries.overview()}
 
     def list(self, visit: Visit) -> dict[str, Any]:
-        """A page of devices, narrowed as the link asks."""
+        """Return a page of devices, narrowed as the link asks."""
         names = DeviceFilter.__struct_fields__
         wanted = DeviceFilter(**{name: visit.asked(name).strip() for name in names})
         problem: FleetError | None = None
@@ -54,7 +54,7 @@ class DevicePages:
         }
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """One device in full."""
+        """Return one device in full."""
         device = self._queries.fleet.device(visit.path("device"))
         before = visit.asked("before")
         events = self._queries.events(

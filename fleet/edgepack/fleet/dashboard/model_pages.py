@@ -17,11 +17,11 @@ class ModelPages:
         self._queries = queries
 
     def list(self, _: Visit) -> dict[str, Any]:
-        """The models."""
+        """Return the models."""
         return {"models": self._queries.models()}
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """One model, and one of its releases in full: the newest where none is named."""
+        """Return one model, and one of its releases in full: the newest where none is named."""
         model = visit.path("model")
         releases = self._queries.releases(model)
         if not releases:
@@ -40,9 +40,9 @@ class ModelPages:
         }
 
     def report_page(self, visit: Visit) -> dict[str, Any]:
-        """The page around the report of a build."""
+        """Return the page around the report of a build."""
         return {"chosen": self._queries.release(visit.path("digest"))}
 
     def report(self, visit: Visit) -> Response:
-        """The report itself, shut in: see `REPORT_POLICY`."""
+        """Return the report itself, shut in: see `REPORT_POLICY`."""
         return html(self._queries.report(visit.path("digest")), REPORT_POLICY)

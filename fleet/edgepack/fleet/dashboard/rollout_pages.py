@@ -19,7 +19,7 @@ class RolloutPages:
         self._queries = queries
 
     def list(self, visit: Visit) -> dict[str, Any]:
-        """A page of rollouts."""
+        """Return a page of rollouts."""
         state, model = visit.asked("state"), visit.asked("model")
         before = visit.asked("before").removeprefix("r")
         number = int(before) if before.isdecimal() and len(before) < 10 else 0
@@ -33,7 +33,7 @@ class RolloutPages:
         }
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """One rollout: its waves, its gates, its devices, what happened."""
+        """Return one rollout: its waves, its gates, its devices, what happened."""
         name, state = visit.path("name"), visit.asked("state")
         wave = visit.asked("wave")
         number = int(wave) if wave.isdecimal() and len(wave) < 6 else 0

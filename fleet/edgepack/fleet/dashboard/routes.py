@@ -31,7 +31,7 @@ Act = Callable[[Visit], Response]
 def dashboard_routes(
     fleet: Fleet, access: Access, *, is_tls: bool, is_stopping: Callable[[], bool]
 ) -> Pages:
-    """The dashboard of a running fleet.
+    """Return the dashboard of a running fleet.
 
     Args:
         fleet: The fleet.
@@ -45,7 +45,7 @@ def dashboard_routes(
     rollouts, acts, login = RolloutPages(queries), Acts(queries), Login(access, is_tls=is_tls)
 
     def shown(path: str, template: str, show: Show, here: str, *, is_live: bool = True) -> Route:
-        """A page; where a browser asks for events, its live part whenever that changed."""
+        """Return a page; where a browser asks for events, its live part whenever that changed."""
 
         async def view(visit: Visit) -> Response:
             request = visit.request

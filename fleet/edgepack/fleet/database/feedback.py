@@ -110,7 +110,7 @@ def gather(session: Session, model: str, now: float) -> Feedback:
 
 
 def _add_measures(session: Session, seen: dict[Kind, Seen], digests: Sequence[str]) -> None:
-    """Adds drift and shadow inferences of all devices that ran the releases, now or before."""
+    """Add drift and shadow inferences of all devices that ran the releases, now or before."""
     source, told = LatencySourceRow, MeasurementRow
     query = (
         select(

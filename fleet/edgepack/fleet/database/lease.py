@@ -53,7 +53,7 @@ class Lease(NamedTuple):
 
 
 def take(session: Session, *, holder: str, leader_client_id: str, length_s: float) -> Lease | None:
-    """Takes the lease if nobody holds it or the holder let it expire; None when somebody does.
+    """Take the lease if nobody holds it or the holder let it expire; None when somebody does.
 
     Args:
         session: A transaction that has its turn as a writer.
@@ -82,7 +82,7 @@ def take(session: Session, *, holder: str, leader_client_id: str, length_s: floa
 
 
 def end_expired(session: Session) -> bool:
-    """Whether the lease may be taken; the sessions of a holder that let it expire are ended.
+    """Return True if the lease may be taken; the sessions of a holder that let it expire are ended.
 
     Args:
         session: A transaction without a turn as a writer, for such a session may have the turn.
@@ -97,7 +97,7 @@ def end_expired(session: Session) -> bool:
 
 
 def renew(session: Session, epoch: int, length_s: float) -> int:
-    """Makes the lease last longer.
+    """Make the lease last longer.
 
     Returns:
         How often other controllers have asked the leader for something, since ever.
@@ -112,7 +112,7 @@ def renew(session: Session, epoch: int, length_s: float) -> int:
 
 
 def check(session: Session, epoch: int) -> None:
-    """Refuses whatever a leader wants to write that leads no longer.
+    """Reject whatever a leader wants to write that leads no longer.
 
     Raises:
         LeadLostError: Another controller leads.
@@ -129,7 +129,7 @@ def give_up(session: Session, epoch: int) -> None:
 
 
 def ask(session: Session) -> None:
-    """Tells the leader, whoever it is, to look at what this transaction changes."""
+    """Report the leader, whoever it is, to look at what this transaction changes."""
     session.execute(update(LeaseRow).where(_OWN).values(asked=LeaseRow.asked + 1))
 
 

@@ -140,7 +140,7 @@ _NOWHERE = Place(0, 0, "")
 
 
 def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> None:
-    """Keeps what devices measured of what they run, and counts anew what they will of a release."""
+    """Keep what devices measured of what they run, and counts anew what they will of a release."""
     before = _read(session, [(one.device, one.before) for one in offered if one.before])
     old = _read(session, [(one.device, digest) for one in offered])
     of_class: dict[tuple[str, str], dict[str, float]] = {}
@@ -163,7 +163,7 @@ def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> N
 
 
 def note_committed(session: Session, committed: Sequence[Committed]) -> None:
-    """Counts what devices said of the variant that they chose, and whom to wait for."""
+    """Count what devices said of the variant that they chose, and whom to wait for."""
     old = _read(session, [(one.device, one.digest) for one in committed])
     new: dict[_Key, _Row] = {}
     for one in committed:
@@ -183,7 +183,7 @@ def take_out(session: Session, device: str, digest: str) -> None:
 
 
 def add_windows(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> None:
-    """Adds windows, each with its device; none of them may have come before."""
+    """Add windows, each with its device; none of them may have come before."""
     by_key: dict[_Key, list[Telemetry]] = defaultdict(list)
     for device, window in windows:
         by_key[device, window.digest].append(window)
@@ -212,7 +212,7 @@ def sums_of(session: Session, rollout: int) -> ClassSums:
 
 
 def remove(session: Session, devices: Sequence[str]) -> None:
-    """Forgets what devices measured; what was decided from it stays."""
+    """Forget what devices measured; what was decided from it stays."""
     session.execute(delete(MeasurementRow).where(MeasurementRow.device.in_(devices)))
 
 
@@ -268,7 +268,7 @@ def _read(session: Session, keys: Iterable[_Key]) -> dict[_Key, _Row]:
 
 
 def _write(session: Session, old: Mapping[_Key, _Row], new: Mapping[_Key, _Row]) -> None:
-    """Writes rows, and counts in their waves what has changed."""
+    """Write rows, and counts in their waves what has changed."""
     if not new:
         return
     rows = [
@@ -315,7 +315,7 @@ def _counted(row: _Row) -> Iterable[tuple[Place, str, WaveSums]]:
 
 
 def _count(session: Session, changes: Mapping[tuple[Place, str], WaveSums]) -> None:
-    """Adds to sums; always in the same order, so that no two writers lock each other."""
+    """Add to sums; always in the same order, so that no two writers lock each other."""
     rows = [
         {**place._asdict(), "gate": gate, **sums._asdict()}
         for (place, gate), sums in sorted(changes.items())

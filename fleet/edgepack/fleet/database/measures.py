@@ -45,7 +45,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether newer windows start another half."""
+        """True if newer windows start another half."""
         return self.latency.count >= FULL_INFERENCES or self.windows >= FULL_WINDOWS
 
 
@@ -56,7 +56,7 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
     recent: Sums = Sums()
 
     def plus(self, windows: Iterable[Telemetry]) -> "ReleaseMeasurements":
-        """The same with windows that came since."""
+        """Return the same with windows that came since."""
         older, recent = self.older, self.recent
         for window in windows:
             if recent.is_full:

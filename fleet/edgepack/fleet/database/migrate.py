@@ -44,7 +44,7 @@ def migrate(connection: Connection, shown_url: str) -> None:
             f"the database is of a newer edgepack: its tables are of version {current}, "
             f"this edgepack knows {newest}",
             found_in=shown_url,
-            remedy="use the edgepack that changed it last; it was left as it is",
+            remedy="use the edgepack that changed the database last; nothing was changed",
         )
     # 2.
     if current is None:

@@ -50,7 +50,7 @@ LONG = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _index_of(name: str, columns: Sequence[str], where: str) -> Index:
-    """An index of some rows alone."""
+    """Return an index of some rows alone."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 

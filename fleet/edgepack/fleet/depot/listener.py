@@ -64,7 +64,7 @@ class Listener:
         until: float | None = None,
         latest: tuple[int, Sequence[float]] | None = None,
     ) -> None:
-        """Notes what the device said.
+        """Note what the device said.
 
         Args:
             missing: Bitmap of the chunks that it lacks, least bit first.

@@ -44,7 +44,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         }[self.kind]
 
     def as_options(self) -> str:
-        """The same as options of a command."""
+        """Return the same as options of a command."""
         return {
             "all": "--all",
             "group": f"--group {self.group}",

@@ -57,7 +57,7 @@ class Moved(NamedTuple):
 
 
 def find(session: Session, rollout: str) -> RolloutRow:
-    """The rollout of that id.
+    """Return the rollout of that id.
 
     Raises:
         FleetError: There is none.
@@ -70,12 +70,12 @@ def find(session: Session, rollout: str) -> RolloutRow:
 
 
 def pause(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Offers the release to nobody more; devices that have it under way go on."""
+    """Offer the release to nobody more; devices that have it under way go on."""
     change(session, rollout, "pause", "paused by a person", now)
 
 
 def resume(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Goes on; what was breached so far is accepted, and so are the failures of the current wave.
+    """Go on; what was breached so far is accepted, and so are the failures of the current wave.
 
     Hardware classes that are held back go on, too.
     """
@@ -123,7 +123,7 @@ def approve(session: Session, rollout: RolloutRow, now: float) -> None:
 def abort(
     session: Session, rollout: RolloutRow, *, because: str, now: float
 ) -> tuple[Publication, ...]:
-    """Ends a rollout for good.
+    """End a rollout for good.
 
     Devices that have not decided are told to stay with the release that they ran before; those
     that committed keep what they have.
@@ -135,7 +135,7 @@ def abort(
 
 
 def note_reports(session: Session, heard: Sequence[tuple[str, Reported]], now: float) -> Moved:
-    """Moves the assignments that reports speak of: one for each model of a device at most.
+    """Move the assignments that reports speak of: one for each model of a device at most.
 
     Args:
         session: The transaction.
@@ -216,7 +216,7 @@ def change(
     now: float,
     numbers: Numbers | None = None,
 ) -> None:
-    """Changes a rollout's state, and writes down who did it, why, and on what grounds."""
+    """Change a rollout's state, and write down who did it, why, and on what grounds."""
     before = rollout.state
     state = judgement.state_of(rollout)
     after = rules.transition(state, event, name_of(rollout.number))
@@ -239,7 +239,7 @@ def note_act(
     now: float,
     actor: str = "",
 ) -> None:
-    """Writes into the audit log what was done to a rollout, and the numbers that decided."""
+    """Write into the audit log what was done to a rollout, and the numbers that decided."""
     entry = Entry(
         action=action,
         actor=actor,
@@ -255,7 +255,7 @@ def note_act(
 def record_change(
     session: Session, rollout: RolloutRow, before: str, because: str, now: float
 ) -> None:
-    """Logs and keeps what a rollout has come to, and why."""
+    """Log and keep what a rollout has come to, and why."""
     name = name_of(rollout.number)
     log.info("rollout=%s from=%s to=%s because=%s", name, before, rollout.state, because)
     records.add_rollout_event(

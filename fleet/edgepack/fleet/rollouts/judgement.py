@@ -49,13 +49,13 @@ class Judgement(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the next wave waits since the waves so far measured too little."""
+        """True if the next wave waits since the waves so far measured too little."""
         decision = rules.decide(self.rollout, self.classes, self.measured)
         return isinstance(decision, rules.Await) and decision.reason == "evidence"
 
 
 def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Judgement:
-    """Reads what is known of a rollout, and judges it.
+    """Read what is known of a rollout, and judge it.
 
     Args:
         session: The transaction.
@@ -119,7 +119,7 @@ def plan_of(rollout: RolloutRow) -> gates.Plan:
 
 
 def classes_of(session: Session, rollout: RolloutRow) -> counting.Classes:
-    """The parts of a rollout by hardware class and state, wave by wave."""
+    """Return the parts of a rollout by hardware class and state, wave by wave."""
     found = assignments.counts_by_class(session, (rollout.number,))[rollout.number]
     classes: Mapping[str, tuple[counting.Wave, ...]] = msgspec.convert(
         found, dict[str, tuple[counting.Wave, ...]]
@@ -128,11 +128,11 @@ def classes_of(session: Session, rollout: RolloutRow) -> counting.Classes:
 
 
 def counts_of(session: Session, rollout: RolloutRow) -> tuple[counting.Wave, ...]:
-    """The parts of a rollout by state, wave by wave."""
+    """Return the parts of a rollout by state, wave by wave."""
     return counting.total(classes_of(session, rollout))
 
 
 def state_of(rollout: RolloutRow) -> rules.RolloutState:
-    """Its state."""
+    """Return its state."""
     state: rules.RolloutState = msgspec.convert(rollout.state, rules.RolloutState)
     return state

@@ -71,7 +71,7 @@ def show_preview(
 
 
 def check_keys(session: Session, steps: Sequence[WaveStep]) -> None:
-    """Refuses waves that speak of what no device has.
+    """Reject waves that speak of what no device has.
 
     Raises:
         FleetError: They do.
@@ -92,7 +92,7 @@ def begin(
     at_once: int | None = None,
     now: float,
 ) -> Begun:
-    """Makes a rollout for devices that can take it, and puts them into waves.
+    """Make a rollout for devices that can take it, and put them into waves.
 
     Args:
         rows: With the attributes that `waves.keys_of` and `seat_keys` name.
@@ -150,7 +150,7 @@ def begin(
 
 
 def seat_keys(settings: RolloutSettings) -> frozenset[str]:
-    """The labels of devices that a rollout heeds: what `wave_slot` asks for."""
+    """Return the labels of devices that a rollout heeds: what `wave_slot` asks for."""
     heeded = {SITE: settings.max_per_site, ZONE: settings.window}
     return frozenset(key for key, is_heeded in heeded.items() if is_heeded)
 
@@ -166,7 +166,9 @@ def _only(found: Attributes, label: str) -> str:
 
 
 def classify(rows: Sequence[Candidate]) -> Callable[[str], str]:
-    """Under which hardware class devices of each are counted: the most frequent ones by name."""
+    """Return under which hardware class devices of each are counted: the most frequent ones by
+    name.
+    """
     named = Counter(row.hardware_class or UNKNOWN_CLASS for row in rows)
     kept = {name for name, _ in named.most_common(MAX_CLASSES)}
 
@@ -184,7 +186,7 @@ def _plan(settings: RolloutSettings) -> RolloutSettings:
 
 
 def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, ...]:
-    """Gives a device that has just joined what the newest rollout of each model gave its group."""
+    """Give a device that has just joined what the newest rollout of each model gave its group."""
     query = (
         select(RolloutRow, ReleaseRow.name)
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)

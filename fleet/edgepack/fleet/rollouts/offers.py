@@ -27,14 +27,14 @@ counts as silent."""
 
 
 def name_of(number: int) -> str:
-    """A rollout's id as people and devices see it."""
+    """Return a rollout's id as people and devices see it."""
     return f"r{number}"
 
 
 def offer(
     session: Session, rollout: RolloutRow, chosen: Sequence[Assignment], now: float
 ) -> tuple[Publication, ...]:
-    """Offers a rollout's release to devices, to each under its own next sequence."""
+    """Offer a rollout's release to devices, to each under its own next sequence."""
     release = session.get_one(ReleaseRow, rollout.digest)
     offers, publications, offered = [], [], []
     for assignment, device in _with_devices(session, chosen):
@@ -106,7 +106,8 @@ def _with_devices(
 
 
 def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None:
-    """Speaks above what a device acted on under numbers that this database gave to something else.
+    """Return speaks above what a device acted on under numbers that this database gave to something
+    else.
 
     So it is once a database was restored from an older copy: the device would not listen to what is
     said under numbers that it has passed. What its open rollouts want of it is said again, each
@@ -141,12 +142,16 @@ def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None
             sequence += 1
     if not is_behind and models == desired.models:
         return None
-    log.warning("device=%s has passed what it was told because=the database is older", row.id)
+    log.warning(
+        "device=%s has a newer order than the database because=the database is older", row.id
+    )
     return devices.tell_again(row, models, now)
 
 
 def speaks_of(said: ReportedModel, sequence: int | None, digest: str) -> bool:
-    """Whether a device speaks of an order: its number, and its bundle if the device names one."""
+    """Return True if a device speaks of an order: its number, and its bundle if the device names
+    one.
+    """
     is_of_bundle = said.target is None or said.target.digest == digest
     return said.sequence == sequence and is_of_bundle
 

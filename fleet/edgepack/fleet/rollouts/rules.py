@@ -184,7 +184,7 @@ Decision = Offer | Await | Breach | TryAnother | Stop | Finish
 
 
 def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> RolloutState:
-    """The state after an event.
+    """Return the state after an event.
 
     Raises:
         FleetError: The event is not possible in that state.
@@ -192,7 +192,7 @@ def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> Rollou
     after = TRANSITIONS.get((state, event))
     if after is None:
         raise FleetError(
-            f"rollout {rollout} is {state}, so it cannot be told to {event}",
+            f"rollout {rollout} is {state}, so it cannot {event}",
             remedy=f"edgepack rollout status {rollout}",  # to look never makes it worse
         )
     return after
@@ -270,7 +270,9 @@ def tried_key(wave: int) -> str:
 
 
 def _try_another(rollout: Rollout, breach: Breach) -> Breach | TryAnother:
-    """Let another device try the release after one that was alone; condemn it from 3 devices on."""
+    """Let another device try the release after one that was alone; condemn it from 3 devices
+    on.
+    """
     canary = rollout.canary
     if canary is None or not (
         canary.is_too_slow
@@ -316,7 +318,9 @@ def _finish(rollout: Rollout, everybody: Sequence[Wave]) -> Finish:
 
 
 def judge(rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ()) -> Breach | None:
-    """The first gate that is breached by a hardware class that is not held back; None for none."""
+    """Return the first gate that is breached by a hardware class that is not held back; None for
+    none.
+    """
     found = (
         view
         for view in (*failures(rollout, classes), *measured)

@@ -27,7 +27,7 @@ from edgepack.wire.messages import Reported, decode
 def list_rollouts(
     session: Session, *, state: str = "", model: str = "", before: int = 0, limit: int = 0
 ) -> tuple[RolloutView, ...]:
-    """Rollouts, the newest first, without their devices.
+    """Return rollouts, the newest first, without their devices.
 
     Args:
         session: The transaction.

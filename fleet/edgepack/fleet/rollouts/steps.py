@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 def step(session: Session, now: float, is_released: IsReleased) -> Step:
-    """Carries out what the rules decide for every rollout that is not over.
+    """Return carries out what the rules decide for every rollout that is not over.
 
     Args:
         session: The transaction.
@@ -77,7 +77,7 @@ def _end_unprepared(session: Session, now: float) -> None:
 
 
 def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Notes who said nothing decisive until the deadline; this holds for a paused rollout, too."""
+    """Note who said nothing decisive until the deadline; this holds for a paused rollout, too."""
     before = now - rollout.deadline_s
     late = assignments.offered_before(session, rollout.number, counting.UNDECIDED, before)
     if late:
@@ -182,7 +182,7 @@ def _breach(
     now: float,
     is_released: IsReleased,
 ) -> tuple[Publication, ...]:
-    """Does what the plan says of a breach: to all devices, or to those of a hardware class.
+    """Do what the plan says of a breach: to all devices, or to those of a hardware class.
 
     Where nobody can go back, since devices refuse the release before, it pauses for a person.
     """
@@ -259,7 +259,7 @@ def _hold(
     way: WayBack | None,
     now: float,
 ) -> tuple[Publication, ...]:
-    """Holds a hardware class back, while the others go on."""
+    """Hold a hardware class back, while the others go on."""
     store_hold(session, rollout, name, now)
     held = msgspec.json.decode(rollout.held, type=dict[str, str]) | {name: breach.because}
     rollout.held = msgspec.json.encode(held).decode()

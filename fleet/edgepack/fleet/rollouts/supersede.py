@@ -16,7 +16,7 @@ from edgepack.text import counted
 def take_over(
     session: Session, newer: RolloutRow, from_older: Mapping[str, RolloutRow], now: float
 ) -> None:
-    """Takes devices out of the older rollouts that they are in, and ends those that lose the rest.
+    """Take devices out of the older rollouts that they are in, and end those that lose the rest.
 
     A device that is at the older release finishes that, or is told of the newer one before.
 

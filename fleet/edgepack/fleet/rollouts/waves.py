@@ -44,21 +44,21 @@ class WaveStep(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
 
     def reach(self, device_count: int) -> int:
-        """Devices addressed so far, this wave included; a percentage is rounded up."""
+        """Return devices addressed so far, this wave included; a percentage is rounded up."""
         if self.unit == "percent":
             return min(device_count, math.ceil(device_count * self.amount / 100))
         return min(device_count, self.amount)
 
 
 def parse_waves(text: str) -> tuple[WaveStep, ...]:
-    """Reads waves as a person writes them.
+    """Read waves as a person writes them.
 
     Args:
         text: Steps separated by commas. A number of devices or a percentage is the total addressed
             so far; an expression, or `each site`, adds devices. The last one is `100%`.
 
     Raises:
-        FleetError: A step is no number, they do not grow or are too many, or the last does not
+        FleetError: A step is not a number, they do not grow or are too many, or the last does not
             reach everyone.
     """
     steps: list[WaveStep] = []
@@ -116,7 +116,7 @@ def divide_devices(
     salt: str,
     attributes_of: Callable[[str], Attributes] = lambda _: {},
 ) -> dict[str, int]:
-    """Puts every device into exactly one wave.
+    """Put every device into exactly one wave.
 
     Devices that are online go first, so that a first wave of one device gives an answer; among
     equals the order is that of a salted digest, so that not the same devices always go first.
@@ -163,7 +163,7 @@ def divide(rows: "Sequence[Candidate]", steps: Sequence[WaveStep], salt: str) ->
 
 
 def keys_of(steps: Iterable[WaveStep]) -> frozenset[str]:
-    """The labels and facts that waves go by."""
+    """Return the labels and facts that waves go by."""
     keys: set[str] = set()
     for step in steps:
         if step.unit == "where":

@@ -46,14 +46,14 @@ class _Part(Protocol):
     """What works in a thread of its own."""
 
     def start(self) -> None:
-        """Starts it."""
+        """Start it."""
 
     def stop(self) -> None:
-        """Ends it."""
+        """End it."""
 
 
 def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
-    """Makes all parts, puts them together, and starts them.
+    """Make all parts, put them together, and start them.
 
     Args:
         settings: How.
@@ -205,7 +205,9 @@ def _elected(
 
 
 def _repository(folder: DataFolder, store: Store, releases: ReleaseFolder) -> ImageRepository:
-    """The fleet's repository; one that is not there is made, with all its keys in the folder."""
+    """Return the fleet's repository; one that is not there is made, with all its keys in the
+    folder.
+    """
     repository = ImageRepository(folder.tuf)
     with repository.lock():  # Another controller may begin at the same moment.
         if not repository.is_there:

@@ -18,7 +18,7 @@ __all__ = ["CONTENT_TYPE_LATEST", "render_metrics"]
 
 
 def render_metrics(queries: FleetQueries) -> bytes:
-    """The fleet's numbers as they are now."""
+    """Return the fleet's numbers as they are now."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(queries))
     content: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]

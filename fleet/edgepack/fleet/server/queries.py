@@ -51,7 +51,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
     fleet: Fleet
 
     def overview(self) -> Overview:
-        """The first page."""
+        """Return the first page."""
         with self.fleet.store.reading() as session:
             return Overview(
                 counts=overview.count_standing(session),
@@ -65,7 +65,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
     def devices(
         self, wanted: DeviceFilter, after: str, limit: int
     ) -> tuple[tuple[DeviceView, ...], int | None]:
-        """A page of devices, and how many there are in all where that is known.
+        """Return a page of devices, and how many there are in all where that is known.
 
         Raises:
             FleetError: The expression makes no sense.
@@ -77,7 +77,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
     def events(
         self, *, device: str = "", rollout: str = "", before: int = 0, limit: int = 50
     ) -> tuple[EventView, ...]:
-        """The newest events of a device or a rollout, the newest first."""
+        """Return the newest events of a device or a rollout, the newest first."""
         with self.fleet.store.reading() as session:
             return records.latest_events(
                 session, device=device, rollout=rollout, before=before, limit=limit
@@ -92,7 +92,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
     def rollouts(
         self, *, state: str = "", model: str = "", before: int = 0, limit: int = 50
     ) -> tuple[RolloutView, ...]:
-        """A page of rollouts, the newest first."""
+        """Return a page of rollouts, the newest first."""
         with self.fleet.store.reading() as session:
             return status.list_rollouts(
                 session, state=state, model=model, before=before, limit=limit
@@ -106,21 +106,21 @@ class FleetQueries(msgspec.Struct, frozen=True):
             return frozenset(session.scalars(union(stopped, taken_back)))
 
     def count_rollouts(self) -> dict[str, int]:
-        """Rollouts by their state."""
+        """Return rollouts by their state."""
         counting = select(RolloutRow.state, func.count()).group_by(RolloutRow.state)
         with self.fleet.store.reading() as session:
             found = dict(session.execute(counting).tuples().all())
         return {state: found.get(state, 0) for state in get_args(RolloutState)}
 
     def open_rollouts(self) -> tuple[RolloutView, ...]:
-        """The newest rollouts that are not over."""
+        """Return the newest rollouts that are not over."""
         return (
             *self.rollouts(state="RUNNING", limit=MAX_ROLLOUTS),
             *self.rollouts(state="PAUSED", limit=MAX_ROLLOUTS),
         )
 
     def rollout(self, name: str) -> RolloutView:
-        """A rollout with its waves and what its gates say, without its devices.
+        """Return a rollout with its waves and what its gates say, without its devices.
 
         Raises:
             FleetError: There is none of that name.
@@ -139,7 +139,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
     def rollout_assignments(
         self, name: str, *, state: str, wave: int, after: str, limit: int
     ) -> tuple[AssignmentView, ...]:
-        """A page of a rollout's devices."""
+        """Return a page of a rollout's devices."""
         with self.fleet.store.reading() as session:
             rollout = execution.find(session, name)
             return status.list_assignments(
@@ -147,7 +147,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
             )
 
     def assignments_to_show(self, name: str, limit: int) -> tuple[AssignmentView, ...]:
-        """Some of a rollout's devices: those that failed first, those that wait last."""
+        """Return some of a rollout's devices: those that failed first, those that wait last."""
         with self.fleet.store.reading() as session:
             return status.first_assignments(session, execution.find(session, name), limit)
 
@@ -159,7 +159,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
     def latency_over_time(
         self, digest: str, hardware_class: str = ""
     ) -> tuple[int, tuple[LatencySpan, ...]]:
-        """The length of the spans, seconds, and what a release's inferences took in each.
+        """Return the length of the spans, seconds, and what a release's inferences took in each.
 
         Empty where there are no two spans to draw a line between.
         """
@@ -178,7 +178,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
         return 0, ()
 
     def models(self) -> tuple[ModelSummary, ...]:
-        """The models that the fleet holds releases of, by name."""
+        """Return the models that the fleet holds releases of, by name."""
         counting = (
             select(ReleaseRow.name, func.count(), func.max(ReleaseRow.added_at))
             .where(ReleaseRow.deleted_at.is_(None))
@@ -209,7 +209,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
         return tuple(found)
 
     def releases(self, model: str = "") -> tuple[ReleaseView, ...]:
-        """The releases of a model, or of all, the newest first."""
+        """Return the releases of a model, or of all, the newest first."""
         query = select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None))
         if model:
             query = query.where(ReleaseRow.name == model)
@@ -223,7 +223,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
             return overview.share_releases(session, model)
 
     def release(self, words: str) -> ReleaseDetails:
-        """A release in full.
+        """Return a release in full.
 
         Raises:
             FleetError: There is none of that name.
@@ -243,7 +243,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
             )
 
     def report(self, words: str) -> bytes:
-        """The report of a release's build: HTML that is not to be trusted.
+        """Return the report of a release's build: HTML that is not to be trusted.
 
         Raises:
             FleetError: There is no such release, or it has no report.

@@ -22,7 +22,7 @@ from edgepack.packager.bundling.assemble import BundleParts, LaidOut
 def encrypt_files(
     folder: Path, parts: BundleParts, laid_out: LaidOut, recipients: Iterable[PublicKey]
 ) -> tuple[BundleParts, LaidOut]:
-    """Encrypts variants and golden samples in place, with a content key that nobody else has.
+    """Encrypt variants and golden samples in place, with a content key that nobody else has.
 
     Args:
         folder: The folder that `lay_out` filled.

@@ -69,7 +69,7 @@ def rehearse(
     toolchains: Mapping[str, PinnedToolchain] | None = None,
     deadline: Deadline | None = None,
 ) -> Rehearsal:
-    """Verifies, matches, probes and chooses, as a device does.
+    """Verify, match, probe and choose, as a device does.
 
     Args:
         folder: The signed bundle's folder.
@@ -77,7 +77,7 @@ def rehearse(
         process: Where a variant was tried; it probes the same one.
         progress: Told of each probe.
         toolchains: By variant the environment in which it is matched and probed, where that is
-            another than this one. What it makes of a variant is no part of the choice: that is
+            another than this one. What it makes of a variant is not a part of the choice: that is
             this environment's.
         deadline: The end of the build; None for no end. Probes may take `TAIL_S` at the least, and
             variants that are not probed until then are reported as not rehearsed.
@@ -144,7 +144,7 @@ def _remedy(result: ProbeResult, variant: Variant) -> str:
 def _match_elsewhere(
     manifest: Manifest, pinned: Mapping[str, PinnedToolchain], trust: TrustPolicy
 ) -> dict[str, Variant]:
-    """Variants that a device with their own toolchain would take, by name."""
+    """Return variants that a device with their own toolchain would take, by name."""
     return {
         variant.name: variant
         for name, toolchain in pinned.items()

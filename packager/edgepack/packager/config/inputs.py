@@ -87,7 +87,7 @@ class WantedInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_declarations(wanted: WantedInputs, path: str) -> None:
-    """Refuses declarations that do not fit the model.
+    """Reject declarations that do not fit the model.
 
     Args:
         wanted: The inputs with their declarations; of those that became constants they count no
@@ -120,7 +120,7 @@ def check_declarations(wanted: WantedInputs, path: str) -> None:
 
 
 def image_size(declaration: ImageInput, spec: TensorSpec) -> tuple[int, int]:
-    """Height and width that an image is brought to.
+    """Return height and width that an image is brought to.
 
     Raises:
         BuildError: Neither the declaration nor the model says.

@@ -45,7 +45,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
             what is found; `segmentation`, `depth`, `image`, `audio`: maps and sound, judged by the
             field's own measures; `tokens`: a decoder's scores of the next token; `ctc`: text, step
             by step; `text`: text as tokens that are chosen already; `ignored`: nobody reads it.
-        blank: Of text, the number of the class that is no character, where values do not tell.
+        blank: Of text, the number of the class that is not a character, where values do not tell.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
         layout: Of detections, how boxes and scores lie; where it is left out, the graph tells it.
         scores, labels, sizes, offsets: Of a layout of several outputs, the others' names.

@@ -99,7 +99,7 @@ def compile_context(
     deadline: Deadline | None = None,
     command: Sequence[str] = CHILD,
 ) -> CompiledContext:
-    """Compiles a prepared model for one Qualcomm chip and loads the result again.
+    """Compile a prepared model for one Qualcomm chip and load the result again.
 
     1. The chip must be known, and QNN be here.
     2. A child compiles; the provider must have taken nodes.
@@ -175,7 +175,7 @@ def compile_context(
 
 
 def _tools(plugin: Plugin, toolchain: PinnedToolchain | None) -> dict[str, str]:
-    """Versions of what compiled."""
+    """Return versions of what compiled."""
     if toolchain is None:
         return {"onnxruntime": load_runtime().__version__, **read_sdks()}
     facts = toolchain.facts
@@ -184,7 +184,7 @@ def _tools(plugin: Plugin, toolchain: PinnedToolchain | None) -> dict[str, str]:
 
 
 def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dict[str, str]:
-    """The variant's options with the chip's, whatever chip they named before."""
+    """Return the variant's options with the chip's, whatever chip they named before."""
     kept = {name: value for name, value in options.items() if name not in plugin.chip_options}
     kept["soc_model"] = chip.soc_model
     if chip.htp_arch in ARCH_OPTION_TAKES:
@@ -220,14 +220,14 @@ def _ask(
 
 
 def _read_compatibility(path: Path) -> str:
-    """The provider's own token, which ONNX Runtime writes beside the context."""
+    """Return the provider's own token, which ONNX Runtime writes beside the context."""
     model = onnx.load(path, load_external_data=False)
     tokens = {entry.key: entry.value for entry in model.metadata_props}
     return str(tokens.get(f"ep_compatibility_info.{QNN}", ""))
 
 
 def _check_chip(folder: Path, chip: Chip, where: str) -> None:
-    """Reads from the binaries what they were really made for."""
+    """Read from the binaries what they were really made for."""
     stamps = {stamp for path in folder.glob("*.bin") for stamp in _STAMP.findall(path.read_bytes())}
     if stamps != {(chip.soc.encode(), chip.htp_arch.encode())}:
         made_for = " and ".join(f"{soc.decode()} v{arch.decode()}" for soc, arch in stamps)
@@ -265,7 +265,7 @@ def _compare(
     command: Sequence[str],
     deadline: Deadline,
 ) -> tuple[bool, str]:
-    """Runs context and model on one sample, in a child; whether it ran here, and what was seen."""
+    """Run context and model on one sample, in a child; whether it ran here, and what was seen."""
     folder = Path(request.context).parent
     inputs = folder.with_name(f"{folder.name}.inputs.npz")
     write_tensors(inputs, [dict(feeds)])

@@ -81,7 +81,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
 def build(
     model: str | Path, *, progress: Progress = silent, **options: Unpack[BuildOptions]
 ) -> BuildResult:
-    """Builds, signs and rehearses a bundle with one variant for each profile.
+    """Build, sign and rehearses a bundle with one variant for each profile.
 
     Example:
         ```python
@@ -113,7 +113,7 @@ def build(
 
 
 def build_bundle(request: BuildRequest, progress: Progress) -> BuildResult:
-    """The steps of a build; see above.
+    """Return the steps of a build; see above.
 
     Args:
         request: What to build.
@@ -147,7 +147,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         laid_out = _add_deltas(folder, request, laid_out, progress, checked.deadline)
 
         def sign() -> tuple[str, Report, BuildRecord]:
-            """Writes report and documents, and signs; the report is the one without times."""
+            """Write report and documents, and sign; the report is the one without times."""
             report = compose_report(opened, parts, laid_out, prepared, checked.learnt)
             report = name_in_report(report, own_names(source.model.graph))
             record = compose_record(opened, parts, laid_out, report)

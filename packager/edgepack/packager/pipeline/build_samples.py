@@ -107,7 +107,7 @@ def open_build_samples(
     work: Path,
     progress: Progress,
 ) -> BuildSamples:
-    """Opens and divides the samples that a build was given, and chooses golden ones.
+    """Open and divide the samples that a build was given, and choose golden ones.
 
     Args:
         request: What is to be built.
@@ -262,7 +262,7 @@ def _open_given(
 
 
 def _check_sizes(source: SourceModel) -> None:
-    """Refuses to draw samples of a model that leaves more open than how many it takes at once."""
+    """Reject to draw samples of a model that leaves more open than how many it takes at once."""
     open_inputs = [
         spec for spec in source.inputs if any(isinstance(size, str) for size in spec.shape[1:])
     ]

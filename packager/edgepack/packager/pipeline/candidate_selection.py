@@ -130,11 +130,11 @@ class CandidateSelector:
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether the time that was given for the search is used up."""
+        """True if the time that was given for the search is used up."""
         return self.conditions.limit.left_s == 0.0
 
     def select(self, target: SearchTarget) -> Selection:
-        """Searches, and decides.
+        """Search, and decide.
 
         Args:
             target: When the search may end.
@@ -170,7 +170,7 @@ class CandidateSelector:
         return () if self._maker is None else self._maker.names
 
     def make_again(self, candidate: Candidate, float_nodes: Collection[str]) -> Path:
-        """A candidate with more nodes float, as a file that the next one takes the place of.
+        """Return a candidate with more nodes float, as a file that the next one takes the place of.
 
         Args:
             candidate: One that was found.
@@ -186,7 +186,7 @@ class CandidateSelector:
         return path
 
     def exclude_nodes(self, nodes: Collection[str]) -> None:
-        """Keeps nodes float in all that is chosen from now on."""
+        """Keep nodes float in all that is chosen from now on."""
         if self._maker is None:
             raise ValueError("nothing is lowered")
         self._maker = KeptFloat(self._maker, nodes)
@@ -194,7 +194,8 @@ class CandidateSelector:
         self.conditions = replace(self.conditions, context=context)
 
     def try_first(self) -> Verdict | None:
-        """The verdict on the first method with every node lowered; None where nothing is lowered.
+        """Return the verdict on the first method with every node lowered; None where nothing is
+        lowered.
 
         Raises:
             BuildError: The candidate cannot be made or run.
@@ -266,7 +267,7 @@ class CandidateSelector:
             return replace(missed, speedup=raced)
         if raced is not None and raced.outcome != "undecided" and raced.ratio < 1.0:
             timed_notes.append(
-                "It is no faster than the float model on this host "
+                "It is not faster than the float model on this host "
                 f"({format_milliseconds(raced.latency_ms)} against "
                 f"{format_milliseconds(raced.float_latency_ms)}, 1 thread), but smaller."
             )
@@ -306,7 +307,9 @@ def _float_instead(
     because: str,
     latency_ms: float | None = None,
 ) -> Selection:
-    """The float model, which is published for a reason although something could be lowered."""
+    """Return the float model, which is published for a reason although something could be
+    lowered.
+    """
     return Selection(
         path=prepared.published,
         precision=prepared.precision,
@@ -319,7 +322,7 @@ def _float_instead(
 
 
 def _describe_race(raced: Speedup, asked: float | None, profile: Profile) -> Iterator[str]:
-    """Say that the races were undecided, and which rule decided."""
+    """Yield say that the races were undecided, and which rule decided."""
     if raced.outcome != "undecided" or asked is None:
         return
     published = {"quantized": "the quantized model", "float": "the float model"}
@@ -331,7 +334,7 @@ def _describe_race(raced: Speedup, asked: float | None, profile: Profile) -> Ite
 
 
 def _describe_miss(found: SearchResult, profile: Profile) -> str:
-    """Say that no candidate is within the budget, and how near the best came."""
+    """Return say that no candidate is within the budget, and how near the best came."""
     best, count = found.best, len(found.attempts)
     budget = format_metric(best.verdict.budget)
     came_to = f"{best.words}: {best.verdict.found}"

@@ -53,7 +53,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_request(request: BuildRequest) -> CheckedRequest:
-    """Reads key, profiles, toolchains and hooks, and refuses what cannot be.
+    """Read key, profiles, toolchains and hooks, and reject what cannot be.
 
     Raises:
         EdgepackError: The first thing that keeps a bundle from being made.
@@ -98,7 +98,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
 def _load_combinations(
     request: BuildRequest,
 ) -> tuple[tuple[Combination, ...], ...]:
-    """Each profile in every combination that is searched, all checked."""
+    """Return each profile in every combination that is searched, all checked."""
     if not request.profiles:
         raise BuildError(
             "no profile was named: for which hardware is the bundle?",

@@ -49,7 +49,7 @@ _RELAXED = "None does: half of what the most accurate candidate gains is taken f
 def search_until_valid(
     search: SettingsSearch, searched: SearchedCombination, validator: VariantValidator
 ) -> ValidatedCombination:
-    """Validates what was found, and searches on while held-out samples or provider object.
+    """Validate what was found, and search on while held-out samples or provider object.
 
     Args:
         search: Searches on.
@@ -106,7 +106,7 @@ def search_until_valid(
 def _finish(
     search: SettingsSearch, validated: ValidatedCombination, validator: VariantValidator
 ) -> ValidatedCombination:
-    """The float model where every lowered one is refused; what did not run yet runs."""
+    """Return the float model where every lowered one is refused; what did not run yet runs."""
     searched = validated.searched
     may_be_float = "inaccurate" in searched.profile.gates.float_instead
     if not _passes(validated) and searched.selection.is_lowered and may_be_float:
@@ -130,7 +130,7 @@ def _passes(validated: ValidatedCombination) -> bool:
 def _has_as_much_to_spare(
     validated: ValidatedCombination, before: ValidatedCombination | None
 ) -> bool:
-    """Whether a candidate has as much to spare on the held-out samples as one before."""
+    """Return True if a candidate has as much to spare on the held-out samples as one before."""
     return before is None or validated.verdict.spare >= before.verdict.spare
 
 

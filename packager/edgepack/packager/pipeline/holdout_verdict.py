@@ -30,7 +30,7 @@ class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge_on_holdout(run: Run, gate: AccuracyGate, inputs: EvaluationInputs) -> HoldoutVerdict:
-    """Judges a model by the held-out samples.
+    """Judge a model by the held-out samples.
 
     Args:
         run: The model, with the outputs that are only watched.

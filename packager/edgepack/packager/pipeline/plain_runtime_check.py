@@ -58,7 +58,7 @@ def check_plain_runtime(
     releases: Sequence[PlainRelease],
     resources: Resources,
 ) -> PlainCheck:
-    """Runs a variant's model in ONNX Runtime by itself.
+    """Run a variant's model in ONNX Runtime by itself.
 
     Args:
         model: Its file, with the outputs that are only watched.

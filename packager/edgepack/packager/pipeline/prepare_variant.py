@@ -60,7 +60,7 @@ _MOST_SENSITIVE = 20
 def prepare_variant(
     inputs: EvaluationInputs, plan: VariantPlan, resources: Resources, work_dir: Path
 ) -> PreparedVariant:
-    """Prepares the variant of one profile; see the steps above.
+    """Prepare the variant of one profile; see the steps above.
 
     Args:
         inputs: What it is made from and judged by.

@@ -48,7 +48,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 def look_at_alternatives(
     inputs: EvaluationInputs, profile: Profile, resources: Resources, work_dir: Path
 ) -> tuple[Outlook, ...]:
-    """Looks at the profiles that a profile names.
+    """Look at the profiles that a profile names.
 
     Args:
         inputs: What candidates are made from and judged by.
@@ -64,7 +64,7 @@ def look_at_alternatives(
 
 
 def _with_budget(other: Profile, profile: Profile) -> Profile:
-    """A profile with the accuracy that another one asks for."""
+    """Return a profile with the accuracy that another one asks for."""
     gates = replace(other.gates, accuracy=profile.gates.accuracy)
     return replace(other, gates=gates)
 
@@ -141,13 +141,13 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
 
 
 def _value(own: Verdict, *, beside: Verdict) -> str:
-    """A verdict's value, with what it is of where that is not what it stands beside."""
+    """Return a verdict's value, with what it is of where that is not what it stands beside."""
     value = f"{own.value:.4f}"
     return value if own.what == beside.what else f"{own.what} {value}"
 
 
 def _all_lowered(found: SearchResult | None) -> Verdict | None:
-    """The best verdict on a candidate without a promoted node."""
+    """Return the best verdict on a candidate without a promoted node."""
     whole = [
         candidate.verdict
         for candidate in (found.candidates if found else ())

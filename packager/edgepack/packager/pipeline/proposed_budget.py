@@ -105,7 +105,7 @@ def _tighter(profile: str, entry: Evidence) -> BudgetProposal | None:
 
 
 def _missed_by(metric: str, budget: float, found: float) -> float:
-    """A budget that is as much tighter as it was missed."""
+    """Return a budget that is as much tighter as it was missed."""
     if metric == _DECIBELS:
         return round(min(MOST_DECIBELS, budget + (budget - found)), 1)
     return round(1.0 - (1.0 - budget) ** 2 / (1.0 - found), 5)

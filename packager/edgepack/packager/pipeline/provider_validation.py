@@ -65,7 +65,7 @@ class ProviderValidation:
     deadline: Deadline = field(default_factory=Deadline)
 
     def load_ahead(self, profile: Profile, venue: Venue) -> None:
-        """Starts the process that `run` will ask, if it will, so that it loads meanwhile."""
+        """Start the process that `run` will ask, if it will, so that it loads meanwhile."""
         if self.process is not None and venue.can_run:
             load = msgspec.json.encode(Asked(load=profile.device.provider))
             self.process.start_anew(profile.name, load, _child(venue))
@@ -76,7 +76,7 @@ class ProviderValidation:
         evaluator: Evaluator,
         stand_in: Sequence[OutputDistance],
     ) -> ProviderRun | None:
-        """Runs a variant in a process of its own.
+        """Run a variant in a process of its own.
 
         Args:
             model: Its file.
@@ -124,7 +124,7 @@ class ProviderValidation:
         return reference.distances(trial.outputs)
 
     def is_taken(self, model: Path, evaluator: Evaluator, *, timeout_s: float) -> bool:
-        """Whether the provider opens a model and runs one sample, in a process for it alone.
+        """Return True if the provider opens a model and runs one sample, in a process for it alone.
 
         Args:
             model: Its file.

@@ -31,7 +31,9 @@ def time_ended() -> BuildError:
 
 
 def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
-    """A profile that no variant was made for, with what was measured before it was refused."""
+    """Return a profile that no variant was made for, with what was measured before it was
+    refused.
+    """
     best = error.variant if isinstance(error, VariantRefusedError) else None
     return RefusedProfile(
         profile=profile, problem=error.problem, remedy=error.remedy or "", best=best

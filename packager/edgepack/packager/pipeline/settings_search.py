@@ -71,7 +71,7 @@ class SettingsSearch:
         return self._selector
 
     def run(self) -> SearchedCombination:
-        """Prepares every combination and keeps the cheapest; see the steps above.
+        """Prepare every combination and keep the cheapest; see the steps above.
 
         Raises:
             BuildError: A pass failed or a candidate cannot be made or run, in every combination.
@@ -122,7 +122,7 @@ class SettingsSearch:
     def search_further(
         self, searched: SearchedCombination, target: SearchTarget
     ) -> SearchedCombination | None:
-        """Searches the combination on, with a stricter target.
+        """Search the combination on, with a stricter target.
 
         Returns:
             The same with another model; None where no nearer candidate or no time is left.
@@ -145,7 +145,7 @@ class SettingsSearch:
     def exclude_nodes(
         self, searched: SearchedCombination, nodes: Collection[str]
     ) -> SearchedCombination | None:
-        """Searches the combination anew, with nodes that stay float.
+        """Search the combination anew, with nodes that stay float.
 
         Returns:
             The same with another model; None where no time is left.
@@ -183,7 +183,7 @@ def _float_passes(profile: Profile) -> bytes:
 def run_passes(
     inputs: EvaluationInputs, profile: Profile, folder: Path, progress: Progress
 ) -> PreparedFloat:
-    """The float model after a profile's float passes.
+    """Return the float model after a profile's float passes.
 
     Args:
         inputs: Has the source model, and the samples that passes may look at.

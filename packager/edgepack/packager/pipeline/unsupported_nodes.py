@@ -56,7 +56,7 @@ def exclude_unsupported(
     provider_validation: ProviderValidation,
     progress: Progress,
 ) -> Left:
-    """Searches anew, without the nodes for which the provider refuses the model.
+    """Search anew, without the nodes for which the provider refuses the model.
 
     Args:
         search: Searches anew.
@@ -105,7 +105,9 @@ class _Openings:
         return found if len(found.nodes) < len(selector.names) else Found()
 
     def find_first(self, model: Path) -> str:
-        """The unit up to which a model is refused, `name (operator)` a node; "" if unknown."""
+        """Return the unit up to which a model is refused, `name (operator)` a node; "" if
+        unknown.
+        """
         whole = load_model(model)
         units = Units(whole)
         path = model.parent.with_name("part") / model.name
@@ -139,7 +141,7 @@ class _Openings:
         except OutOfTimeError as error:
             raise CompileBudgetExhaustedError from error
         if not is_taken and time.monotonic() - start_s >= limit_s:
-            raise CompileBudgetExhaustedError  # it took too long, which is no answer
+            raise CompileBudgetExhaustedError  # it took too long, which is not an answer
         return is_taken
 
 
@@ -148,7 +150,7 @@ def _describe(nodes: Iterable[onnx.NodeProto]) -> str:
 
 
 def _anything(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Hardly a model, of the same operator sets: what refuses it takes nothing at all."""
+    """Return hardly a model, of the same operator sets: what refuses it takes nothing at all."""
     value = model.graph.input[0]
     is_float = value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     node = onnx.helper.make_node("Relu" if is_float else "Identity", [value.name], ["taken"])

@@ -45,7 +45,7 @@ def toolchain_of(compiled: CompiledContext | None) -> Toolchain:
 def accuracy_of(
     verdict: Verdict, distances: Sequence[OutputDistance], sample_count: int, provider: str
 ) -> Accuracy:
-    """The verdict and, by output, the distances behind it, rounded to what they tell.
+    """Return the verdict and, by output, the distances behind it, rounded to what they tell.
 
     Args:
         verdict: The verdict.

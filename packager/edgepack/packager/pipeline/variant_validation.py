@@ -58,7 +58,7 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
 
     @property
     def is_sure(self) -> bool:
-        """Whether the held-out samples pass it, not by the one that may differ, and not barely.
+        """True if the held-out samples pass it, not by the one that may differ, and not barely.
 
         Neither is what they expect others to lose too much of.
         """
@@ -68,16 +68,18 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
 
     @property
     def is_refused_by_provider(self) -> bool:
-        """Whether the provider computes something else than the CPU's stand-in."""
+        """True if the provider computes something else than the CPU's stand-in."""
         return self.provider_run is not None and self.provider_run.refusal is not None
 
     def with_note(self, note: str) -> "ValidatedCombination":
-        """The same with one more note."""
+        """Return the same with one more note."""
         return replace(self, notes=(*self.notes, note))
 
 
 def measured_model(work_dir: Path, source: SourceModel) -> Path:
-    """The model that a variant is judged by: its own, with the outputs that are only watched."""
+    """Return the model that a variant is judged by: its own, with the outputs that are only
+    watched.
+    """
     return work_dir / ("measured" if source.watched else "variant") / MODEL_FILE
 
 
@@ -106,7 +108,7 @@ class VariantValidator:
         notes: tuple[str, ...],
         deadline: Deadline,
     ) -> ValidatedCombination:
-        """Judges by held-out samples; what these are sure of runs on the provider.
+        """Judge by held-out samples; what these are sure of runs on the provider.
 
         Args:
             search: Leaves nodes float that the provider refuses.
@@ -129,7 +131,7 @@ class VariantValidator:
     def run_on_provider(
         self, search: SettingsSearch, validated: ValidatedCombination
     ) -> ValidatedCombination:
-        """Runs it on the provider; nodes for which that refuses the whole graph stay float.
+        """Run it on the provider; nodes for which that refuses the whole graph stay float.
 
         Raises:
             BuildError: The provider refuses all of it.

@@ -31,7 +31,7 @@ def prepare_variants(
     process: ProviderProcess,
     progress: Progress,
 ) -> PreparedVariants:
-    """Prepares the variant of each profile.
+    """Prepare the variant of each profile.
 
     Args:
         opened: What they are made from and judged by; whether others are built where one refuses,
@@ -100,7 +100,7 @@ def _prepare(
 def _refuse(
     opened: OpenedBuild, plan: VariantPlan, error: EdgepackError, built: list[PreparedVariant]
 ) -> BuildError:
-    """A profile's refusal, which ends the build, with the report of what was tried."""
+    """Return a profile's refusal, which ends the build, with the report of what was tried."""
     notes = tuple(f"{variant.name} was built, and is not published." for variant in built)
     refusal = report_refusal(plan.profile.name, error)
     hint = report_refusals(opened, (refusal,), notes)

@@ -52,7 +52,7 @@ class RememberingSession:
         more_s: float,
         end_s: float = math.inf,
     ) -> list[dict[str, Tensor]]:
-        """Runs and remembers samples; inputs that the model does not have are left out.
+        """Run and remember samples; inputs that the model does not have are left out.
 
         Args:
             samples: What to run, in order.
@@ -102,7 +102,9 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     session: RememberingSession
 
     def is_same(self, variant: Variant) -> bool:
-        """Whether a variant whose files were verified would be opened from the same bytes."""
+        """Return True if a variant whose files were verified would be opened from the same
+        bytes.
+        """
         files = {
             file.path.removeprefix(f"{variant.folder}/"): file.sha256
             for file in variant.facts.files
@@ -121,15 +123,16 @@ class KeptSession:
         self._opened: Opened | None = None
 
     def keep(self, opened: Opened) -> None:
-        """Keeps a session in place of the one before."""
+        """Keep a session in place of the one before."""
         self._opened = opened
 
     def open_variant(self, bundle_folder: Path, variant: Variant, *, threads: int) -> ProbedSession:
-        """The session that is kept, where the variant is the same; else another, opened anew.
+        """Return the session that is kept, where the variant is the same; else another, opened
+        anew.
 
         Args:
-            bundle_folder, variant, threads: See `open_session`; a trial leaves the threads to
-                ONNX Runtime, so a variant that is to have a number of them is opened anew.
+            bundle_folder, variant, threads: See `open_session`; a trial leaves the threads to ONNX
+                Runtime, so a variant that is to have a number of them is opened anew.
 
         Raises:
             DeviceError: See `open_session`.
@@ -142,7 +145,7 @@ class KeptSession:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file below a folder, hex, by POSIX path."""
+    """Return SHA-256 of each file below a folder, hex, by POSIX path."""
     digests = {}
     for path in folder.rglob("*"):
         if path.is_file():

@@ -38,7 +38,7 @@ class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
     facts: DeviceFacts
 
     def command(self, module: str) -> tuple[str, ...]:
-        """Runs a module of edgepack there, by nothing but what is installed there."""
+        """Run a module of edgepack there, by nothing but what is installed there."""
         return foreign_python_command(self.python, "-m", module)
 
     @property
@@ -50,7 +50,7 @@ class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
 def pin_toolchains(
     named: Mapping[str, str], profiles: Sequence[Profile], deadline: Deadline | None = None
 ) -> dict[str, PinnedToolchain]:
-    """Asks every environment that was named what it has.
+    """Ask every environment that was named what it has.
 
     Args:
         named: Interpreters by the names of profiles.
@@ -58,8 +58,8 @@ def pin_toolchains(
         deadline: When they must have answered; None for no end.
 
     Raises:
-        BuildError: A name is no profile's of this build, or an interpreter is none, lacks edgepack
-            or ONNX Runtime, or has another release of edgepack.
+        BuildError: A name is not a profile of this build, an interpreter cannot be run, has no
+            edgepack or no ONNX Runtime, or has another release of edgepack.
     """
     known = {profile.name for profile in profiles}
     for name in named:
@@ -80,7 +80,7 @@ def _ask(profile: str, named: str, timeout_s: float) -> PinnedToolchain:
     python = shutil.which(Path(named).expanduser())
     if python is None:
         raise BuildError(
-            f"the toolchain of '{profile}' is no program that can be run",
+            f"the toolchain of '{profile}' is not a program that can be run",
             found_in=where,
             remedy="the path of an environment's interpreter, such as device/bin/python",
         )

@@ -44,7 +44,7 @@ class PlainRelease(msgspec.Struct, frozen=True, kw_only=True):
     def open(
         self, model: Path, options: Mapping[str, str], deadline: Deadline | None = None
     ) -> Iterator[Run]:
-        """Opens a model on the CPU provider.
+        """Open a model on the CPU provider.
 
         Args:
             model: Its file.
@@ -83,14 +83,14 @@ class _Answer(msgspec.Struct, frozen=True):
 def find_releases(
     pythons: tuple[str, ...], deadline: Deadline | None = None
 ) -> tuple[PlainRelease, ...]:
-    """This environment's ONNX Runtime, and those of others.
+    """Return this environment's ONNX Runtime, and those of others.
 
     Args:
         pythons: Interpreters of other environments.
         deadline: When they must have answered; None for no end.
 
     Raises:
-        BuildError: One is no program, or has no ONNX Runtime.
+        BuildError: One is not a program, or has no ONNX Runtime.
     """
     here = PlainRelease(release=onnxruntime.__version__)
     return (here, *(_find(python, deadline or Deadline()) for python in pythons))
@@ -100,7 +100,7 @@ def _find(named: str, deadline: Deadline) -> PlainRelease:
     where, python = f"--plain-runtime {named}", shutil.which(Path(named).expanduser())
     if python is None:
         raise BuildError(
-            f"'{named}' is no program that can be run",
+            f"'{named}' is not a program that can be run",
             found_in=where,
             remedy="the path of an environment's interpreter, such as oldest/bin/python",
         )

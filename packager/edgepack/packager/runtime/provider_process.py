@@ -31,11 +31,11 @@ _SETTINGS = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def in_silence(waited_s: float) -> None:
-    """Tells nobody."""
+    """Report nobody."""
 
 
 def tell_waiting(progress: Progress, timeout_s: float) -> Waiting:
-    """Tells, after a while, how long the step that goes on has waited, and how long it may."""
+    """Report, after a while, how long the step that goes on has waited, and how long it may."""
 
     def waiting(waited_s: float) -> None:
         if waited_s >= _TOLD_FROM_S:
@@ -71,7 +71,7 @@ class ProviderProcess:
     def start_anew(
         self, subject: str, first: bytes = b"", command: Sequence[str] | None = None
     ) -> None:
-        """Ends the child that runs, if any, and starts a fresh one.
+        """End the child that runs, if any, and start a fresh one.
 
         A child that was started for the same and was asked nothing yet is fresh: started ahead, it
         loads while something else is computed.
@@ -100,7 +100,7 @@ class ProviderProcess:
         self._is_fresh = True
 
     def ask(self, request: bytes, *, timeout_s: float, waiting: Waiting = in_silence) -> Ending:
-        """Sends a line and waits for a line; a child that gives none is ended.
+        """Send a line and wait for a line; a child that gives none is ended.
 
         Args:
             request: One line, without its end.
@@ -131,7 +131,7 @@ class ProviderProcess:
         return Ending(answer=answer, because="")
 
     def close(self) -> None:
-        """Ends the child that runs, if any."""
+        """End the child that runs, if any."""
         if self._child is not None:
             end_group(self._child)
         if self._errors is not None:
@@ -142,7 +142,7 @@ class ProviderProcess:
 def _exchange(
     child: PythonChild, request: bytes, timeout_s: float, waiting: Waiting
 ) -> bytes | None:
-    """Writes a request while it reads the answer.
+    """Write a request while it reads the answer.
 
     Args:
         child: Reads its stdin, whatever the request's size, or not at all.

@@ -41,7 +41,7 @@ class CompileBudgetExhaustedError(Exception):
 
 
 def find_refused(names: Sequence[str], is_taken: Callable[[Collection[str]], bool]) -> Found:
-    """Looks for them; see the steps above.
+    """Look for them; see the steps above.
 
     Args:
         names: The nodes that could be float, in graph order; with none of them it is refused.
@@ -69,7 +69,7 @@ def find_refused(names: Sequence[str], is_taken: Callable[[Collection[str]], boo
 
 
 def first_refused(count: int, is_taken: Callable[[int], bool]) -> int | None:
-    """The place of what a graph must not begin with, by halving.
+    """Return the place of what a graph must not begin with, by halving.
 
     Args:
         count: How many units it has; whole it is refused.

@@ -122,7 +122,7 @@ def try_model(
     command: Sequence[str] | None = None,
     waiting: Waiting = in_silence,
 ) -> Trial:
-    """Loads and runs a model on a provider in a fresh process, which then waits for more.
+    """Load and run a model on a provider in a fresh process, which then wait for more.
 
     Args:
         model: The model file.

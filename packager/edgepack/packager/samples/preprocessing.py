@@ -181,7 +181,7 @@ def _words(declaration: InputDeclaration | None) -> str:
 
 
 def _channel_axis(spec: TensorSpec, declaration: InputDeclaration | None) -> int | None:
-    """Return the axis of a picture's channels; None of what is no picture."""
+    """Return the axis of a picture's channels; None of what is not a picture."""
     if len(spec.shape) != 4:
         return None
     if isinstance(declaration, ImageInput):

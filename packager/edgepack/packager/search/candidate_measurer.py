@@ -47,7 +47,7 @@ class CandidateMeasurer:
     work_dir: Path
 
     def measure(self, number: int, spec: CandidateSpec, *, at_least: float) -> Candidate:
-        """One candidate, judged now or before.
+        """Return one candidate, judged now or before.
 
         Args:
             number: Its number in this search, from 1.
@@ -95,7 +95,7 @@ class CandidateMeasurer:
         return ranked
 
     def with_model(self, candidate: Candidate) -> Candidate:
-        """The candidate with its model on disk: making it again gives the same bytes."""
+        """Return the candidate with its model on disk: making it again gives the same bytes."""
         if candidate.path.exists():
             return candidate
         built, _ = self._save(candidate.spec, candidate.path)
@@ -121,7 +121,7 @@ class CandidateMeasurer:
 
 
 def discard_large(candidates: Sequence[Candidate], best: Candidate) -> None:
-    """Leaves the best model on disk, and the first others: large ones would fill it."""
+    """Leave the best model on disk, and the first others: large ones would fill it."""
     left_bytes = _KEPT_BYTES
     for candidate in candidates:
         folder = candidate.path.parent

@@ -69,7 +69,7 @@ class Race:
         return raced.outcome == "not faster"
 
     def run(self, path: Path, asked: float | None) -> Speedup | None:
-        """Race a candidate against the float model, on one thread.
+        """Return race a candidate against the float model, on one thread.
 
         Args:
             path: The candidate.
@@ -109,7 +109,7 @@ class Race:
     def run_others(
         self, found: SearchResult, best_latency_ms: float
     ) -> dict[tuple[str, float], float]:
-        """Medians of other candidates, as many as 2 s allow, those within the budget first.
+        """Return medians of other candidates, as many as 2 s allow, those within the budget first.
 
         Args:
             found: What the search left.

@@ -25,20 +25,20 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh])")
 
 
 def parse_duration(text: str, found_in: str) -> float:
-    """Seconds of a text like `90s`, `10m` or `1.5h`.
+    """Return seconds of a text like `90s`, `10m` or `1.5h`.
 
     Args:
         text: The text.
         found_in: Where it stands, for the message.
 
     Raises:
-        BuildError: It is no duration, or none at all.
+        BuildError: It is not a duration, or none at all.
     """
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if seconds <= 0.0:
         raise BuildError(
-            f"'{text}' is no time to search for",
+            f"'{text}' is not a time to search for",
             found_in=found_in,
             remedy="a number above 0 with s, m or h, e.g. 10m",
         )
@@ -187,7 +187,7 @@ def share_time(
 
 
 def describe_duration(seconds: float) -> str:
-    """Seconds in words: `90 s`, `10 min`, `1.5 h`."""
+    """Return seconds in words: `90 s`, `10 min`, `1.5 h`."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size or seconds == size:
             return f"{seconds / size:.3g} {unit}"

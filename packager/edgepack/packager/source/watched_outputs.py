@@ -20,7 +20,8 @@ from edgepack.text import counted
 
 
 def watch_before_postprocessing(source: SourceModel) -> SourceModel:
-    """The model with the floats that enter its tail as further outputs, if it has such a tail.
+    """Return the model with the floats that enter its tail as further outputs, if it has such a
+    tail.
 
     Args:
         source: The model; not changed. An output whose meaning a person declared is judged by that,
@@ -64,7 +65,8 @@ def watch_before_postprocessing(source: SourceModel) -> SourceModel:
 def postprocessing_names(
     graph: onnx.GraphProto, meanings: Mapping[str, Meaning]
 ) -> tuple[str, ...]:
-    """Names of the nodes that only serve outputs which are selections; none where none is.
+    """Return the names of the nodes that only serve outputs which are selections; none where none
+    is.
 
     Args:
         graph: The model after any passes: its outputs have the names that they had.
@@ -74,7 +76,7 @@ def postprocessing_names(
 
 
 def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
-    """Takes outputs that were only watched out of a model, and what serves them alone."""
+    """Take outputs that were only watched out of a model, and what serves them alone."""
     graph = model.graph
     refill(graph.output, (value for value in graph.output if value.name not in watched))
     drop_unused_nodes(graph)

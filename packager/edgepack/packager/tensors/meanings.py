@@ -36,6 +36,6 @@ NOTHING_KNOWN: Mapping[str, Meaning] = MappingProxyType({})
 
 
 def judged_outputs(names: Collection[str], meanings: Mapping[str, Meaning]) -> tuple[str, ...]:
-    """The outputs whose values tell how near a model is to another, in order."""
+    """Return the outputs whose values tell how near a model is to another, in order."""
     untold = (Meaning.IGNORED, Meaning.SELECTED)
     return tuple(name for name in names if meanings.get(name) not in untold)

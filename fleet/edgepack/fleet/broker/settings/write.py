@@ -78,7 +78,7 @@ def write_broker_folder(
     tenant: str,
     controllers: int = 1,
 ) -> Path:
-    """Writes configuration, access rules, CA certificate and a server certificate.
+    """Write configuration, access rules, CA certificate and a server certificate.
 
     Args:
         data: The fleet's folder, with its CA.
@@ -132,7 +132,7 @@ def write_broker_folder(
 
 
 def queue_settings() -> str:
-    """The lines of mosquitto's settings that say how much waits for a client."""
+    """Return the lines of mosquitto's settings that say how much waits for a client."""
     return (_TEMPLATES / "queues.conf.jinja").read_text()
 
 

@@ -105,7 +105,7 @@ class CalibratedModel:
         model: onnx.ModelProto,
         rounder: Rounder = to_nearest,
     ) -> tuple[onnx.ModelProto, Plan]:
-        """The quantized model, and what is quantized in it.
+        """Return the quantized model, and what is quantized in it.
 
         Args:
             spec: See `plan`.
@@ -120,12 +120,14 @@ class CalibratedModel:
     def make_switchable(
         self, spec: CandidateSpec, path: Path, rounder: Rounder = to_nearest
     ) -> SwitchableModel:
-        """The model with a switch for every node's quantization; `path` is where it is written."""
+        """Return the model with a switch for every node's quantization; `path` is where it is
+        written.
+        """
         plan, scales = self.plan(spec, self.index)
         return SwitchableModel(self.model, self.index, plan, rounder(plan, scales), path)
 
     def describe_infinite(self, ranges: str) -> tuple[str, ...]:
-        """A note on nodes that stay float since no scale holds what they read or make."""
+        """Return a note on nodes that stay float since no scale holds what they read or make."""
         tensors = self._infinite(self.observe(ranges))
         nodes = self._beside(tensors)
         if not nodes:
@@ -136,11 +138,11 @@ class CalibratedModel:
         )
 
     def _infinite(self, observed: Mapping[str, Observation]) -> tuple[str, ...]:
-        """Tensors that are infinite somewhere, in graph order."""
+        """Return tensors that are infinite somewhere, in graph order."""
         return tuple(name for name, seen in observed.items() if not seen.is_finite)
 
     def _beside(self, tensors: Collection[str]) -> set[str]:
-        """Names of the nodes that would quantize one of these tensors."""
+        """Return the names of the nodes that would quantize one of these tensors."""
         return {
             node.name for node in self._rectified.nodes if not set(tensors).isdisjoint(node.tensors)
         }

@@ -21,7 +21,7 @@ _FEWEST_STEPS = 8
 def find_mixed_scale_concats(
     index: GraphIndex, plan: Plan, activations: str, observed: Mapping[str, Observation]
 ) -> frozenset[str]:
-    """Names of quantized nodes that join uneven values, and of those after them.
+    """Return the names of quantized nodes that join uneven values, and of those after them.
 
     Args:
         index: The float graph.
@@ -55,7 +55,9 @@ def find_mixed_scale_concats(
 
 
 def _moves_to_outputs(index: GraphIndex, position: int) -> frozenset[int] | None:
-    """The nodes after one, if they do no more than move its values to the graph's outputs."""
+    """Return the nodes after one, if they do no more than move its values to the graph's
+    outputs.
+    """
     nodes = index.graph.node
 
     def readers(place: int) -> list[int]:
