@@ -44,6 +44,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/reference.py --check
+	$(BIN)/python docs/plain_words.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The site, in site/. It loads nothing from another host.

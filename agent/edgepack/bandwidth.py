@@ -27,7 +27,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float
 
     def holds(self, minute: int) -> bool:
-        """Whether a minute of the day is in it."""
+        """Return True if a minute of the day is in it."""
         if self.start < self.end:
             return self.start <= minute < self.end
         return minute >= self.start or minute < self.end
@@ -45,7 +45,7 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float | None = None
 
     def at(self, local: time) -> float | None:
-        """Bytes a second at a time of the day; None is no limit, 0 nothing at all."""
+        """Return bytes a second at a time of the day; None is no limit, 0 nothing at all."""
         minute = local.hour * 60 + local.minute
         for stretch in self.stretches:
             if stretch.holds(minute):
@@ -53,7 +53,7 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
         return self.bytes_per_s
 
     def now(self) -> float | None:
-        """The same for now, by this machine's clock and zone."""
+        """Return the same for now, by this machine's clock and zone."""
         return self.at(datetime.now().astimezone().time()) if self.stretches else self.bytes_per_s
 
 
@@ -61,7 +61,7 @@ UNLIMITED = Bandwidth()
 
 
 def parse_bandwidth(text: str) -> Bandwidth:
-    """Reads what a person wrote: a rate, or hours with rates, separated by commas.
+    """Read what a person wrote: a rate, or hours with rates, separated by commas.
 
     Args:
         text: Such as `20MB/s` or `08:00-18:00=2MB/s,50MB/s`; "" is no limit. Units are powers of
@@ -105,4 +105,4 @@ def _hours(text: str, part: str) -> tuple[int, int]:
 
 
 def _refused(part: str, why: str) -> EdgepackError:
-    return EdgepackError(f"{part[:100]!r} is no bandwidth: {why}", remedy=EXAMPLE)
+    return EdgepackError(f"{part[:100]!r} is not a bandwidth: {why}", remedy=EXAMPLE)

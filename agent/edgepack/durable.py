@@ -33,7 +33,7 @@ def is_disk_fault(error: OSError) -> bool:
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool = True) -> None:
-    """Replaces the content of a file in one atomic, durable step.
+    """Replace the content of a file in one atomic, durable step.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and
     then renamed over `path`; the folder is flushed last, so that the rename survives too.
@@ -42,8 +42,8 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool =
         path: The file; its folder must exist.
         content: The whole new content.
         mode: Permission bits of the file.
-        lasting: Flush it to the disk. What only lives as long as this process needs none, nor
-            does what `flush_tree` flushes later.
+        lasting: Flush it to the disk. What only lives as long as this process needs none, nor does
+            what `flush_tree` flushes later.
 
     Raises:
         OSError: The disk is full or the folder is not writable; `path` is then unchanged.
@@ -54,7 +54,7 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool =
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o644, lasting: bool = True) -> Iterator[BinaryIO]:
-    """Gives a file to write to that takes the place of `path`, durably, when the block ends.
+    """Give a file to write to that takes the place of `path`, durably, when the block ends.
 
     It is what `write_file` does, for content that is too long to hold in memory. When the block
     raises, `path` is unchanged.
@@ -95,7 +95,7 @@ def make_private(path: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Makes earlier renames and removals in a folder survive a power cut."""
+    """Make earlier renames and removals in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -104,7 +104,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """Makes everything in a folder survive a power cut: regular files, and their names."""
+    """Make everything in a folder survive a power cut: regular files, and their names."""
     for root, _, names in os.walk(folder):
         for name in names:
             with (Path(root) / name).open("rb") as file:

@@ -44,7 +44,7 @@ class EdgepackError(Exception):
 
 
 def _cut(line: str) -> str:
-    """A line that a person can still read, though it may quote what came in."""
+    """Return a line that a person can still read, though it may quote what came in."""
     return line if len(line) <= _MOST_LETTERS else f"{line[: _MOST_LETTERS - 1]}…"
 
 

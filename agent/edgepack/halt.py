@@ -15,7 +15,7 @@ class Halt(threading.Event):
         self._is_last_piece = False
 
     def check(self) -> None:
-        """Raises `HaltedError` once the work shall end."""
+        """Raise `HaltedError` once the work shall end."""
         if self.is_set():
             raise HaltedError
 

@@ -10,7 +10,7 @@ _STEERING = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def json_text(value: object) -> str:
-    """A value as JSON: indented by two, its keys in the order in which they are declared.
+    """Return a value as JSON: indented by two, its keys in the order in which they are declared.
 
     A path is its text, and what could steer a terminal is written as JSON's own escape.
     """

@@ -8,7 +8,7 @@ from importlib import import_module
 def load_on_first_use(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Makes the functions by which Python asks a package for names that it does not have yet.
+    """Make the functions by which Python asks a package for names that it does not have yet.
 
     Assign them where no type checker looks, which would take any name for one that exists:
 

@@ -14,7 +14,7 @@ def format_bytes(size: int) -> str:
 
 
 def format_round_bytes(size: float) -> str:
-    """A tick of an axis: `0`, `250 KB`, `1.5 MB`."""
+    """Return a tick of an axis: `0`, `250 KB`, `1.5 MB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if size >= factor:
             return f"{size / factor:g} {unit}"
@@ -32,7 +32,7 @@ def format_percent(share: float) -> str:
 
 
 def format_milliseconds(latency_ms: float) -> str:
-    """Three digits or so, e.g. `0.412 ms`, `2.31 ms`, `45.1 ms`."""
+    """Return three digits or so, e.g. `0.412 ms`, `2.31 ms`, `45.1 ms`."""
     return f"{latency_ms:.{3 if latency_ms < 1 else 2 if latency_ms < 10 else 1}f} ms"
 
 
@@ -46,7 +46,9 @@ def format_size_change(size: int, reference: int) -> str:
 
 
 def format_metric(value: float) -> str:
-    """Four digits, and never a 1.0000 that is not one; of what a user's own metric counts, six."""
+    """Return four digits, and never a 1.0000 that is not one; of what a user's own metric counts,
+    six.
+    """
     if abs(value) >= 100:
         return f"{value:,.6g}"
     text = f"{value:.4f}"

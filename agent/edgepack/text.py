@@ -7,7 +7,7 @@ _NUMBER = re.compile(r"(\d+)")
 
 
 def printable(text: str) -> str:
-    r"""The text with every character that is none to look at written out, as `\x1b`.
+    r"""Return the text with every character that is none to look at written out, as `\x1b`.
 
     So what came from a device, a bundle or the network cannot colour, move or clear what a person
     sees, nor put a line of its own between ours. Used where text is printed or logged; what is
@@ -27,7 +27,7 @@ def printable_lines(lines: Iterable[str]) -> str:
 
 
 def counted(number: int, noun: str, nouns: str = "") -> str:
-    """A number with its noun: `1 device`, `2 devices`.
+    """Return a number with its noun: `1 device`, `2 devices`.
 
     Args:
         number: How many.
@@ -38,6 +38,6 @@ def counted(number: int, noun: str, nouns: str = "") -> str:
 
 
 def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """A key to sort names by, as people do: `cam-2` before `cam-10`."""
+    """Return a key to sort names by, as people do: `cam-2` before `cam-10`."""
     parts = (part for part in _NUMBER.split(name) if part)
     return tuple((part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts)

@@ -124,7 +124,7 @@ def _unknown(field: str, place: str, value: object, kind: object) -> TypeProblem
 
 
 def _look_up(path: str, settings: object, root: type[msgspec.Struct]) -> tuple[str, object, object]:
-    """A place in a file's words, what stands there, and what may stand there."""
+    """Return a place in a file's words, what stands there, and what may stand there."""
     place, value, kind = "", settings, typing.cast("object", root)
     for name, index in _STEP.findall(path):
         if name:
@@ -143,7 +143,7 @@ def _look_up(path: str, settings: object, root: type[msgspec.Struct]) -> tuple[s
 
 
 def _first_wrong(values: object, kind: object) -> str:
-    """The key of a table whose value does not fit: msgspec does not tell which it is."""
+    """Return the key of a table whose value does not fit: msgspec does not tell which it is."""
     for key, value in values.items() if isinstance(values, dict) else ():
         try:
             msgspec.convert(value, kind)
@@ -153,7 +153,7 @@ def _first_wrong(values: object, kind: object) -> str:
 
 
 def _structs(kind: object, value: object) -> list[type[msgspec.Struct]]:
-    """The structs that a value may be; of several the one that its own tag tells."""
+    """Return the structs that a value may be; of several the one that its own tag tells."""
     found = []
     for option in (kind, *typing.get_args(kind)):
         if not (isinstance(option, type) and issubclass(option, msgspec.Struct)):
@@ -166,7 +166,7 @@ def _structs(kind: object, value: object) -> list[type[msgspec.Struct]]:
 
 
 def _tags(union: object) -> list[str]:
-    """The tags that tell the structs of a union apart, sorted."""
+    """Return the tags that tell the structs of a union apart, sorted."""
     options = typing.get_args(union)
     structs = [it for it in options if isinstance(it, type) and issubclass(it, msgspec.Struct)]
     return sorted(str(it.__struct_config__.tag) for it in structs)
@@ -181,7 +181,7 @@ def _names(kind: object, value: object) -> list[str]:
 
 
 def _field(kind: object, value: object, name: str) -> object:
-    """The type of a field."""
+    """Return the type of a field."""
     for option in _structs(kind, value):
         for field in msgspec.structs.fields(option):
             if field.encode_name == name:
@@ -190,13 +190,13 @@ def _field(kind: object, value: object, name: str) -> object:
 
 
 def _item(kind: object, *, last: bool = False) -> object:
-    """The type of a list's entries, or of a table's values: the last of its two types."""
+    """Return the type of a list's entries, or of a table's values: the last of its two types."""
     items = typing.get_args(kind)
     return items[-1 if last else 0] if items else None
 
 
 def _literals(kind: object) -> list[str]:
-    """The values of a Literal, also where it is one of several types."""
+    """Return the values of a Literal, also where it is one of several types."""
     if typing.get_origin(kind) is typing.Literal:
         return [str(value) for value in typing.get_args(kind)]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):

@@ -88,7 +88,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, entry.summary) for name, entry in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command, which may import what it needs as late as here."""
+        """Run a command, which may import what it needs as late as here."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             raise _missing(cmd_name, error) from error
         if not isinstance(command, click.Command):
-            raise TypeError(f"{module}.{cmd_name} is no command")
+            raise TypeError(f"{module}.{cmd_name} is not a command")
         return command
 
 
@@ -134,7 +134,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Runs the command; an `EdgepackError` becomes a message on stderr and exit code 1.
+    """Run the command; an `EdgepackError` becomes a message on stderr and exit code 1.
 
     So does what the system says of a file or folder that a command counted on.
     """

@@ -1,9 +1,6 @@
-"""Writes the frozen bundles of the current format versions; run once when the format changes.
+"""Frozen bundles of the current version, plain and encrypted; see `freeze.py`.
 
-    python tests/compat/freeze_bundle.py
-
-A bundle that was published once is never written again: readers of today must read it for ever.
-The key that signs it is thrown away; the one that opens the encrypted one lies beside it.
+The key that signs them is thrown away; the one that opens the encrypted bundle lies next to it.
 """
 
 import io
@@ -20,7 +17,6 @@ from edgepack.bundle.encrypted_files import KEY_BYTES, encrypt_stream
 from edgepack.bundle.golden import Golden, Tensor, write_golden
 from edgepack.bundle.keys import PublicKey, generate_key, load_private_key, write_key_pair
 from edgepack.bundle.manifest import (
-    ENCRYPTED_FORMAT,
     FORMAT_MINOR,
     FORMAT_VERSION,
     GOLDEN_FILE,
@@ -45,18 +41,15 @@ from edgepack.bundle.signature import sign_folder
 BUNDLES = Path(__file__).parent / "bundles"
 
 
-def main() -> None:
-    """Makes the bundles that are missing, and replaces none."""
-    for version in (FORMAT_VERSION, ENCRYPTED_FORMAT):
-        archive = BUNDLES / f"format-{version}.{FORMAT_MINOR}.edgepack"
-        if archive.exists():
-            print(f"{archive} is frozen; delete it by hand if it was never published")
-        else:
-            freeze(archive, encrypted=version == ENCRYPTED_FORMAT)
+def freeze_bundles() -> None:
+    """Write both bundles."""
+    BUNDLES.mkdir(exist_ok=True)
+    for kind in ("plain", "encrypted"):
+        archive = BUNDLES / f"{FORMAT_VERSION}.{FORMAT_MINOR}-{kind}.edgepack"
+        _freeze(archive, encrypted=kind == "encrypted")
 
 
-def freeze(archive: Path, *, encrypted: bool) -> None:
-    """Makes one bundle, its public key, and the key that opens it if it is encrypted."""
+def _freeze(archive: Path, *, encrypted: bool) -> None:
     public = archive.with_suffix(".pub")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "tiny-1.0.0"
@@ -69,7 +62,6 @@ def freeze(archive: Path, *, encrypted: bool) -> None:
         sign_folder(folder, load_private_key(private_path))
         pack(folder, archive)
         public.write_bytes(public_path.read_bytes())
-    print(f"{archive}: {archive.stat().st_size} bytes")
 
 
 def write_bundle(folder: Path) -> None:
@@ -85,7 +77,6 @@ def write_bundle(folder: Path) -> None:
         make_variant(folder, "cpu", "CPUExecutionProvider", "cpu", make_model()),
     )
     facts = BundleFacts(
-        minor=FORMAT_MINOR,
         name="tiny",
         version="1.0.0",
         release=1,
@@ -113,7 +104,6 @@ def encrypt(folder: Path, recipient: PublicKey) -> None:
     manifest = decode_manifest((folder / "manifest.json").read_bytes())
     facts = replace(
         manifest.facts,
-        format=ENCRYPTED_FORMAT,
         encryption=seal_content_key(content_key, [recipient]),
         files=tuple(
             encrypted(file) if file.path == GOLDEN_FILE else file for file in manifest.facts.files
@@ -193,7 +183,3 @@ def make_variant(folder: Path, name: str, provider: str, device: str, model: byt
             ),
         ),
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,22 +1,20 @@
-"""Writes the frozen state folders and messages of the current version; run when it changes.
+"""Frozen state folders and messages of the current version; see `freeze.py`.
 
-    python -m tests.compat.freeze_state
-
-What was published once is never written again: agents and controllers of today must take it over
-for ever. The key that signs the bundles is thrown away.
+The key that signs the bundles is thrown away.
 """
 
 import gzip
 import io
 import shutil
-import sys
 import tarfile
 import tempfile
 import zlib
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from edgepack.agent.broker.report import make_report
-from edgepack.agent.runtime.verdicts import Circumstances, Verdicts
+from edgepack.agent.runtime.verdicts import ProbeCacheKey, Verdicts
 from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.agent.telemetry.spool import Spooled, write_spooled
 from edgepack.agent.update.journal import JOURNAL
@@ -24,28 +22,30 @@ from edgepack.bundle.keys import generate_key, load_private_key, load_public_key
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import (
     WIRE_VERSION,
+    Certificate,
     Desired,
     Message,
     Need,
     NeedFile,
     ProbeResult,
     Reported,
+    Session,
     Telemetry,
     encode,
 )
 from tests.simulators import bundles
 from tests.simulators.bundles import ExampleBundle, make_bundle
+from tests.simulators.signing import CERTIFICATE, KEY, RawSigner, sign_with
 from tests.simulators.world import PowerCutError, World, hook_says
 
 HERE = Path(__file__).parent
 WIDTH = 16
 
 
-def main() -> None:
-    """Makes the folders and messages, and refuses to replace any."""
-    archive = HERE / "states" / f"format-{JOURNAL.version.major}.tar.gz"
-    if archive.exists():
-        sys.exit(f"{archive} is frozen; delete it by hand if it was never published")
+def freeze_states() -> None:
+    """Write the state folders of agents in four states, and a message of each kind."""
+    archive = HERE / "states" / f"{JOURNAL.version}.tar.gz"
+    archive.parent.mkdir(exist_ok=True)
     bundles.WIDTH = WIDTH  # Small, since it is kept for ever.
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -65,7 +65,6 @@ def main() -> None:
         shutil.copy(public, folder / "corpus" / "release.pub")
         write_messages(worlds["committed"], made["ocr-7"])
         pack(folder / "corpus", archive)
-    print(f"{archive}: {archive.stat().st_size} bytes")
 
 
 def make_world(folder: Path, made: dict[str, ExampleBundle], state: str) -> World:
@@ -125,7 +124,7 @@ def note_latencies(state_dir: Path, bundle: ExampleBundle) -> None:
     )
     LatencyCollector(state_dir, is_running=lambda _pid: True).collect()
     Verdicts(state_dir).keep(
-        Circumstances(
+        ProbeCacheKey(
             digest=bundle.ref.digest,
             variant="cpu",
             provider="CPUExecutionProvider",
@@ -134,6 +133,7 @@ def note_latencies(state_dir: Path, bundle: ExampleBundle) -> None:
             drivers={},
             hardware="example",
             threads=0,
+            system="example",
         ),
         ProbeResult(
             variant="cpu", provider="CPUExecutionProvider", right=True, because="cosine 1.0"
@@ -150,9 +150,8 @@ def latencies() -> LatencyRecorder:
 
 
 def write_messages(world: World, bundle: ExampleBundle) -> None:
-    """One of each kind, as both sides say them."""
-    folder = HERE / "messages" / str(WIRE_VERSION.major)
-    folder.mkdir(parents=True)
+    folder = HERE / "messages" / str(WIRE_VERSION)
+    folder.mkdir(parents=True, exist_ok=True)
     order = bundle.order(3, soak_s=2.0, expires_at=4e9)
     said: dict[str, Message] = {
         "desired": Desired(sequence=3, models={bundle.ref.name: order}),
@@ -173,8 +172,15 @@ def write_messages(world: World, bundle: ExampleBundle) -> None:
             files=(NeedFile(sha256="0" * 64, chunk_count=3, missing=zlib.compress(b"\x05")),),
         ),
     }
+    said["certificate"] = Certificate(certificate=CERTIFICATE)
+    said["session"] = Session(boot="b", session="c1")
+    signer = RawSigner(tenant="t", device="cam-1", boot="b", sign=sign_with(KEY))
+    signer.accept(Session(boot="b", session="c1"))
     for name, message in said.items():
         (folder / f"{name}.json").write_bytes(encode(message) + b"\n")
+    (folder / "batch.json").write_bytes(signer.sign_raw("event", encode(said["event"])))
+    pem = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (folder / "batch.pub").write_bytes(pem)
 
 
 def pack(folder: Path, archive: Path) -> None:
@@ -188,7 +194,3 @@ def pack(folder: Path, archive: Path) -> None:
             with path.open("rb") if path.is_file() else io.BytesIO() as file:
                 tar.addfile(entry, file if path.is_file() else None)
     archive.write_bytes(gzip.compress(content.getvalue(), mtime=0))
-
-
-if __name__ == "__main__":
-    main()

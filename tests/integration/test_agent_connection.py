@@ -20,10 +20,11 @@ from edgepack.agent.config import AgentConfig, BrokerConfig, TrustConfig
 from edgepack.bundle.keys import PrivateKey
 from edgepack.wire import topics
 from tests.simulators import broker as mosquitto
-from tests.simulators.broker import Broker, free_port
+from tests.simulators.broker import Broker
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
+from tests.simulators.ports import free_port
 
 Keys = tuple[PrivateKey, Path]
 

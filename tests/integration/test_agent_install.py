@@ -203,7 +203,7 @@ TRUST = "[trust]\nkeys = []\n"
         (DEVICE, "try: add a section [trust]"),
         (DEVICE + '[trust]\nkeys = ["no.pub"]\n', "there is no such key"),
         ("\N{BYTE ORDER MARK}" + DEVICE + TRUST, "trust no key"),
-        (DEVICE + "\udcff", "the agent's settings are no TOML"),
+        (DEVICE + "\udcff", "the agent's settings are not valid TOML"),
     ],
 )
 def test_settings_that_are_wrong_are_named(

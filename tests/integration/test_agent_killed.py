@@ -23,7 +23,7 @@ from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device
-from tests.simulators.nursery import Nursery
+from tests.simulators.fork_server import ForkServer
 
 KILLS = 50
 KILLS_AN_UPDATE = 10
@@ -62,7 +62,7 @@ def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_com
 ) -> None:
     key, public_key = release_keys
     device = Device(tmp_path / "device", mosquitto_broker.url, public_key)
-    nursery = Nursery(device.config, device.log)
+    fork_server = ForkServer(device.config, device.log)
     rng = random.Random(SEED)
     release = 0
     killed_in: Counter[str] = Counter()
@@ -84,7 +84,7 @@ def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_com
     try:
         # The first update shows how long one takes; from then on there is a model to lose.
         old = offer_next()
-        process = nursery.start()
+        process = fork_server.start()
         wait_committed()
         began = time.monotonic()
         new = offer_next()
@@ -104,7 +104,7 @@ def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_com
                 assert journal is not None
                 killed_in[journal.state] += 1
                 check_serving(device, public_key, {old, new})
-                process = nursery.start()
+                process = fork_server.start()
                 is_over = journal.state in RESTING and journal.is_settled
                 if is_over and journal.acted_sequence == release:
                     break
@@ -113,7 +113,7 @@ def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_com
     finally:
         if process:
             os.kill(process, signal.SIGTERM)
-        nursery.close()
+        fork_server.close()
     assert "Traceback" not in device.said()
     assert not list(device.state_dir.rglob(".*")), "temporary files of killed writers"
     # They did hit the update, not only the pauses between updates.
@@ -131,7 +131,7 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
 ) -> None:
     key, public_key = release_keys
     device = Device(tmp_path / "device", mosquitto_broker.url, public_key)
-    nursery = Nursery(device.config, device.log)
+    fork_server = ForkServer(device.config, device.log)
     rng = random.Random(SEED)
     names = ("ocr", "tiny")
     kills, release, process = 0, 0, 0
@@ -159,7 +159,7 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
 
     try:
         offer_next()
-        process = nursery.start()
+        process = fork_server.start()
         wait_committed()
         began = time.monotonic()
         offer_next()
@@ -180,14 +180,14 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
                     killed_in[journal.state] += 1
                     check_serving(device, public_key, served[name], name)
                     is_over = is_over and is_at_rest(journal) and journal.acted_sequence == release
-                process = nursery.start()
+                process = fork_server.start()
                 if is_over:
                     break
             wait_committed()
     finally:
         if process:
             os.kill(process, signal.SIGTERM)
-        nursery.close()
+        fork_server.close()
     assert "Traceback" not in device.said()
     assert not list(device.state_dir.rglob(".*")), "temporary files of killed writers"
     assert sum(killed_in[state] for state in killed_in if state not in RESTING) >= KILLS // 2

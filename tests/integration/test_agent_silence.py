@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
@@ -110,6 +111,20 @@ def test_a_certificate_that_the_broker_does_not_accept_is_named(
         device = Device(tmp_path / "device", url, release_keys[1], broker_lines=lines)
         with running(device):
             wait_for_line(device, "it does not accept this device's certificate")
+
+
+def test_a_device_whose_certificate_has_expired_names_the_date(
+    tmp_path: Path, authority: Authority, release_keys: Keys
+) -> None:
+    ended = datetime.now(UTC) - timedelta(days=3)
+    issue(tmp_path, "expired", authority, DEVICE, begins_in_s=-9 * 86400, lasts_s=6 * 86400)
+    with Broker(tmp_path, listener=tls_listener(tmp_path)) as broker:
+        url = broker.url.replace("mqtt:", "mqtts:")
+        lines = tls_lines(tmp_path, "expired")
+        device = Device(tmp_path / "device", url, release_keys[1], broker_lines=lines)
+        with running(device):
+            line = wait_for_line(device, "this device's certificate expired on")
+            assert f"{ended:%Y-%m-%d}" in line
 
 
 def test_two_agents_with_one_identity_are_recognized_and_do_not_take_it_from_each_other_for_ever(

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 
-_WIDTH = 1024
+_WIDTH = 640
 _FEW, _MANY = 2, 12
 """Layers of a model whose weights stay in memory, and of one whose weights do not."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.broker import free_port
+from tests.simulators.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 _BIN = Path(sys.executable).parent

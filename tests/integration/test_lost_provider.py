@@ -6,6 +6,7 @@ The device has ONNX Runtime with the QNN plug-in first, and an older release wit
 import json
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,11 @@ import pytest
 
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import Journal, read_journal
+from edgepack.bundle.keys import PrivateKey
+from tests.simulators.broker import Broker
+from tests.simulators.bundles import make_bundle
+from tests.simulators.controller import Controller
+from tests.simulators.device import DEVICE, Device, running, wait_for_line
 from tests.unit.packager_io.models import save, small_cnn
 
 ROOT = Path(__file__).parents[2]
@@ -230,3 +236,68 @@ def test_that_nothing_serves_is_reported_until_the_provider_is_back(
     status = board.run("-m", "edgepack.agent.cli", "status", "--state-dir", board.state, "--json")
     assert json.loads(status.stdout)["models"]["small"]["active"]["committed"]
     assert QNN in board.serve().stdout
+
+
+class Environment:
+    """A Python environment with the packages of this one, but for ONNX Runtime at first."""
+
+    def __init__(self, folder: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        self.python = folder / "bin" / "python"
+        self._packages = Path(sysconfig.get_path("purelib"))
+        self._own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+        self._link(lambda name: not name.startswith("onnxruntime"))
+
+    def add_runtime(self) -> None:
+        self._link(lambda name: name.startswith("onnxruntime"))
+
+    def _link(self, is_chosen: Callable[[str], bool]) -> None:
+        for package in filter(lambda path: is_chosen(path.name), self._packages.iterdir()):
+            (self._own / package.name).symlink_to(package)
+
+
+def test_an_agent_without_any_runtime_stays_connected_and_continues_when_it_is_back(
+    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
+) -> None:
+    key, public = release_keys
+    one, two = (make_bundle(tmp_path / f"tiny-{n}", key, release=n) for n in (1, 2))
+    device = Device(tmp_path / "device", mosquitto_broker.url, public)
+    bare = Environment(tmp_path / "bare")
+    controller = Controller(mosquitto_broker.port)
+    controller.hold(one)
+    controller.hold(two)
+
+    def warnings() -> list[str]:
+        last = controller.last()
+        assert last is not None
+        return [text for text in last.warnings if "no model can run" in text]
+
+    try:
+        with running(device):
+            controller.offer(DEVICE, one.desired(1))
+            controller.wait_for(lambda model: model.state == "COMMITTED")
+            assert device.stop() == 0
+
+        device.python = bare.python
+        with running(device):
+            wait_for_line(device, "no execution provider is installed, so no model can run")
+            controller.wait_for(lambda _: bool(warnings()))
+            assert warnings() == [
+                "no execution provider is installed, so no model can run "
+                "(onnxruntime is not installed: pip install 'edgepack[cpu]')"
+            ]
+            controller.offer(DEVICE, two.desired(2))
+            said = controller.wait_for(lambda model: model.state == "REJECTED")
+            assert "onnxruntime is not installed" in said.because
+            assert said.active is not None
+            assert said.active.bundle == one.ref, "what serves stays as it is"
+            assert device.said().count("no execution provider is installed") == 1
+
+            bare.add_runtime()
+            wait_for_line(device, "an execution provider is usable again")
+            controller.wait_for(lambda _: not warnings())
+            controller.offer(DEVICE, two.desired(3))
+            controller.wait_for(lambda model: model.state == "COMMITTED" and model.sequence == 3)
+            assert device.stop() == 0
+    finally:
+        controller.close()

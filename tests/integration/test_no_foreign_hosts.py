@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.bundle.keys import PrivateKey
-from tests.simulators import lonely_host
+from tests.simulators import isolated_host
 from tests.simulators.bundles import make_bundle
 from tests.simulators.device import Device
 
@@ -50,7 +50,7 @@ def lonely(home: Path, *command: str | Path, **variables: str) -> Iterator["subp
         environment.pop(quiet, None)
     roots = [entry for entry in sys.path if entry]
     with subprocess.Popen(
-        ["unshare", "--net", "--mount", sys.executable, lonely_host.__file__, *command],
+        ["unshare", "--net", "--mount", sys.executable, isolated_host.__file__, *command],
         env={**environment, "PYTHONPATH": os.pathsep.join(roots), **variables},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

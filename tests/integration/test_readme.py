@@ -1,4 +1,4 @@
-"""README's five minutes and the tutorials, run from top to bottom as they stand there.
+"""The tutorials, run from top to bottom as they are; README's five minutes are a part of the first.
 
 A block of shell is run. A block of another language whose first line is `# NAME` is saved as NAME,
 as the reader is told to.
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(1200)
 def script_of(page: str) -> str:
     """A page's blocks as one shell script."""
     lines = ["set -euo pipefail"]
-    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.M | re.S):
+    for language, block in _blocks(page):
         named = re.match(r"# (\S+\.\w+)\n", block)
         if language == "sh":
             lines.append(block)
@@ -62,18 +62,6 @@ def run_page(page: str, folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh clone in which README's five minutes were run."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (section,) = re.findall(r"<!-- five minutes.*?-->(.*?)<!-- /five minutes -->", readme, re.S)
-    folder = tmp_path_factory.mktemp("readme")
-    printed = run_page(section, folder)
-    assert _ANSWER.search(printed), printed[-2000:]
-    assert "meter 1.0.0, release 1000000: verified" in printed
-    return folder / "work"
-
-
-@pytest.fixture(scope="module")
 def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A fresh clone in which the first tutorial was run, and what that printed."""
     folder = tmp_path_factory.mktemp("tutorial")
@@ -81,14 +69,36 @@ def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "work", printed
 
 
-def test_the_five_minutes_of_the_readme_end_with_a_served_inference(clone: Path) -> None:
-    assert (clone / "meter-1.0.0.edgepack.report.html").is_file()
-    assert (clone / "device/models/meter/active.json").is_file()
+def _blocks(page: str) -> list[tuple[str, str]]:
+    return re.findall(r"^```(\w+)\n(.*?)^```$", page, re.M | re.S)
+
+
+def _commands(page: str) -> list[str]:
+    shell = "".join(text for language, text in _blocks(page) if language == "sh")
+    return [" ".join(line.split()) for line in shell.replace("\\\n", "").splitlines()]
+
+
+def _files(page: str) -> set[str]:
+    return {text for _, text in _blocks(page) if re.match(r"# \S+\.\w+\n", text)}
+
+
+def test_the_five_minutes_of_the_readme_are_commands_of_the_first_tutorial() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"<!-- five minutes.*?-->(.*?)<!-- /five minutes -->", readme, re.S)
+    tutorial = _page("first-bundle")
+    run = iter(_commands(tutorial))
+    missing = [command for command in _commands(section) if command not in run]
+    assert _commands(section)
+    assert not missing, "the tutorial does not run these, or runs them in another order"
+    assert _files(section) <= _files(tutorial)
 
 
 def test_the_first_tutorial_prints_what_it_says(tutorial: tuple[Path, str]) -> None:
-    _, printed = tutorial
+    folder, printed = tutorial
     assert _ANSWER.search(printed), printed[-2000:]
+    assert "meter 1.0.0, release 1000000: verified" in printed
+    assert (folder / "meter-1.0.0.edgepack.report.html").is_file()
+    assert (folder / "device/models/meter/active.json").is_file()
     assert re.search(r"qnn-htp +\d+ KB +(1\.0000|0\.99\d\d) +\d+/\d+ +simulator\n", printed)
     assert "would be enough" not in printed
 

@@ -293,7 +293,10 @@ Alter = Callable[[dict[str, object]], None]
 @pytest.mark.parametrize(
     ("alter", "said"),
     [
-        (lambda found: found.update(artifactType="text/plain"), "is no bundle, it is 'text/plain'"),
+        (
+            lambda found: found.update(artifactType="text/plain"),
+            "is not a bundle, it is 'text/plain'",
+        ),
         (lambda found: found["layers"].pop(), "the artifact lacks"),
         (lambda found: found["layers"].pop(0), "the artifact lacks 'manifest.json'"),
         (lambda found: found["layers"].append(found["layers"][-1]), "stands twice"),
@@ -305,7 +308,7 @@ Alter = Callable[[dict[str, object]], None]
         ),
         (lambda found: found["layers"][0].update(size=10**12), "at most"),
         (lambda found: found["layers"][-1].update(size=10**15), "the artifact has another"),
-        (lambda found: found.update(layers="none"), "is no artifact"),
+        (lambda found: found.update(layers="none"), "is not an artifact"),
     ],
 )
 def test_an_artifact_that_is_no_bundle_is_refused(
@@ -345,7 +348,7 @@ def test_what_is_not_there_and_what_is_no_name_are_told_apart(
         "pull", f"{where}/tiny:none", *out
     )
     assert "names nothing in a registry" in refused("pull", "oci://host/UPPER:1", *out)
-    assert "is no place of a bundle" in refused("pull", "ftp://host/x", *out)
+    assert "is not a place of a bundle" in refused("pull", "ftp://host/x", *out)
     assert "Connection refused" in refused("pull", "oci://127.0.0.1:9/tiny:1", *out)
     (tmp_path / "out").mkdir()
     assert "exists already" in refused("pull", f"{where}/tiny:none", *out)
@@ -362,7 +365,7 @@ def test_an_archive_comes_from_a_web_server(
         url = f"http://127.0.0.1:{web.port}"
         words = ("-o", tmp_path / "out", "--key", release_keys[1])
         assert "HTTP status 404" in refused("pull", f"{url}/two.edgepack", *words)
-        assert "no bundle" in refused("pull", f"{url}/none.edgepack", *words)
+        assert "not a bundle" in refused("pull", f"{url}/none.edgepack", *words)
         pulled = done("pull", f"{url}/one.edgepack?token=secret", *words)
     assert pulled["digest"] == bundle.ref.digest
     assert "secret" not in str(pulled["reference"])

@@ -12,11 +12,12 @@ from edgepack.registry.bundles import push
 from edgepack.registry.credentials import HOST, PASSWORD, USER
 from edgepack.registry.way import Way
 from tests.simulators import web_ways
-from tests.simulators.broker import Broker, free_port
+from tests.simulators.broker import Broker
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running
+from tests.simulators.ports import free_port
 from tests.simulators.web_ways import BCRYPT, Nginx, registry, tinyproxy
 
 Keys = tuple[PrivateKey, Path]
@@ -248,7 +249,7 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("ftp://files.example/{path}", "no https://, http:// or oci:// URL"),
+        ("ftp://files.example/{path}", "not an https://, http:// or oci:// URL"),
         ("oci://Files/UPPER", "names nothing in a registry"),
         ("https://files.example/all.edgepack", "it names no bundle"),
         ("https://files.example/{model}", "{model} is none of {name}"),

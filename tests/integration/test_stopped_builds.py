@@ -101,8 +101,8 @@ def test_a_disk_that_fills_up_anywhere_leaves_the_old_bundle(
     ("body", "problem"),
     [
         ("    raise ZeroDivisionError('no samples')", "raised ZeroDivisionError: no samples"),
-        ("    return None", "returned None, which is no finite number"),
-        ("    return float('nan')", "returned nan, which is no finite number"),
+        ("    return None", "returned None, which is not a finite number"),
+        ("    return float('nan')", "returned nan, which is not a finite number"),
     ],
 )
 def test_a_metric_that_fails_ends_the_build_with_its_name(

@@ -13,11 +13,12 @@ from edgepack.fleet.broker.access import BrokerAccess
 from edgepack.fleet.broker.link import Link
 from edgepack.wire import topics
 from tests.simulators import web_ways
-from tests.simulators.broker import Broker, free_port
+from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.controller import TENANT, Controller
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
+from tests.simulators.ports import free_port
 from tests.simulators.web_ways import Ejabberd, tinyproxy
 
 Keys = tuple[PrivateKey, Path]
@@ -101,7 +102,7 @@ def test_plain_mqtt_goes_through_a_proxy_that_the_settings_name(
     [
         ("http://user:wrong@127.0.0.1:{proxy}", "secret", "wants a user name and a password"),
         ("http://127.0.0.1:{closed}", "", "cannot be reached: Connection refused"),
-        ("http://127.0.0.1:{broker}", "", "is no HTTP proxy"),
+        ("http://127.0.0.1:{broker}", "", "is not an HTTP proxy"),
         ("http://127.0.0.1:{proxy}", "", "opens no way to 127.0.0.1:{broker}: HTTP/1.1 403"),
     ],
 )
@@ -136,7 +137,7 @@ def test_what_is_no_websocket_is_named(
     device = Device(tmp_path / "device", url, release_keys[1])
     with running(device):
         line = wait_for_line(device, "cannot reach the broker")
-        assert "is no WebSocket" in line
+        assert "is not a WebSocket" in line
         assert device.stop() == 0
 
 
@@ -187,7 +188,7 @@ def test_a_controller_is_told_what_is_wrong_with_the_way(
             link.open()
         return caught.value.problem
 
-    assert "is no WebSocket" in reach(f"ws://127.0.0.1:{mosquitto_broker.port}")
+    assert "is not a WebSocket" in reach(f"ws://127.0.0.1:{mosquitto_broker.port}")
     with tinyproxy(tmp_path, 9) as proxy:
         proxy_url = f"http://127.0.0.1:{proxy.port}"
         assert "opens no way to" in reach(mosquitto_broker.url, proxy_url)

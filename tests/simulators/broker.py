@@ -8,18 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.simulators.ports import free_port
+
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
 
 def is_installed() -> bool:
     return Path(MOSQUITTO).exists()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Broker:

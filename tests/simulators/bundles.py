@@ -85,6 +85,7 @@ def make_bundle(
     tuned_from: ExampleBundle | None = None,
     spoil_delta: Callable[[bytes], bytes] = lambda content: content,
     slow_layers: int = 0,
+    slow_above: float | None = None,
 ) -> ExampleBundle:
     """Builds and signs a bundle; its first weight is the same in every release.
 
@@ -102,6 +103,7 @@ def make_bundle(
             in the bundle.
         spoil_delta: What is written in place of the delta.
         slow_layers: Further layers, which change no output and take their time.
+        slow_above: If given, these layers run only if the first value of the input is above.
     """
     first = _weight(0)
     second = _weight(release) if tuned_from is None else _tuned(tuned_from.ref.release, release)
@@ -118,7 +120,7 @@ def make_bundle(
         path = f"model/{variant}/model.onnx"
         (folder / path).parent.mkdir(parents=True)
         last = -second if is_wrong else second
-        content = _model(first, last, slow_layers).SerializeToString()
+        content = _model(first, last, slow_layers, slow_above).SerializeToString()
         (folder / path).write_bytes(content)
         starts = [content.find(weight.tobytes()) for weight in (first, second)]
         files = (entry(folder, path, starts),)
@@ -197,18 +199,41 @@ def _weight(seed: int) -> np.ndarray:
     return weight
 
 
-def _model(first: np.ndarray, second: np.ndarray, slow_layers: int = 0) -> onnx.ModelProto:
+def _model(
+    first: np.ndarray, second: np.ndarray, slow_layers: int = 0, slow_above: float | None = None
+) -> onnx.ModelProto:
     weights = [numpy_helper.from_array(first, "first"), numpy_helper.from_array(second, "second")]
     nodes = [
         helper.make_node("MatMul", ["x", "first"], ["a"], "one"),
         helper.make_node("Relu", ["a"], ["b"], "two"),
     ]
-    last = "b"
+    slow, last = [], "b"
     if slow_layers:
         weights.append(numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32), "same"))
     for number in range(slow_layers):
-        nodes.append(helper.make_node("MatMul", [last, "same"], [f"slow{number}"]))
+        slow.append(helper.make_node("MatMul", [last, "same"], [f"slow{number}"]))
         last = f"slow{number}"
+    if slow_above is None:
+        nodes += slow
+    else:
+        weights += [
+            numpy_helper.from_array(np.array([0], np.int64), "zero"),
+            numpy_helper.from_array(np.array([slow_above], np.float32), "above"),
+        ]
+        nodes += [
+            helper.make_node("Gather", ["x", "zero"], ["value"], axis=1),
+            helper.make_node("Squeeze", ["value"], ["scalar"]),
+            helper.make_node("Squeeze", ["above"], ["limit"]),
+            helper.make_node("Greater", ["scalar", "limit"], ["is_above"]),
+            helper.make_node(
+                "If",
+                ["is_above"],
+                ["chosen"],
+                then_branch=_branch("slow", slow, last),
+                else_branch=_branch("fast", [helper.make_node("Identity", ["b"], ["as"])], "as"),
+            ),
+        ]
+        last = "chosen"
     nodes.append(helper.make_node("MatMul", [last, "second"], ["y"], "three"))
     graph = helper.make_graph(
         nodes,
@@ -218,3 +243,8 @@ def _model(first: np.ndarray, second: np.ndarray, slow_layers: int = 0) -> onnx.
         weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _branch(name: str, nodes: Sequence[onnx.NodeProto], output: str) -> onnx.GraphProto:
+    value = helper.make_tensor_value_info(output, TensorProto.FLOAT, [1, WIDTH])
+    return helper.make_graph(nodes, name, [], [value])

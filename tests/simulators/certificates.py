@@ -20,12 +20,20 @@ def make_authority(folder: Path, name: str) -> Authority:
 
 
 def issue(
-    folder: Path, file: str, authority: Authority, name: str, *, begins_in_s: float = -3600
+    folder: Path,
+    file: str,
+    authority: Authority,
+    name: str,
+    *,
+    begins_in_s: float = -3600,
+    lasts_s: float | None = None,
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     (folder / f"{file}.pem").write_bytes(
-        _certificate(subject, key, authority, is_authority=False, begins_in_s=begins_in_s)
+        _certificate(
+            subject, key, authority, is_authority=False, begins_in_s=begins_in_s, lasts_s=lasts_s
+        )
     )
     (folder / f"{file}.key").write_bytes(
         key.private_bytes(
@@ -78,7 +86,9 @@ def _certificate(
     *,
     is_authority: bool,
     begins_in_s: float = -3600,
+    lasts_s: float | None = None,
 ) -> bytes:
+    lasts_s = 3600 + abs(begins_in_s) if lasts_s is None else lasts_s
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
@@ -87,7 +97,7 @@ def _certificate(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + datetime.timedelta(seconds=begins_in_s))
-        .not_valid_after(now + datetime.timedelta(seconds=max(0.0, begins_in_s) + 3600))
+        .not_valid_after(now + datetime.timedelta(seconds=begins_in_s + lasts_s))
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(

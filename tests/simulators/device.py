@@ -79,6 +79,7 @@ class Device:
         ]
         self.config.write_text("\n".join(lines) + "\n")
         self._user, self._groups = user, groups
+        self.python: Path | str = sys.executable
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -96,7 +97,7 @@ class Device:
                 )
                 return
             self._process = subprocess.Popen(
-                [sys.executable, *command],
+                [self.python, *command],
                 stdout=log,
                 stderr=log,
                 env=environment,

@@ -14,7 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.simulators.broker import free_port
+from tests.simulators.ports import free_port
 
 ERLANG = shutil.which("erl") or "/usr/bin/erl"
 LIBRARIES = sorted(Path("/usr/lib").glob("*/ejabberd-*"))

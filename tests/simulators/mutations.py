@@ -54,7 +54,7 @@ def _document(content: bytes) -> Any:
 
 
 def _encode(document: Any) -> bytes:
-    """JSON; text that is no Unicode stays what it is, as an escape."""
+    """JSON; text that is not Unicode stays what it is, as an escape."""
     return json.dumps(document).encode()
 
 

@@ -53,7 +53,7 @@ class RawSigner(BatchSigner):
         return True
 
     def sign_raw(self, kind: str, *contents: bytes, sequence: int | None = None) -> bytes:
-        """The payload of contents; what is no JSON goes as a text, which is no message either."""
+        """Return the signed payload; bytes that are not JSON become a text."""
         tenant, device, boot = self.place
         self.numbers[kind] = number = (
             self.numbers.get(kind, 0) + 1 if sequence is None else sequence
@@ -139,7 +139,7 @@ class Speaker:
         """Gets a session, as an agent does that has just started."""
         self._offered.clear()
         self.signer.word = ""
-        self._greeting = self.signer.sign_raw("reported", b'{"v":2,"online":true,"at":1}')
+        self._greeting = self.signer.sign_raw("reported", b'{"v":1,"online":true,"at":1}')
         for _ in range(20):  # The fleet may not know the device yet.
             self.publish("reported", self._greeting)
             if self._offered.wait(5):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.simulators import ejabberd
-from tests.simulators.broker import free_port
+from tests.simulators.ports import free_port
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 REGISTRY = shutil.which("docker-registry") or "/usr/bin/docker-registry"

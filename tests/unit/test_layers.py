@@ -147,3 +147,15 @@ def test_an_agent_that_asks_no_web_server_loads_no_library_for_it() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == ""
+
+
+def test_a_command_that_asks_the_fleet_loads_no_library_for_databases() -> None:
+    program = (
+        "import sys, edgepack.fleet.commands.rollout, edgepack.fleet.commands.publishing; "
+        "import edgepack.fleet.commands.fleet, edgepack.fleet.client.fleet_client; "
+        "print(*({'sqlalchemy', 'uvicorn'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""

@@ -13,16 +13,8 @@ from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
 
-SETTINGS = Version(1, 6)
-"""Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
-
-    1.1  `trust.root`
-    1.2  `broker.proxy`, `transfer`, `limits.bandwidth`
-    1.3  `trust.metadata`
-    1.4  `capture`
-    1.5  `shadow`
-    1.6  `shadow.disagree_max`, `shadow.spacing_s`, `identity`, `slowdown`
-"""
+SETTINGS = Version(1, 0)
+"""Version of the settings' form: `v` and, if a newer edgepack added keys, `minor`."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,7 +141,8 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         telemetry_interval_s: Seconds between latency reports.
         check_interval_s: Seconds after which the files of what serves are read once more, to find
             those that a disk has changed; 0 means never.
-        max_restarts: Times one update may be resumed after a restart before it is given up.
+        max_restarts: Restarts while the release or a hook of one update is at work, before the
+            update is given up.
         bandwidth: What bundles may take of the network, maybe by the hour of the device's clock
             (`edgepack.bandwidth`); "" sets no limit. A device with one is sent chunks by itself,
             and none of those that are broadcast.
@@ -290,7 +283,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read_config(path: Path) -> AgentConfig:
-    """Reads and checks a settings file; relative paths in it are relative to its folder.
+    """Read and check a settings file; relative paths in it are relative to its folder.
 
     Raises:
         DeviceError: The file is missing, no TOML, or has an unknown or ill-typed key.
@@ -307,7 +300,7 @@ def read_config(path: Path) -> AgentConfig:
         settings = msgspec.toml.decode(content.removeprefix(codecs.BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeviceError(
-            f"the agent's settings are no TOML: {error}", found_in=str(path)
+            f"the agent's settings are not valid TOML: {error}", found_in=str(path)
         ) from error
     settings = _of_this_version(settings, path)
     try:
@@ -330,7 +323,7 @@ def read_config(path: Path) -> AgentConfig:
 
 
 def _of_this_version(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Settings without the keys that only a newer minor version has.
+    """Return settings without the keys that only a newer minor version has.
 
     Raises:
         DeviceError: They are of a newer major version, or name none.

@@ -20,7 +20,7 @@ _DECIBELS = ("sqnr_db", "psnr_db", "si_sdr_db")
 
 
 def describe_accuracy(accuracy: Accuracy) -> str:
-    """The metric with its value: `cosine 0.9951`, `F1 of boxes 0.9934, 1.2 % fewer at .25`.
+    """Return the metric with its value: `cosine 0.9951`, `F1 of boxes 0.9934, 1.2 % fewer at .25`.
 
     Beside what is measured of the float model too stands its value: `label_accuracy 0.9102, float
     model 0.9090`.
@@ -36,7 +36,7 @@ def describe_accuracy(accuracy: Accuracy) -> str:
 
 
 def describe_float(accuracy: Accuracy) -> str:
-    """The float model's own value of labels or a user's metric: `float model 0.9090`.
+    """Return the float model's own value of labels or a user's metric: `float model 0.9090`.
 
     "" where a metric compares with the float model, which then is the best there is.
     """

@@ -54,7 +54,7 @@ class ArchiveHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack(folder: Path, archive_path: Path) -> None:
-    """Writes a signed bundle's folder as one file; the same folder gives the same bytes.
+    """Write a signed bundle's folder as one file; the same folder gives the same bytes.
 
     Args:
         folder: The bundle, with its signature.
@@ -86,7 +86,7 @@ def pack(folder: Path, archive_path: Path) -> None:
 
 
 def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = None) -> Manifest:
-    """Turns an archive into a folder: all of it or nothing.
+    """Turn an archive into a folder: all of it or nothing.
 
     1. The manifest is read first, then the signature; both are bounded.
     2. Every further entry is a regular file of the manifest, at its size, and stands once.
@@ -104,8 +104,8 @@ def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = N
         The manifest, which no signature vouches for unless `expected` was verified.
 
     Raises:
-        BundleError: The archive is hostile, damaged, or no archive; or `folder` exists or cannot
-            be written.
+        BundleError: The archive is hostile, damaged, or no archive; or `folder` exists or cannot be
+            written.
     """
     if os.path.lexists(folder):
         raise BundleError(
@@ -132,7 +132,7 @@ def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = N
 
 
 def read_head(archive_path: Path) -> ArchiveHead:
-    """Reads the manifest and the signature of an archive, and nothing else.
+    """Read the manifest and the signature of an archive, and nothing else.
 
     Raises:
         BundleError: They are not its first two entries, or are malformed.
@@ -142,7 +142,7 @@ def read_head(archive_path: Path) -> ArchiveHead:
 
 
 def read_files(archive_path: Path, names: Collection[str], limit_bytes: int) -> dict[str, bytes]:
-    """Reads single files of an archive and passes over all others; verifies nothing.
+    """Read single files of an archive and pass over all others; verify nothing.
 
     Args:
         archive_path: The archive.
@@ -193,7 +193,7 @@ def _order(listed: Collection[str]) -> list[str]:
 
 
 def is_executable(path: str) -> bool:
-    """Whether a file of a bundle is executable: all below `hooks/` are, nothing else is."""
+    """Return True if a file of a bundle is executable: all below `hooks/` are, nothing else is."""
     return path.startswith(f"{HOOKS_FOLDER}/")
 
 

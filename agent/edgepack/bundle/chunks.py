@@ -19,10 +19,10 @@ _READ_BYTES = 1024 * 1024
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file for reading; never through a link, never a device or pipe.
+    """Open a file for reading; never through a link, never a device or pipe.
 
     Raises:
-        BundleError: It is no regular file, or cannot be read.
+        BundleError: It is not a regular file, or cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -32,7 +32,7 @@ def open_regular(path: Path) -> BinaryIO:
         )
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise BundleError(f"'{path.name}' is no regular file", found_in=str(path))
+        raise BundleError(f"'{path.name}' is not a regular file", found_in=str(path))
     return os.fdopen(descriptor, "rb")
 
 
@@ -47,10 +47,10 @@ def raise_disk_fault(error: BundleError) -> None:
 
 
 def read_bounded(path: Path, limit_bytes: int) -> bytes:
-    """Reads a file that must not be longer than a limit.
+    """Read a file that must not be longer than a limit.
 
     Raises:
-        BundleError: It is longer, is no regular file, or cannot be read.
+        BundleError: It is longer, is not a regular file, or cannot be read.
     """
     with open_regular(path) as file:
         content = file.read(limit_bytes + 1)
@@ -60,14 +60,14 @@ def read_bounded(path: Path, limit_bytes: int) -> bytes:
 
 
 def digest_file(path: Path, checkpoint: Callable[[], None] = lambda: None) -> str:
-    """SHA-256 of a file's bytes, lower-case hex, read piece by piece.
+    """Return SHA-256 of a file's bytes, lower-case hex, read piece by piece.
 
     Args:
         path: The file.
         checkpoint: Called before each piece; what it raises ends the reading.
 
     Raises:
-        BundleError: It is no regular file, or cannot be read.
+        BundleError: It is not a regular file, or cannot be read.
     """
     digest = hashlib.sha256()
     with open_regular(path) as file:
@@ -78,7 +78,7 @@ def digest_file(path: Path, checkpoint: Callable[[], None] = lambda: None) -> st
 
 
 def entry(root: Path, relative: str, boundaries: Sequence[int] = ()) -> FileEntry:
-    """The manifest's entry of one file.
+    """Return the manifest's entry of one file.
 
     Args:
         root: The bundle's folder.
@@ -86,7 +86,7 @@ def entry(root: Path, relative: str, boundaries: Sequence[int] = ()) -> FileEntr
         boundaries: See `index_file`.
 
     Raises:
-        BundleError: It is no regular file, or cannot be read.
+        BundleError: It is not a regular file, or cannot be read.
     """
     path = root / relative
     return FileEntry(
@@ -98,7 +98,7 @@ def entry(root: Path, relative: str, boundaries: Sequence[int] = ()) -> FileEntr
 
 
 def index_file(path: Path, boundaries: Sequence[int] = ()) -> ChunkIndex:
-    """Cuts a file into chunks of about 64 KiB and takes the digest of each.
+    """Cut a file into chunks of about 64 KiB and take the digest of each.
 
     A tensor of 64 KiB or more starts a chunk of its own; smaller ones share one. So a tensor
     that did not change gives the same chunks wherever it moved to in the file.
@@ -111,7 +111,7 @@ def index_file(path: Path, boundaries: Sequence[int] = ()) -> ChunkIndex:
         Chunks of 1 byte to 120 KiB; none for an empty file.
 
     Raises:
-        BundleError: It is no regular file, or cannot be read.
+        BundleError: It is not a regular file, or cannot be read.
     """
     with open_regular(path) as file:
         sizes = tuple(_chunk_sizes(os.fstat(file.fileno()).st_size, boundaries))
@@ -120,7 +120,7 @@ def index_file(path: Path, boundaries: Sequence[int] = ()) -> ChunkIndex:
 
 
 def chunk_digests(index: ChunkIndex) -> tuple[bytes, ...]:
-    """The SHA-256 digest (32 bytes) of each chunk, in file order."""
+    """Return the SHA-256 digest (32 bytes) of each chunk, in file order."""
     return tuple(
         index.sha256[start : start + _DIGEST_BYTES]
         for start in range(0, len(index.sha256), _DIGEST_BYTES)
@@ -154,7 +154,7 @@ def _chunk_sizes(size_bytes: int, boundaries: Sequence[int]) -> Iterator[int]:
 
 
 def _cut(length: int) -> Iterator[int]:
-    """Cuts one long segment; its last chunk takes the rest, so that no tiny one is left."""
+    """Cut one long segment; its last chunk takes the rest, so that no tiny one is left."""
     while length > MAX_CHUNK_BYTES:
         yield CHUNK_BYTES
         length -= CHUNK_BYTES

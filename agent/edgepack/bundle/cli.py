@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
-import msgspec
 
 from edgepack.bundle.accuracy_words import describe_accuracy
 from edgepack.bundle.archive import read_head
@@ -12,7 +11,6 @@ from edgepack.bundle.archive import unpack as unpack_archive
 from edgepack.bundle.forms import check_folder, locate, open_bundle, read_manifest
 from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.manifest import (
-    Encryption,
     Manifest,
     Variant,
 )
@@ -191,7 +189,7 @@ def _describe(manifest: Manifest) -> str:
     ]
     if facts.created_at:
         lines.append(f"created at:   {facts.created_at}")
-    if isinstance(facts.encryption, Encryption):
+    if facts.encryption is not None:
         names = ", ".join(each.recipient[:12] for each in facts.encryption.keys[:_MOST_RECIPIENTS])
         more = ", …" if len(facts.encryption.keys) > _MOST_RECIPIENTS else ""
         count = counted(len(facts.encryption.keys), "recipient")
@@ -239,7 +237,7 @@ def _row(variant: Variant) -> tuple[str, ...]:
 def _plain_runtime(variant: Variant) -> Iterator[str]:
     """What who opens a variant without the agent must know."""
     plain = variant.facts.plain_runtime
-    if plain is msgspec.UNSET or (plain.right and not plain.session_options):
+    if plain is None or (plain.right and not plain.session_options):
         return
     releases = ", ".join(plain.releases)
     needs = ", ".join(f"{key}={value}" for key, value in plain.session_options.items())

@@ -53,7 +53,7 @@ class DeltaRecord(msgspec.Struct, frozen=True, kw_only=True):
     packed: bytes
 
     def encode(self) -> bytes:
-        """Its bytes in a file."""
+        """Return its bytes in a file."""
         head = _HEAD.pack(self.new, self.old, self.size_bytes, self.width, len(self.packed))
         return head + self.packed
 
@@ -69,14 +69,14 @@ def delta_path(base: str, variant: str) -> str:
 
 
 def pack_difference(new: bytes, old: bytes) -> tuple[int, bytes]:
-    """The shortest packed difference of two chunks, and the width that makes it."""
+    """Return the shortest packed difference of two chunks, and the width that makes it."""
     packed = {width: zlib.compress(_difference(new, old, width), 9) for width in WIDTHS}
     width = min(WIDTHS, key=lambda each: len(packed[each]))
     return width, packed[width]
 
 
 def unpack_new(record: DeltaRecord, old: bytes) -> bytes:
-    """The new chunk; whoever uses it checks its digest.
+    """Return the new chunk; whoever uses it checks its digest.
 
     Raises:
         BundleError: The difference cannot be unpacked.
@@ -97,14 +97,14 @@ def unpack_new(record: DeltaRecord, old: bytes) -> bytes:
 
 
 def read_records(path: Path) -> Iterator[DeltaRecord]:
-    """The records of a file, one after the other.
+    """Yield the records of a file, one after the other.
 
     Raises:
         BundleError: It is no such file, or is damaged.
     """
     with open_regular(path) as file:
         if file.read(len(MAGIC)) != MAGIC:
-            raise BundleError("this is no delta", found_in=path.name)
+            raise BundleError("this is not a delta", found_in=path.name)
         while head := file.read(_HEAD.size):
             if len(head) != _HEAD.size:
                 raise BundleError("the delta ends within a record", found_in=path.name)

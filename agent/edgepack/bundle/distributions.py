@@ -29,7 +29,7 @@ Values = npt.NDArray[np.generic]
 
 
 def thin(tensor: Values) -> Values:
-    """Some of a tensor's values, evenly over it, as an array of their own.
+    """Return some of a tensor's values, evenly over it, as an array of their own.
 
     The step has no divisor with the tensor's size in common, so that no row, column or channel is
     looked at alone.
@@ -42,7 +42,7 @@ def thin(tensor: Values) -> Values:
 
 
 def count_values(edges: Sequence[float], values: Values) -> npt.NDArray[np.int64]:
-    """Values by bin; see `Distribution`.
+    """Return values by bin; see `Distribution`.
 
     Args:
         edges: Of the bins.
@@ -62,7 +62,7 @@ def count_values(edges: Sequence[float], values: Values) -> npt.NDArray[np.int64
 
 
 def stability_index(shares: Sequence[float], counts: Sequence[int]) -> float:
-    """The population stability index of what was counted against what was expected.
+    """Return the population stability index of what was counted against what was expected.
 
     Below 0.1 a distribution is usually taken for the same, above 0.25 for another.
 
@@ -82,7 +82,8 @@ def stability_index(shares: Sequence[float], counts: Sequence[int]) -> float:
 
 
 def describe_values(tensor: str, values: Values) -> Distribution | None:
-    """The distribution of values: a bin each where they are few, else bins of about as many each.
+    """Return the distribution of values: a bin each where they are few, else bins of about as many
+    each.
 
     Args:
         tensor: Name of the input or output.
@@ -109,7 +110,7 @@ def describe_values(tensor: str, values: Values) -> Distribution | None:
 
 
 def check_reference(reference: Sequence[Distribution], *, found_in: str) -> None:
-    """Judges what a manifest says of distributions.
+    """Judge what a manifest says of distributions.
 
     Raises:
         BundleError: A tensor stands twice, or its numbers contradict each other.

@@ -33,7 +33,7 @@ _MOST_SEGMENTS = 2**32
 
 
 def encrypt_stream(source: BinaryIO, target: BinaryIO, content_key: bytes, path: str) -> None:
-    """Encrypts what is left in a file; no two times give the same bytes.
+    """Encrypt what is left in a file; no two times give the same bytes.
 
     Args:
         source: The plain file.
@@ -51,7 +51,7 @@ def encrypt_stream(source: BinaryIO, target: BinaryIO, content_key: bytes, path:
 def decrypt_stream(
     source: BinaryIO, write: Callable[[bytes], object], content_key: bytes, path: str
 ) -> None:
-    """Decrypts what is left in a file; what was written when it fails is to be thrown away.
+    """Decrypt what is left in a file; what was written when it fails is to be thrown away.
 
     Args:
         source: The encrypted file.
@@ -93,7 +93,7 @@ def _nonce(prefix: bytes, number: int, is_last: bool) -> bytes:
 
 
 def _segments(source: BinaryIO, size_bytes: int) -> Iterator[tuple[int, bytes, bool]]:
-    """Segments with their numbers, and whether it is the last; an empty file has one."""
+    """Yield segments with their numbers, and whether it is the last; an empty file has one."""
     segment = source.read(size_bytes)
     for number in range(_MOST_SEGMENTS):
         following = source.read(size_bytes)

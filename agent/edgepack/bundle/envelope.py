@@ -63,7 +63,7 @@ class SignedPayload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seal_payload(payload: bytes, key: SigningKey) -> bytes:
-    """Signs a payload; the bytes of `model.sig`."""
+    """Sign a payload; the bytes of `model.sig`."""
     signature = key.sign(
         _pre_authentication_encoding(payload), signature_algorithm(key.public_key())
     )
@@ -80,7 +80,7 @@ def seal_payload(payload: bytes, key: SigningKey) -> bytes:
 
 
 def open_payload(content: bytes, keys: Sequence[PublicKey]) -> SignedPayload:
-    """Checks that one of the trusted keys signed the payload; reads nothing in it.
+    """Check that one of the trusted keys signed the payload; read nothing in it.
 
     Args:
         content: Bytes of `model.sig`.
@@ -135,7 +135,7 @@ def _read_bundle(content: bytes) -> _SigstoreBundle:
 
 
 def expect_type(found: str, expected: str, key: str) -> None:
-    """Raises `SignatureError` where a part of `model.sig` says it is of another type."""
+    """Raise `SignatureError` where a part of `model.sig` says it is of another type."""
     if found != expected:
         raise SignatureError(
             f"{SIGNATURE_FILE} is of the type {found!a}, expected {expected!r}",
@@ -154,10 +154,10 @@ def _base64(text: str, key: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise SignatureError(
-            f"{SIGNATURE_FILE} has text that is no base64", found_in=f"{SIGNATURE_FILE}, {key}"
+            f"{SIGNATURE_FILE} has text that is not base64", found_in=f"{SIGNATURE_FILE}, {key}"
         ) from error
 
 
 def _short(identifier: str) -> str:
-    """Enough of a key id to tell keys apart; safe to print."""
+    """Return enough of a key id to tell keys apart; safe to print."""
     return ascii(identifier[:16]).strip("'")

@@ -36,7 +36,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         inferences, failures: Real inferences, and those that raised.
         p50_ms, p95_ms, p99_ms: Of the real inferences, milliseconds; None where there was none.
         drift: Median over devices of the population stability index of what they see against what
-            the build saw; None where none told it. Since 1.1, as are those that follow.
+            the build saw; None where none told it.
         worst_drift: The greatest.
         drift_devices: How many told it.
         shadow_count: Inferences that a second model computed, too.
@@ -86,11 +86,11 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
 
 
-FORMAT = Format("feedback", Feedback, Version(1, 1))
+FORMAT = Format("feedback", Feedback, Version(1, 0))
 
 
 def read_feedback(path: Path) -> Feedback:
-    """Reads a file of feedback.
+    """Read a file of feedback.
 
     Raises:
         BundleError: It cannot be read, or is none.
@@ -111,5 +111,5 @@ def read_feedback(path: Path) -> Feedback:
     try:
         return FORMAT.decode(content).value
     except ValueError as error:
-        problem = f"this is no feedback of a fleet: {printable(str(error))}"
+        problem = f"this is not feedback of a fleet: {printable(str(error))}"
         raise BundleError(problem, found_in=str(path), remedy=remedy) from error

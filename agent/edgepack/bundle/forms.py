@@ -33,14 +33,14 @@ def locate(path: Path) -> Path:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuses a folder that holds no bundle.
+    """Reject a folder that holds no bundle.
 
     Raises:
         BundleError: It has no manifest.
     """
     if not (folder / MANIFEST_FILE).exists():
         raise BundleError(
-            f"the folder is no bundle: it has no {MANIFEST_FILE}",
+            f"the folder is not a bundle: it has no {MANIFEST_FILE}",
             found_in=str(folder),
             remedy="name the folder or the .edgepack file that edgepack build wrote",
         )
@@ -56,19 +56,19 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def digest_of_folder(folder: Path, manifest: Manifest) -> str:
-    """The root digest of a bundle whose files are what its manifest says."""
+    """Return the root digest of a bundle whose files are what its manifest says."""
     digests = {file.path: file.sha256 for file in manifest.files}
     return root_digest(digests | {MANIFEST_FILE: digest_file(folder / MANIFEST_FILE)})
 
 
 @contextmanager
 def open_bundle(path: Path) -> Iterator[Path]:
-    """Gives the folder of a bundle in either form; an archive is unpacked for the time being.
+    """Give the folder of a bundle in either form; an archive is unpacked for the time being.
 
     The unpacked copy lies where `TMPDIR` says. Nothing is verified.
 
     Raises:
-        BundleError: There is nothing at `path`, or it is no archive that can be unpacked.
+        BundleError: There is nothing at `path`, or it is not an archive that can be unpacked.
     """
     path = locate(path)
     if path.is_dir():

@@ -57,7 +57,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_golden(path: Path, golden: Golden) -> None:
-    """Writes golden samples; the same samples always give the same bytes. It is not flushed.
+    """Write golden samples; the same samples always give the same bytes. It is not flushed.
 
     Raises:
         BundleError: Inputs and outputs differ in number, or a tensor is not numeric.
@@ -86,7 +86,7 @@ def write_golden(path: Path, golden: Golden) -> None:
 
 
 def read_golden(path: Path) -> Golden:
-    """Reads golden samples; runs nothing that the file may hold and bounds what it takes.
+    """Read golden samples; run nothing that the file may hold and bounds what it takes.
 
     Raises:
         BundleError: The file is missing, too long, no such archive, or a member is malformed.
@@ -121,7 +121,7 @@ def compare_outputs(
     got: Sequence[Tensors],
     tolerances: Mapping[str, GoldenTolerance],
 ) -> Comparison:
-    """Judges outputs against golden ones, each output over all samples at once.
+    """Judge outputs against golden ones, each output over all samples at once.
 
     Args:
         expected: The float model's outputs, one dict per sample.
@@ -168,7 +168,7 @@ def is_same_answer(
     decides = {
         name: limits.top1_agreement_min
         for name, limits in tolerances.items()
-        if limits.top1_agreement_min is not None and not isinstance(limits.overlap_min, float)
+        if limits.top1_agreement_min is not None and limits.overlap_min is None
     }
     for name, least in decides.items():
         want, have = before.get(name), now.get(name)
@@ -195,7 +195,7 @@ def _judge(
     got: Sequence[Tensor | None],
     limits: GoldenTolerance,
 ) -> Comparison:
-    if isinstance(limits.overlap_min, float):
+    if limits.overlap_min is not None:
         return _judge_selection(name, expected, got, limits.overlap_min)
     wants: list[npt.NDArray[np.float64]] = []
     haves: list[npt.NDArray[np.float64]] = []
@@ -229,7 +229,7 @@ def _judge_selection(
     got: Sequence[Tensor | None],
     overlap_min: float,
 ) -> Comparison:
-    """Judges rows in any order; how many were selected may differ too."""
+    """Judge rows in any order; how many were selected may differ too."""
     wants, haves = [], []
     for want, have in zip(expected, got, strict=True):
         if want is None or have is None or want.ndim != have.ndim:
@@ -261,7 +261,7 @@ def _why_incomparable(want: Tensor | None, have: Tensor | None) -> str:
 
 
 def _distance(want: npt.NDArray[np.float64], have: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Cosine similarity and relative root-mean-square error of two vectors, both (n,)."""
+    """Return cosine similarity and relative root-mean-square error of two vectors, both (n,)."""
     size, norm = float(np.linalg.norm(want)), float(np.linalg.norm(have))
     error = float(np.linalg.norm(have - want))
     if error == 0.0:
@@ -300,7 +300,7 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
     length = int.from_bytes(content[start - 2 : start], "little")
     header = _NPY_HEADER.fullmatch(content[start : start + length].decode("latin-1"))
     if not content.startswith(_NPY_MAGIC) or header is None:
-        raise ValueError(f"{member.filename!a} is no plain numeric array of numpy format 1.0")
+        raise ValueError(f"{member.filename!a} is not a plain numeric array of numpy format 1.0")
     dtype = np.dtype(header[1])
     shape = tuple(int(size) for size in header[2].replace(" ", "").split(",") if size)
     values = content[start + length :]

@@ -52,7 +52,7 @@ class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def generate_key(curve: str = DEFAULT_CURVE, *, passphrase: bytes | None = None) -> KeyPair:
-    """Makes a new signing key.
+    """Make a new signing key.
 
     Args:
         curve: `P-256`, `P-384` or `P-521`.
@@ -77,12 +77,12 @@ def generate_key(curve: str = DEFAULT_CURVE, *, passphrase: bytes | None = None)
 
 
 def passphrase() -> bytes | None:
-    """The passphrase of private keys from `EDGEPACK_KEY_PASSPHRASE`, or None."""
+    """Return the passphrase of private keys from `EDGEPACK_KEY_PASSPHRASE`, or None."""
     return os.environ.get(PASSPHRASE_VARIABLE, "").encode() or None
 
 
 def write_key_pair(pair: KeyPair, prefix: Path) -> tuple[Path, Path]:
-    """Writes `<prefix>.key` (readable by its owner only) and `<prefix>.pub`.
+    """Write `<prefix>.key` (readable by its owner only) and `<prefix>.pub`.
 
     Returns:
         The two paths, private first.
@@ -99,7 +99,7 @@ def write_key_pair(pair: KeyPair, prefix: Path) -> tuple[Path, Path]:
 
 
 def write_token_key(uri: str, key: PublicKey, prefix: Path) -> None:
-    """Writes what stands for a key in a token: `<prefix>.key` with its URI, and `<prefix>.pub`.
+    """Write what stands for a key in a token: `<prefix>.key` with its URI, and `<prefix>.pub`.
 
     Raises:
         SignatureError: One of them cannot be written.
@@ -109,7 +109,7 @@ def write_token_key(uri: str, key: PublicKey, prefix: Path) -> None:
 
 
 def refuse_existing(path: Path) -> None:
-    """Refuses to write a key where something is.
+    """Reject to write a key where something is.
 
     Raises:
         SignatureError: Something is.
@@ -123,11 +123,11 @@ def refuse_existing(path: Path) -> None:
 
 
 def load_private_key(path: Path) -> PrivateKey:
-    """Reads a private key; `EDGEPACK_KEY_PASSPHRASE` opens an encrypted one.
+    """Read a private key; `EDGEPACK_KEY_PASSPHRASE` opens an encrypted one.
 
     Raises:
-        SignatureError: The file is missing, no private key, of another kind, or encrypted and
-            the passphrase is missing or wrong.
+        SignatureError: The file is missing, no private key, of another kind, or encrypted and the
+            passphrase is missing or wrong.
     """
     content = _read(path)
     if b"-----BEGIN PUBLIC KEY-----" in content:
@@ -165,7 +165,7 @@ def load_private_key(path: Path) -> PrivateKey:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether other users of this machine may read a private key that nothing encrypts."""
+    """Return True if other users of this machine may read a private key that nothing encrypts."""
     try:
         if not path.stat().st_mode & 0o077:
             return False
@@ -176,7 +176,7 @@ def is_open_to_others(path: Path) -> bool:
 
 
 def load_public_key(path: Path) -> PublicKey:
-    """Reads a public key.
+    """Read a public key.
 
     Raises:
         SignatureError: The file is missing, no public key, or of another kind.
@@ -203,7 +203,7 @@ def load_public_key(path: Path) -> PublicKey:
 
 
 def public_pem(key: PublicKey) -> bytes:
-    """The PEM text of a public key (SubjectPublicKeyInfo)."""
+    """Return the PEM text of a public key (SubjectPublicKeyInfo)."""
     return key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -220,12 +220,12 @@ def curve_name(key: PublicKey) -> str:
 
 
 def hash_of(key: PublicKey) -> hashes.HashAlgorithm:
-    """The hash that belongs to the key's curve."""
+    """Return the hash that belongs to the key's curve."""
     return _HASHES[key.curve.name]
 
 
 def signature_algorithm(key: PublicKey) -> ec.ECDSA:
-    """ECDSA with the hash that belongs to the key's curve."""
+    """Return ECDSA with the hash that belongs to the key's curve."""
     return ec.ECDSA(hash_of(key))
 
 

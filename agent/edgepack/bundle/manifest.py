@@ -12,7 +12,6 @@ import msgspec
 
 from edgepack.bundle.distributions import check_reference
 from edgepack.bundle.metadata import (
-    ENCRYPTED_FORMAT,
     FORMAT_MINOR,
     FORMAT_VERSION,
     Accuracy,
@@ -36,7 +35,6 @@ from edgepack.errors import BundleError
 
 __all__ = [
     "COMPONENT",
-    "ENCRYPTED_FORMAT",
     "FORMAT_MINOR",
     "FORMAT_VERSION",
     "GOLDEN_FILE",
@@ -71,7 +69,6 @@ HOOKS_FOLDER = "hooks"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 """About 300,000 chunks, 20 GB of model."""
 
-_FORMATS = (FORMAT_VERSION, ENCRYPTED_FORMAT)
 _SCHEMA_VERSION = "1.0"
 _LAYOUT = "portable"
 _SHA256_BYTES = 32
@@ -115,15 +112,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     variants: tuple[Variant, ...]
 
     def variant(self, name: str) -> Variant:
-        """The variant of that name; raises `KeyError` when there is none."""
+        """Return the variant of that name; raises `KeyError` when there is none."""
         for variant in self.variants:
             if variant.name == name:
                 return variant
         raise KeyError(name)
 
     def is_encrypted(self, path: str) -> bool:
-        """Whether a file is: in an encrypted bundle all of the variants, and the golden samples."""
-        if not isinstance(self.facts.encryption, Encryption):
+        """Return True if a file is: in an encrypted bundle all of the variants, and the golden
+        samples.
+        """
+        if self.facts.encryption is None:
             return False
         return path.startswith(f"{COMPONENT}/") or path == GOLDEN_FILE
 
@@ -180,7 +179,7 @@ class _Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of `manifest.json`; the same manifest always gives the same bytes.
+    """Return the bytes of `manifest.json`; the same manifest always gives the same bytes.
 
     Keys are sorted, except that variants stand in order of preference: ONNX Runtime breaks
     ties by that order, and so does edgepack.
@@ -202,12 +201,12 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(content: bytes) -> Manifest:
-    """Reads `manifest.json` and believes nothing that it does not check.
+    """Read `manifest.json` and believes nothing that it does not check.
 
     Keys that edgepack does not know are passed over where its part says a newer minor version.
 
     Raises:
-        BundleError: The file is too long, is no JSON, is of another format, or a key is missing,
+        BundleError: The file is too long, is not JSON, is of another format, or a key is missing,
             unknown, twice there, or has a value that does not fit; `found_in` names the key.
     """
     document = parse_json(content, limit_bytes=MAX_MANIFEST_BYTES, found_in=MANIFEST_FILE)
@@ -228,11 +227,6 @@ def decode_manifest(content: bytes) -> Manifest:
                 f"{MANIFEST_FILE} has {found!r} as {key}, expected {expected!r}",
                 found_in=f"{MANIFEST_FILE}, {key}",
             )
-    if (facts.format == ENCRYPTED_FORMAT) is not isinstance(facts.encryption, Encryption):
-        raise BundleError(
-            f"a bundle of format version {ENCRYPTED_FORMAT} is encrypted, and no other",
-            found_in=f"{MANIFEST_FILE}, additional_metadata.edgepack.encryption",
-        )
     variants = tuple(
         _variant(name, _without_newer(value, _VariantMetadata) if is_newer else value)
         for name, value in package.components.model.variants.items()
@@ -243,8 +237,7 @@ def decode_manifest(content: bytes) -> Manifest:
         )
     manifest = Manifest(facts=facts, variants=variants)
     _check_files(manifest)
-    if isinstance(facts.reference, tuple):
-        check_reference(facts.reference, found_in=f"{MANIFEST_FILE}, reference")
+    check_reference(facts.reference, found_in=f"{MANIFEST_FILE}, reference")
     return manifest
 
 
@@ -271,19 +264,18 @@ def _package(variant: Variant) -> dict[str, Any]:
 
 
 def _check_format(document: Any) -> None:
-    """Says "another version" before anything else is found wrong with a newer bundle."""
+    """State "another version" before anything else is found wrong with a newer bundle."""
     found = _own_value(document, "format", FORMAT_VERSION)
-    if found not in _FORMATS:
-        known = " and ".join(map(str, _FORMATS))
+    if found != FORMAT_VERSION:
         raise BundleError(
-            f"the bundle has format version {found}, this edgepack reads {known}",
+            f"the bundle has format version {found}, this edgepack reads {FORMAT_VERSION}",
             found_in=f"{MANIFEST_FILE}, additional_metadata.edgepack.format",
             remedy="update edgepack",
         )
 
 
 def _own_value(document: Any, key: str, default: int) -> int:
-    """A number in edgepack's part of a document that nothing is known of yet."""
+    """Return a number in edgepack's part of a document that nothing is known of yet."""
     found = document
     for step in (_METADATA, "edgepack", key):
         found = found.get(step) if isinstance(found, dict) else None
@@ -291,7 +283,7 @@ def _own_value(document: Any, key: str, default: int) -> int:
 
 
 def _without_newer(document: Any, kind: type) -> Any:
-    """A document without the keys that a newer edgepack added to its own part."""
+    """Return a document without the keys that a newer edgepack added to its own part."""
     if not isinstance(document, dict) or _METADATA not in document:
         return document
     return document | {_METADATA: without_unknown(document[_METADATA], kind)}

@@ -9,17 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 
 FORMAT_VERSION = 1
-FORMAT_MINOR = 2
-"""Version of edgepack's own part of the manifest; see `edgepack.versions`. Since
-
-    1.1  `minor`, and of a variant `plain_runtime`
-    1.2  `reference`
-    2    encrypted; see `ENCRYPTED_FORMAT`
-"""
-
-ENCRYPTED_FORMAT = 2
-"""Of a bundle whose variants and golden samples are encrypted, and of no other: an agent that knows
-of no encryption refuses it by its version, before anything is fetched."""
+FORMAT_MINOR = 0
+"""Version of edgepack's own part of the manifest; see `edgepack.versions`."""
 
 MAX_CHUNK_BYTES = 120 * 1024
 """A chunk with its header stays under a broker limit of 128 KiB."""
@@ -162,7 +153,7 @@ class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes:
         cosine_min: Least cosine similarity over the output of all golden samples, flattened.
         top1_agreement_min: Least share of samples whose arg-max over the last axis agrees;
-            None where the output is no classification.
+            None where the output is not a classification.
         nrmse_max: Greatest root-mean-square error over the float output's root-mean-square.
         overlap_min: Of a selection, whose rows change places where scores are nearly equal, the
             least share of its rows that must be there, see `overlap`; nothing else is then looked
@@ -172,7 +163,7 @@ class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     cosine_min: float
     top1_agreement_min: float | None = None
     nrmse_max: float
-    overlap_min: float | msgspec.UnsetType = msgspec.UNSET
+    overlap_min: float | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -243,7 +234,7 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tolerances: dict[str, GoldenTolerance]
     placement: Placement
     degraded: bool = False
-    plain_runtime: PlainRuntime | msgspec.UnsetType = msgspec.UNSET
+    plain_runtime: PlainRuntime | None = None
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -280,13 +271,13 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         source_sha256: Digest of the source model's bytes, external data included.
         tools: Versions of the tools that built it.
         files: Files outside the variants: golden samples, hooks, reports.
-        encryption: Of a bundle of `ENCRYPTED_FORMAT`; no other has it.
+        encryption: How the variants and golden samples are encrypted; None if they are not.
         reference: How values of inputs and of the float model's outputs were distributed, of those
             that tell something by it. Devices measure how far theirs are from that.
     """
 
     format: int = FORMAT_VERSION
-    minor: Count = 0
+    minor: Count = FORMAT_MINOR
     name: Name
     version: Text
     release: Release
@@ -294,8 +285,5 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     source_sha256: Sha256
     tools: dict[str, str] = {}
     files: tuple[FileEntry, ...]
-    encryption: Encryption | msgspec.UnsetType = msgspec.UNSET
-    reference: (
-        Annotated[tuple[Distribution, ...], msgspec.Meta(max_length=MAX_DISTRIBUTIONS)]
-        | msgspec.UnsetType
-    ) = msgspec.UNSET
+    encryption: Encryption | None = None
+    reference: Annotated[tuple[Distribution, ...], msgspec.Meta(max_length=MAX_DISTRIBUTIONS)] = ()

@@ -10,7 +10,7 @@ _NOT_SAID = "not said"
 
 
 def describe_origin(origin: Origin) -> Iterator[str]:
-    """Lines for a terminal; none of a bundle that has neither document."""
+    """Yield lines for a terminal; none of a bundle that has neither document."""
     if origin.provenance is not None:
         yield from map(printable, _provenance(origin.provenance))
     if origin.bill is not None:

@@ -12,7 +12,7 @@ GIT_NAMES = (".git", ".gitattributes", ".github", ".gitignore")
 
 
 def check_path(path: str, *, found_in: str) -> str:
-    """Returns the path when it is a safe, normal, relative POSIX path.
+    """Return the path when it is a safe, normal, relative POSIX path.
 
     Args:
         path: As written in a manifest, signature or archive.
@@ -29,7 +29,7 @@ def check_path(path: str, *, found_in: str) -> str:
 
 
 def sort_key(path: str) -> tuple[str, ...]:
-    """Orders paths as the OMS signature does: part by part."""
+    """Order paths as the OMS signature does: part by part."""
     return PurePosixPath(path).parts
 
 

@@ -34,7 +34,7 @@ class TokenKey:
     """A private key in a token; see `SigningKey`."""
 
     def __init__(self, uri: KeyUri, public: PublicKey) -> None:
-        """Takes what `open_token_key` found.
+        """Take what `open_token_key` found.
 
         Args:
             uri: Names the key.
@@ -44,11 +44,11 @@ class TokenKey:
         self._public = public
 
     def public_key(self) -> PublicKey:
-        """The public half, as the token had it when the key was opened."""
+        """Return the public half, as the token had it when the key was opened."""
         return self._public
 
     def sign(self, data: bytes, algorithm: ec.EllipticCurveSignatureAlgorithm, /) -> bytes:
-        """Signs data inside the token.
+        """Sign data inside the token.
 
         Returns:
             The DER signature, which fits the public half.
@@ -74,7 +74,7 @@ class TokenKey:
 
 
 def open_token_key(uri: KeyUri) -> TokenKey:
-    """Opens a key, so that what is wrong with token, PIN or key is said at once.
+    """Open a key, so that what is wrong with token, PIN or key is said at once.
 
     Args:
         uri: Names it.
@@ -89,7 +89,7 @@ def open_token_key(uri: KeyUri) -> TokenKey:
 
 
 def generate_token_key(uri: KeyUri, curve: str) -> TokenKey:
-    """Makes a key pair in a token; the private key can never be read from it.
+    """Make a key pair in a token; the private key can never be read from it.
 
     Args:
         uri: Names the token, and the label of the key to be; `id` too, or it is drawn.
@@ -127,7 +127,7 @@ def generate_token_key(uri: KeyUri, curve: str) -> TokenKey:
 
 @contextmanager
 def _session(uri: KeyUri, *, writable: bool = False) -> Iterator[pkcs11.Session]:
-    """Logs in to the token for a while; says in a person's words what it refuses."""
+    """Log in to the token for a while; state in a person's words what it refuses."""
     library = _load(find_module(uri))
     with _TURN, _in_words(uri):
         token = library.get_token(

@@ -45,12 +45,12 @@ class KeyUri(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_uri(where: str | Path) -> bool:
-    """Whether a person named a key in a token, not a file."""
+    """Return True if a person named a key in a token, not a file."""
     return str(where).lower().startswith(_SCHEME)
 
 
 def parse_uri(text: str) -> KeyUri:
-    """Reads a URI.
+    """Read a URI.
 
     Raises:
         SignatureError: It is malformed, has an attribute that edgepack does not know, names no key,
@@ -79,7 +79,7 @@ def parse_uri(text: str) -> KeyUri:
     try:
         texts = {name: value.decode() for name, value in found.items() if name != "id"}
     except UnicodeDecodeError as error:
-        raise _wrong("the URI has text that is no UTF-8", text) from error
+        raise _wrong("the URI has text that is not UTF-8", text) from error
     return KeyUri(
         text=text,
         token=texts.get("token", ""),
@@ -92,7 +92,7 @@ def parse_uri(text: str) -> KeyUri:
 
 
 def find_module(uri: KeyUri) -> str:
-    """Path of the library that speaks to the token.
+    """Return path of the library that speaks to the token.
 
     Raises:
         SignatureError: Nobody named it.
@@ -108,7 +108,7 @@ def find_module(uri: KeyUri) -> str:
 
 
 def read_pin(uri: KeyUri) -> str:
-    """The PIN: from the file that the URI names, else from the environment.
+    """Return the PIN: from the file that the URI names, else from the environment.
 
     Raises:
         SignatureError: There is none, or the file cannot be read; a PIN is in no message.
@@ -127,7 +127,7 @@ def read_pin(uri: KeyUri) -> str:
             content = file.read(_MAX_PIN_BYTES + 1)
         pin = content.decode().strip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SignatureError(f"cannot read the PIN: {reason}", found_in=uri.pin_source) from error
     if not pin or len(content) > _MAX_PIN_BYTES:
         raise SignatureError("the file holds no PIN", found_in=uri.pin_source)

@@ -152,7 +152,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_documents(bundle: Path) -> dict[str, bytes]:
-    """Reads the documents of a bundle in either form, as far as they are there.
+    """Read the documents of a bundle in either form, as far as they are there.
 
     Raises:
         BundleError: One is too long, or cannot be read.
@@ -165,7 +165,7 @@ def read_documents(bundle: Path) -> dict[str, bytes]:
 
 
 def read_origin(documents: Mapping[str, bytes], manifest: Manifest) -> Origin:
-    """Reads both documents and holds them against the manifest.
+    """Read both documents and hold them against the manifest.
 
     1. The provenance is of the known types.
     2. Its subjects are the bundle's files, all but itself, with the manifest's digests.

@@ -26,7 +26,7 @@ _SHORT = 12
 
 
 def load_recipients(path: Path) -> tuple[PublicKey, ...]:
-    """Reads to whom a person wants to encrypt.
+    """Read to whom a person wants to encrypt.
 
     Args:
         path: See `load_recipient`; or a folder, of which every certificate (`.pem`, `.crt`) counts.
@@ -47,14 +47,14 @@ def load_recipients(path: Path) -> tuple[PublicKey, ...]:
 
 
 def load_recipient(path: Path) -> PublicKey:
-    """Reads whom to encrypt to.
+    """Read whom to encrypt to.
 
     Args:
         path: An X.509 certificate, or a public key; PEM.
 
     Raises:
-        SignatureError: It is neither, its key is no elliptic-curve key on P-256, P-384 or P-521, or
-            it is the certificate of an authority.
+        SignatureError: The file has neither key nor certificate, the key is not an elliptic-curve
+            key on P-256, P-384 or P-521, or the certificate is an authority's.
     """
     try:
         with path.open("rb") as file:
@@ -78,14 +78,14 @@ def load_recipient(path: Path) -> PublicKey:
         )
     if not isinstance(key, ec.EllipticCurvePublicKey) or curve_name(key) not in _kems():
         raise SignatureError(
-            "the certificate's key is no elliptic-curve key on P-256, P-384 or P-521",
+            "the certificate's key is not an elliptic-curve key on P-256, P-384 or P-521",
             found_in=str(path),
         )
     return key
 
 
 def seal_content_key(content_key: bytes, recipients: Iterable[PublicKey]) -> Encryption:
-    """Seals a content key for each recipient.
+    """Seal a content key for each recipient.
 
     Args:
         content_key: 32 bytes.
@@ -101,7 +101,7 @@ def seal_content_key(content_key: bytes, recipients: Iterable[PublicKey]) -> Enc
 
 
 def open_content_key(encryption: Encryption, key: PrivateKey) -> bytes:
-    """The content key, with the private key of one of the recipients; 32 bytes.
+    """Return the content key, with the private key of one of the recipients; 32 bytes.
 
     Raises:
         DeviceError: The bundle is encrypted to others.
@@ -121,7 +121,7 @@ def open_content_key(encryption: Encryption, key: PrivateKey) -> bytes:
     except (InvalidTag, ValueError) as error:
         raise BundleError("the sealed key of this device does not open") from error
     if len(content_key) != KEY_BYTES:
-        raise BundleError("the sealed key of this device is no content key")
+        raise BundleError("the sealed key of this device is not a content key")
     return content_key
 
 

@@ -86,7 +86,7 @@ class _Statement(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 
 def sign_folder(folder: Path, key: SigningKey, *, name: str = "") -> str:
-    """Signs every file of a bundle's folder and writes `model.sig` into it, not flushed yet.
+    """Sign every file of a bundle's folder and write `model.sig` into it, not flushed yet.
 
     Args:
         folder: The bundle.
@@ -110,17 +110,19 @@ def sign_folder(folder: Path, key: SigningKey, *, name: str = "") -> str:
 
 
 def root_digest(files: dict[str, str]) -> str:
-    """SHA-256 over the files' digests (32 bytes each) in the order of their paths, hex."""
+    """Return SHA-256 over the files' digests (32 bytes each) in the order of their paths, hex."""
     return hashlib.sha256(digest_list(files)).hexdigest()
 
 
 def digest_list(files: dict[str, str]) -> bytes:
-    """The files' digests (32 bytes each) in the order of their paths; the root digest is theirs."""
+    """Return the files' digests (32 bytes each) in the order of their paths; the root digest is
+    theirs.
+    """
     return b"".join(bytes.fromhex(files[path]) for path in sorted(files, key=sort_key))
 
 
 def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:
-    """Checks a signature and returns the list that it signs; touches no other file.
+    """Check a signature and return the list that it signs; touches no other file.
 
     1. The envelope is bounded, well-formed and of the one format.
     2. One of the trusted keys signed the payload. Nothing in the payload is read before.

@@ -17,16 +17,16 @@ class SigningKey(Protocol):
     """An elliptic-curve key that signs; keys of `cryptography` are such."""
 
     def public_key(self) -> PublicKey:
-        """The public half."""
+        """Return the public half."""
         ...
 
     def sign(self, data: bytes, algorithm: ec.EllipticCurveSignatureAlgorithm, /) -> bytes:
-        """Signs data with the algorithm of `signature_algorithm`; gives the DER signature."""
+        """Sign data with the algorithm of `signature_algorithm`; give the DER signature."""
         ...
 
 
 def load_signing_key(where: str | Path) -> SigningKey:
-    """Opens the key that a person named.
+    """Open the key that a person named.
 
     Args:
         where: Path of a PEM file or of a file with a PKCS #11 URI, or that URI itself
@@ -44,12 +44,12 @@ def load_signing_key(where: str | Path) -> SigningKey:
 
 
 def names_token(path: Path) -> bool:
-    """Whether a key's file only says in which token the key is."""
+    """Return True if a key's file only says in which token the key is."""
     return bool(_uri_in(path))
 
 
 def _uri_in(path: Path) -> str:
-    """The URI that a file holds in place of a key; "" where it holds something else."""
+    """Return the URI that a file holds in place of a key; "" where it holds something else."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_LETTERS + 2).decode("ascii").strip()

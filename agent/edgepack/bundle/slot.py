@@ -3,7 +3,7 @@ unchanged.
 
 A pointer may only name a complete slot. So whoever writes a pointer, opens a slot or looks after
 one asks here. Nothing is followed: a link, pipe, device or folder in a file's place is damage. A
-disk that cannot be read now (EIO) is no damage, and is raised as the `OSError` that it is.
+disk that cannot be read now (EIO) is not damage, and is raised as the `OSError` that it is.
 """
 
 import hashlib

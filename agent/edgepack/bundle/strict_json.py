@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def parse_json(content: bytes, *, limit_bytes: int, found_in: str) -> Any:
-    """Parses JSON and refuses what two parsers could read in two ways.
+    """Parse JSON and reject what two parsers could read in two ways.
 
     Args:
         content: UTF-8 text.
@@ -21,8 +21,8 @@ def parse_json(content: bytes, *, limit_bytes: int, found_in: str) -> Any:
         found_in: Name of the file, for messages.
 
     Raises:
-        BundleError: Too long, no UTF-8, no JSON, nested too deeply, a key twice in one object,
-            a number that is not finite, or text that is no Unicode (half of a surrogate pair).
+        BundleError: Too long, no UTF-8, no JSON, nested too deeply, a key twice in one object, a
+            number that is not finite, or text that is not Unicode (half of a surrogate pair).
     """
     if len(content) > limit_bytes:
         raise BundleError(
@@ -40,13 +40,11 @@ def parse_json(content: bytes, *, limit_bytes: int, found_in: str) -> Any:
             json.dumps(document, ensure_ascii=False).encode()  # Only an escape writes such a half.
         return document
     except (ValueError, RecursionError) as error:
-        raise BundleError(
-            f"{found_in} is no JSON that edgepack reads: {error}", found_in=found_in
-        ) from error
+        raise BundleError(f"{found_in} is not valid JSON: {error}", found_in=found_in) from error
 
 
 def convert_json(value: Any, kind: type[T], *, found_in: str) -> T:
-    """Turns parsed JSON into a struct.
+    """Turn parsed JSON into a struct.
 
     Args:
         value: What `parse_json` returned, or a part of it.
@@ -69,7 +67,7 @@ def convert_json(value: Any, kind: type[T], *, found_in: str) -> T:
 
 
 def without_unknown(value: Any, kind: type) -> Any:
-    """Parsed JSON without the keys that a struct, or one inside it, does not name."""
+    """Return parsed JSON without the keys that a struct, or one inside it, does not name."""
     return _without_unknown(value, msgspec.inspect.type_info(kind))
 
 

@@ -39,7 +39,7 @@ class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
     def content(self, source: BinaryIO, *, found_in: str) -> Iterator[bytes]:
-        """Reads the content piece by piece, and the padding after it.
+        """Read the content piece by piece, and the padding after it.
 
         Raises:
             BundleError: The archive ends before.
@@ -57,7 +57,7 @@ class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_entry(source: BinaryIO, *, found_in: str) -> TarEntry | None:
-    """Reads one header.
+    """Read one header.
 
     Args:
         source: The archive, at a block's start.
@@ -67,21 +67,21 @@ def read_entry(source: BinaryIO, *, found_in: str) -> TarEntry | None:
         The entry, or None at the end marker (of which one block is then read).
 
     Raises:
-        BundleError: This is no tar, is truncated, or the entry is anything but a regular file
+        BundleError: This is not a tar, is truncated, or the entry is anything but a regular file
             with a safe name.
     """
     header = source.read(_BLOCK)
     if len(header) != _BLOCK:
         if source.tell() == len(header):
             raise BundleError(
-                "this is no bundle's archive: it is too short", found_in=found_in, remedy=_REMEDY
+                "this is not a bundle's archive: it is too short", found_in=found_in, remedy=_REMEDY
             )
         raise _truncated("before its end marker", found_in)
     if not header.strip(b"\0"):
         return None
     if header[257:265] != _MAGIC or _number(header[148:156]) != _checksum(header):
         raise BundleError(
-            "this is no bundle: no POSIX (ustar) archive, or a damaged one",
+            "not a bundle: not a POSIX (ustar) archive, or damaged",
             found_in=f"{found_in}, byte {source.tell() - _BLOCK}",
             remedy=_REMEDY,
         )
@@ -94,12 +94,12 @@ def read_entry(source: BinaryIO, *, found_in: str) -> TarEntry | None:
     check_path(path, found_in=found_in)
     size_bytes = _number(header[124:136])
     if size_bytes is None:
-        raise BundleError(f"'{path}' has a size that is no number", found_in=found_in)
+        raise BundleError(f"'{path}' has a size that is not a number", found_in=found_in)
     return TarEntry(path=path, size_bytes=size_bytes)
 
 
 def check_end(source: BinaryIO, *, found_in: str) -> None:
-    """Checks that nothing but the zeros of the last record follows the end marker.
+    """Check that nothing but the zeros of the last record follows the end marker.
 
     Raises:
         BundleError: Something follows, or the archive is truncated.

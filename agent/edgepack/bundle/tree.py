@@ -11,14 +11,14 @@ MAX_FILES = 10_000
 
 
 def list_files(folder: Path) -> tuple[str, ...]:
-    """POSIX paths of all files below a folder, in the order of the signature.
+    """Return POSIX paths of all files below a folder, in the order of the signature.
 
     Raises:
-        BundleError: There is no such folder, it cannot be read, it has more than 10,000 files,
-            or something in it is a link, a device, a pipe or badly named.
+        BundleError: There is no such folder, it cannot be read, it has more than 10,000 files, or
+            something in it is a link, a device, a pipe or badly named.
     """
     if not folder.is_dir():
-        raise BundleError("this is no folder", found_in=str(folder))
+        raise BundleError("this is not a folder", found_in=str(folder))
     found: list[str] = []
     for path in _walk(folder, ""):
         found.append(path)
@@ -44,4 +44,4 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
         elif item.is_file(follow_symlinks=False):
             yield path
         else:
-            raise BundleError(f"'{path}' is no regular file", found_in=item.path)
+            raise BundleError(f"'{path}' is not a regular file", found_in=item.path)

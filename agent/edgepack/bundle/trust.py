@@ -25,7 +25,7 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
     allow_degraded_unsafe: bool = False
 
     def check_manifest(self, signature: bytes, manifest: bytes) -> tuple[SignedList, Manifest]:
-        """Judges a bundle by its two first files: all that there is before the rest is fetched.
+        """Judge a bundle by its two first files: all that there is before the rest is fetched.
 
         Args:
             signature: Bytes of `model.sig`.
@@ -41,7 +41,7 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def check_folder(
         self, folder: Path, *, complete: bool = True, checkpoint: Callable[[], None] = lambda: None
     ) -> VerifiedBundle:
-        """Judges a bundle down to every byte; see `verify_folder` for arguments and errors."""
+        """Judge a bundle down to every byte; see `verify_folder` for arguments and errors."""
         return verify_folder(folder, self.keys, complete=complete, checkpoint=checkpoint)
 
     def refusal_of(self, variant: Variant) -> str:

@@ -49,7 +49,7 @@ def verify_folder(
     complete: bool = True,
     checkpoint: Callable[[], None] = lambda: None,
 ) -> VerifiedBundle:
-    """Checks a bundle's folder from the signature down to every byte.
+    """Check a bundle's folder from the signature down to every byte.
 
     1. `model.sig` is an OMS signature by one of the keys.
     2. The manifest is the signed one and well-formed, and the files it lists are the signed
@@ -62,8 +62,8 @@ def verify_folder(
     Args:
         folder: The bundle.
         keys: The keys that are trusted; any one of them suffices.
-        complete: False for a device, which fetches only what it needs: a variant may then be
-            absent as a whole, and so may the reports. What is there is checked all the same.
+        complete: False for a device, which fetches only what it needs: a variant may then be absent
+            as a whole, and so may the reports. What is there is checked all the same.
         checkpoint: Called often; what it raises ends the check.
 
     Raises:
@@ -106,7 +106,7 @@ def verify_folder(
 
 
 def verify_archive(archive_path: Path, keys: Sequence[PublicKey], folder: Path) -> VerifiedBundle:
-    """Unpacks an archive into `folder`, but only when it is signed by one of the keys.
+    """Unpack an archive into `folder`, but only when it is signed by one of the keys.
 
     The signature and the manifest, which come first, are checked before anything is written;
     unpacking then holds every byte against that manifest.
@@ -127,7 +127,7 @@ def verify_archive(archive_path: Path, keys: Sequence[PublicKey], folder: Path) 
 
 
 def verify_manifest(content: bytes, signed: SignedList) -> Manifest:
-    """Reads a manifest that must be the one on a signed list; needs no other file.
+    """Read a manifest that must be the one on a signed list; needs no other file.
 
     This is all a device has before it decides whether to fetch anything.
 
@@ -141,7 +141,7 @@ def verify_manifest(content: bytes, signed: SignedList) -> Manifest:
     """
     if MANIFEST_FILE not in signed.files:
         raise SignatureError(
-            f"'{MANIFEST_FILE}' is not in the signed list, so this is no edgepack bundle",
+            f"'{MANIFEST_FILE}' is not in the signed list, so this is not an edgepack bundle",
             found_in=SIGNATURE_FILE,
         )
     _check_digest(
@@ -189,7 +189,7 @@ def _check_digest(path: str, found: str, signed: SignedList, *, found_in: str) -
 def _read(folder: Path, name: str, limit_bytes: int) -> bytes:
     path = folder / name
     if not folder.is_dir():
-        raise BundleError("this is no bundle: there is no such folder", found_in=str(folder))
+        raise BundleError("this is not a bundle: there is no such folder", found_in=str(folder))
     if not path.exists() and not path.is_symlink():
         kind = SignatureError if name == SIGNATURE_FILE else BundleError
         raise kind(

@@ -19,7 +19,7 @@ TAR_BYTES = MAX_FILES * 4 * 512
 def pull_archive(
     url: str, folder: Path, way: Way, progress: Progress, most_bytes: int | None = None
 ) -> str:
-    """Downloads an archive, and turns it into a folder.
+    """Download an archive, and turn it into a folder.
 
     Args:
         url: `https://` or `http://`.
@@ -33,12 +33,12 @@ def pull_archive(
 
     Raises:
         TransferError: It is not there, or leaves no room.
-        BundleError: It is no bundle.
+        BundleError: It is not a bundle.
         OSError: It cannot be written.
     """
     title = shown_url(url)
     if not url.startswith(("https://", "http://")):
-        raise TransferError(f"{title!a} is no place of a bundle", remedy="oci://… or https://…")
+        raise TransferError(f"{title!a} is not a place of a bundle", remedy="oci://… or https://…")
     archive = folder.parent / "downloaded.edgepack"
     # It lies there twice while it is unpacked.
     room = max(0, shutil.disk_usage(folder.parent).free - RESERVE_BYTES) // 2

@@ -39,7 +39,7 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 def make_artifact(manifest: Manifest, root_digest: str, files: dict[str, tuple[str, int]]) -> bytes:
-    """The artifact's manifest; the same bundle gives the same bytes.
+    """Return the artifact's manifest; the same bundle gives the same bytes.
 
     Args:
         manifest: Of the bundle.
@@ -67,21 +67,21 @@ def make_artifact(manifest: Manifest, root_digest: str, files: dict[str, tuple[s
 
 
 def read_artifact(content: bytes, *, found_in: str) -> dict[str, Descriptor]:
-    """The blobs of a bundle, by path; nothing in it is verified.
+    """Return the blobs of a bundle, by path; nothing in it is verified.
 
     Raises:
-        TransferError: It is no artifact of a bundle, or names a file twice or none.
+        TransferError: It is not an artifact of a bundle, or names a file twice or none.
     """
     try:
         manifest = msgspec.json.decode(content, type=ArtifactManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TransferError(
-            f"what the registry has under this name is no artifact: {error}", found_in=found_in
+            f"what the registry has under this name is not an artifact: {error}", found_in=found_in
         ) from error
     if manifest.artifact_type != ARTIFACT_TYPE:
         kind = manifest.artifact_type or manifest.config.media_type
         raise TransferError(
-            f"what the registry has under this name is no bundle, it is {kind[:100]!a}",
+            f"what the registry has under this name is not a bundle, it is {kind[:100]!a}",
             found_in=found_in,
         )
     found: dict[str, Descriptor] = {}
@@ -97,7 +97,7 @@ def read_artifact(content: bytes, *, found_in: str) -> dict[str, Descriptor]:
 
 
 def check_artifact(blobs: dict[str, Descriptor], manifest: Manifest, *, found_in: str) -> None:
-    """Refuses an artifact whose files are not those of the bundle's own manifest.
+    """Reject an artifact whose files are not those of the bundle's own manifest.
 
     Raises:
         TransferError: One is missing, too many, or another one.

@@ -81,7 +81,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
 def push(
     bundle: Path, target: str, way: Way = DIRECTLY, progress: Progress = lambda _done, _all: None
 ) -> Pushed:
-    """Sends a bundle to a registry; files that it has already are not sent again.
+    """Send a bundle to a registry; files that it has already are not sent again.
 
     Args:
         bundle: A folder or an archive.
@@ -91,7 +91,7 @@ def push(
 
     Raises:
         TransferError: The registry cannot be reached, or takes it not.
-        BundleError: It is no bundle, or its files are not those of its manifest.
+        BundleError: It is not a bundle, or its files are not those of its manifest.
     """
     reference = read_reference(target)
     with open_bundle(bundle) as folder, _registry(reference, way) as registry:
@@ -124,7 +124,7 @@ def pull(
     progress: Progress = lambda _done, _all: None,
     most_bytes: int | None = None,
 ) -> Pulled:
-    """Takes a bundle from a registry, or an archive from a web server.
+    """Take a bundle from a registry, or an archive from a web server.
 
     1. Manifest and signature come first, and are bounded; with keys, one of them has signed it.
     2. The registry has just the files that the manifest names, and there is room for them.
@@ -139,7 +139,7 @@ def pull(
         most_bytes: What its files may have together; None is as much as there is room for.
 
     Raises:
-        TransferError: It cannot be reached, is not there, is no bundle, or is too long.
+        TransferError: It cannot be reached, is not there, is not a bundle, or is too long.
         BundleError: It is not signed so, hostile, or cannot be written.
     """
     if os.path.lexists(output):
@@ -193,7 +193,7 @@ def _registry(reference: Reference, way: Way) -> Iterator[Registry]:
 
 
 def bundle_files(folder: Path, manifest: Manifest) -> dict[str, tuple[str, int]]:
-    """Digest and length of each file of a bundle by path, held against its manifest.
+    """Return digest and length of each file of a bundle by path, held against its manifest.
 
     Raises:
         BundleError: A file is missing, or is another one.

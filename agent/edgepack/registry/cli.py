@@ -25,7 +25,7 @@ _ca_file = click.option(
 _http_unsafe = click.option(
     "--http-unsafe",
     is_flag=True,
-    help="Speak http to the registry: whoever is between reads and alters all, passwords too.",
+    help="Use plain http: anybody on the network path can read and change data and passwords.",
 )
 
 

@@ -79,7 +79,7 @@ class Registry:
         self._web.close()
 
     def read_manifest(self, name: str) -> bytes:
-        """The bytes of a manifest; those of a digest are what it says.
+        """Return the bytes of a manifest; those of a digest are what it says.
 
         Raises:
             TransferError: There is none, it is too long, or it is another one.
@@ -93,7 +93,7 @@ class Registry:
         return content
 
     def write_manifest(self, name: str, content: bytes) -> None:
-        """Stores a manifest under a tag or its digest.
+        """Store a manifest under a tag or its digest.
 
         Raises:
             TransferError: The registry takes it not.
@@ -103,7 +103,7 @@ class Registry:
             self._check(answer, url, 201)
 
     def has_blob(self, digest: str) -> bool:
-        """Whether a blob is there already.
+        """Return True if a blob is there already.
 
         Raises:
             TransferError: The registry does not answer, or lets nobody ask.
@@ -116,7 +116,7 @@ class Registry:
         return True
 
     def write_blob(self, digest: str, content: bytes | Path) -> None:
-        """Sends a blob in one piece.
+        """Send a blob in one piece.
 
         Raises:
             TransferError: The registry takes it not.
@@ -140,7 +140,7 @@ class Registry:
             self._check(answer, location, 201)
 
     def read_blob(self, digest: str, size_bytes: int, write: Callable[[bytes], object]) -> None:
-        """Reads a blob piece by piece, and goes on where it broke off.
+        """Read a blob piece by piece, and go on where it broke off.
 
         Args:
             digest: `sha256:…`
@@ -173,7 +173,7 @@ class Registry:
             )
 
     def ask(self, url: str, headers: Mapping[str, str]) -> AbstractContextManager[Answer]:
-        """The answer to a request for a URL of this registry, whatever its status.
+        """Return the answer to a request for a URL of this registry, whatever its status.
 
         Raises:
             WebError: It cannot be reached.
@@ -226,7 +226,7 @@ class Registry:
         )
 
     def _log_in(self, challenge: str) -> bool:
-        """Finds what a challenge asks for; False where there is nothing new to show."""
+        """Find what a challenge asks for; False where there is nothing new to show."""
         kind, _, rest = challenge.partition(" ")
         before, credentials = self._authorization, find_credentials(self._reference.host)
         if kind.lower() == "basic" and credentials:

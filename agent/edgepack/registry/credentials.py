@@ -6,6 +6,7 @@ so credentials of the environment count only for the host that the environment n
 
 import base64
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from edgepack.errors import TransferError
 HOST = "EDGEPACK_REGISTRY_HOST"
 USER, PASSWORD = "EDGEPACK_REGISTRY_USER", "EDGEPACK_REGISTRY_PASSWORD"
 _MAX_BYTES = 1024 * 1024
+_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
 
 
 class _Entry(msgspec.Struct, kw_only=True):
@@ -36,8 +38,8 @@ def find_credentials(host: str, environment: dict[str, str] | None = None) -> st
         environment: Variables; None takes those of the process.
 
     Raises:
-        TransferError: The variables name no host, or docker's file cannot be read, or docker keeps
-            the password in a helper.
+        TransferError: The variables name no host, or name it wrongly, docker's file cannot be read,
+            or docker keeps the password in a helper.
     """
     found = dict(os.environ) if environment is None else environment
     if found.get(USER) or found.get(PASSWORD):
@@ -46,6 +48,12 @@ def find_credentials(host: str, environment: dict[str, str] | None = None) -> st
                 f"{USER} is set, and {HOST} does not name the registry that it belongs to",
                 found_in="the environment",
                 remedy=f"set {HOST}={host}, if the password belongs to {host}",
+            )
+        if not _HOST.fullmatch(found[HOST].strip()):
+            raise TransferError(
+                f"{HOST} is not a host: {found[HOST][:100]!a}",
+                found_in="the environment",
+                remedy=f"write the host alone, with its port if it has one: {HOST}={host}",
             )
         if _plain_host(found[HOST]) == _plain_host(host):
             return f"{found.get(USER, '')}:{found.get(PASSWORD, '')}"

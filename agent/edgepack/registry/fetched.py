@@ -55,5 +55,5 @@ def fetched(
 
 
 def is_elsewhere(place: str | Path) -> bool:
-    """Whether a place is a URL, not a path."""
+    """Return True if a place is a URL, not a path."""
     return str(place).startswith((SCHEME, "https://", "http://"))

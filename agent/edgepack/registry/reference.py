@@ -44,7 +44,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_reference(text: str) -> Reference:
-    """Reads a reference.
+    """Read a reference.
 
     Raises:
         TransferError: It is none.

@@ -45,7 +45,7 @@ DIRECTLY = Way()
 
 
 def check_room(folder: Path, wanted_bytes: int) -> None:
-    """Refuses what does not fit.
+    """Reject what does not fit.
 
     Raises:
         TransferError: The disk has less.

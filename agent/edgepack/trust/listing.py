@@ -50,13 +50,13 @@ def target_path(bundle: BundleRef) -> str:
 
 
 def read_target_path(path: str) -> tuple[str, str] | None:
-    """Model and root digest that a path says; None when it is no path of ours."""
+    """Return model and root digest that a path says; None when it is not a path of ours."""
     found = _PATH.fullmatch(path)
     return (found[1], found[2]) if found else None
 
 
 def make_target(bundle: BundleRef, file_count: int, custom: dict[str, Any]) -> TargetFile:
-    """The target of a bundle that has so many signed files."""
+    """Return the target of a bundle that has so many signed files."""
     return TargetFile(
         length=file_count * _DIGEST_BYTES,
         hashes={"sha256": bundle.digest},
@@ -66,7 +66,7 @@ def make_target(bundle: BundleRef, file_count: int, custom: dict[str, Any]) -> T
 
 
 def list_release(bundle: BundleRef, manifest: Manifest) -> TargetFile:
-    """The target that makes a bundle a release."""
+    """Return the target that makes a bundle a release."""
     required = [variant.facts.requires.arch for variant in manifest.variants]
     arch = sorted(set().union(*required)) if all(required) else []
     listed = ListedRelease(

@@ -46,7 +46,7 @@ class SignedOrders(msgspec.Struct, frozen=True, kw_only=True):
 def make_orders(
     orders: SignedOrders, *, tenant: str, device: str, file_count: Callable[[BundleRef], int]
 ) -> Metadata[Targets]:
-    """The metadata, to be signed.
+    """Return the metadata, to be signed.
 
     Args:
         orders: What is said.
@@ -80,7 +80,8 @@ def make_orders(
 
 
 def join_orders(unsigned: bytes, signed: Metadata[Targets]) -> bytes:
-    """One message for devices of both rules: those that trust a root, and those that have none.
+    """Return one message for devices of both rules: those that trust a root, and those that have
+    none.
 
     Args:
         unsigned: The encoded `Desired`; who reads it passes over the keys of the signed one.
@@ -90,7 +91,7 @@ def join_orders(unsigned: bytes, signed: Metadata[Targets]) -> bytes:
 
 
 def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: str) -> SignedOrders:
-    """Reads what the director says to a device.
+    """Read what the director state to a device.
 
     1. It is targets metadata, signed by the keys that the targets role gives the director now.
     2. It is for this device of this tenant.
@@ -105,7 +106,7 @@ def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: st
     try:
         found = Metadata[Targets].from_bytes(content)
         if found.signed.type != Targets.type:
-            raise TrustError("the director's word is no targets metadata")
+            raise TrustError("the director's word is not targets metadata")
         delegator.verify_delegate(DIRECTOR, found.signed_bytes, found.signatures)
     except (exceptions.RepositoryError, ValueError) as error:
         raise TrustError("what shall run here is not signed by the fleet's director") from error
@@ -140,7 +141,7 @@ def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: st
 
 
 def delegate_keys(delegator: Targets, role: str) -> tuple[Key, ...]:
-    """The keys that a delegated role has; none when there is no such role."""
+    """Return the keys that a delegated role has; none when there is no such role."""
     delegations = delegator.delegations
     if delegations is None or not delegations.roles or role not in delegations.roles:
         return ()

@@ -39,10 +39,10 @@ class Cache(Protocol):
     """Where accepted metadata is kept."""
 
     def load(self, name: str) -> bytes | None:
-        """A file, or None; what it holds is judged like any other."""
+        """Return a file, or None; what it holds is judged like any other."""
 
     def save(self, name: str, content: bytes) -> None:
-        """Keeps a file durably; raises `OSError` when it cannot."""
+        """Keep a file durably; raise `OSError` when it cannot."""
 
 
 class Limits(Protocol):
@@ -90,13 +90,14 @@ class TrustedRepository:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that the timestamp names was there, and nothing had expired, when it was
-        judged last."""
+        """True if all that the timestamp names was there, and nothing had expired, when it was
+        judged last.
+        """
         return self._is_whole
 
     @property
     def has_consistent_snapshots(self) -> bool:
-        """Whether files have their version, and targets their digest, in their names."""
+        """True if files have their version, and targets their digest, in their names."""
         return bool(self._set.root.consistent_snapshot)
 
     @property
@@ -111,7 +112,7 @@ class TrustedRepository:
         return self._set.targets
 
     def now(self) -> float:
-        """The time: never before the newest metadata that was accepted was made."""
+        """Return the time: never before the newest metadata that was accepted was made."""
         return max(self._wall(), self._floor)
 
     def note_time(self, issued_at: float) -> None:
@@ -120,11 +121,11 @@ class TrustedRepository:
             self._floor = max(self._floor, issued_at)
 
     def refresh(self, fetch: Fetch = fetch_nothing) -> None:
-        """Takes what is new, after judging it, and judges what is known once more.
+        """Take what is new, after judging it, and judge what is known once more.
 
         Raises:
-            TrustError: Something is not signed as it must be, older than what is known, expired,
-                or missing. What was accepted before stays.
+            TrustError: Something is not signed as it must be, older than what is known, expired, or
+                missing. What was accepted before stays.
             OSError: What was accepted cannot be kept.
         """
         try:
@@ -141,7 +142,7 @@ class TrustedRepository:
         return min(float(signed.expires.timestamp()) for signed in self._set)
 
     def load_delegated(self, fetch: Fetch = fetch_nothing) -> None:
-        """Takes what the publishers say too, all of it, so that nothing lacks later.
+        """Take what the publishers say too, all of it, so that nothing lacks later.
 
         Raises:
             TrustError: A publisher's metadata does not hold, or is missing.
@@ -200,7 +201,7 @@ class TrustedRepository:
         self._set.reference_time = datetime.datetime.fromtimestamp(self.now(), datetime.UTC)
 
     def _load_roots(self, fetch: Fetch) -> None:
-        """Follows the chain of roots; each is signed by the keys of the one before."""
+        """Follow the chain of roots; each is signed by the keys of the one before."""
         for _ in range(MAX_ROOT_ROTATIONS):
             version = self._set.root.version + 1
             name = file_name(ROOT, version)
@@ -290,14 +291,16 @@ class TrustedRepository:
         return False
 
     def _check_fresh(self, role: str) -> None:
-        """Refuses to go on from what has expired: nothing below it would be accepted."""
+        """Reject to go on from what has expired: nothing below it would be accepted."""
         signed = self._set[role]
         if signed.is_expired(self._set.reference_time):
             when = f"{signed.expires:%Y-%m-%d %H:%M} UTC"
             raise _ExpiredError(f"metadata of '{role}' expired on {when}")
 
     def _is_accepted(self, update: Callable[[bytes], object], content: bytes) -> bool:
-        """Whether kept metadata still holds; an old one that does not is still held against."""
+        """Return True if kept metadata still holds; an old one that does not is still held
+        against.
+        """
         try:
             update(content)
         except exceptions.RepositoryError:

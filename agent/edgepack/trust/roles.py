@@ -33,12 +33,12 @@ _FILE = re.compile(rf"(?:([1-9][0-9]{{0,8}})\.)?({_ROLE.pattern})\.json")
 
 
 def file_name(role: str, version: int | None = None) -> str:
-    """The file that a role's metadata is in; without a version, the newest."""
+    """Return the file that a role's metadata is in; without a version, the newest."""
     return f"{role}.json" if version is None else f"{version}.{role}.json"
 
 
 def read_file_name(name: str) -> tuple[str, int | None] | None:
-    """Role and version that a file's name says; None when it is no file of ours."""
+    """Return role and version that a file's name says; None when it is not a file of ours."""
     found = _FILE.fullmatch(name)
     if found is None:
         return None
@@ -47,7 +47,7 @@ def read_file_name(name: str) -> tuple[str, int | None] | None:
 
 
 def publisher_role(publisher: str) -> str:
-    """The role of a publisher, by the name that people gave it; "" is who has none.
+    """Return the role of a publisher, by the name that people gave it; "" is who has none.
 
     Raises:
         TrustError: It can be no such name.
@@ -56,12 +56,12 @@ def publisher_role(publisher: str) -> str:
         return RELEASES
     if not _PUBLISHER.fullmatch(publisher):
         raise TrustError(
-            f"{publisher[:80]!a} is no name of a publisher",
+            f"{publisher[:80]!a} is not a name of a publisher",
             remedy="name it with a-z, 0-9 and -, 40 at most",
         )
     return f"{RELEASES}-{publisher}"
 
 
 def is_publisher_role(role: str) -> bool:
-    """Whether a role says which releases there are."""
+    """Return True if a role says which releases there are."""
     return role == RELEASES or role.startswith(f"{RELEASES}-")

@@ -29,7 +29,7 @@ class FolderSource:
         self._folder = folder
 
     def __call__(self, role: str, version: int | None, max_bytes: int) -> bytes | None:
-        """Reads a file.
+        """Read a file.
 
         Raises:
             TrustError: It is longer than it may be, or cannot be read.
@@ -59,11 +59,13 @@ class HttpSource:
 
     def __init__(self, url: str, limits: WaitLimits = DEFAULT_LIMITS) -> None:
         if not url.startswith(("http://", "https://")):
-            raise TrustError(f"{url[:200]!a} is no URL of metadata", remedy="name one of http(s)")
+            raise TrustError(
+                f"{url[:200]!a} is not a URL of metadata", remedy="name one of http(s)"
+            )
         self._url, self._limits = url.rstrip("/"), limits
 
     def __call__(self, role: str, version: int | None, max_bytes: int) -> bytes | None:
-        """Fetches a file; no more of it is read than it may have.
+        """Fetch a file; no more of it is read than it may have.
 
         Raises:
             TrustError: The server cannot be reached, fails, or sends more.
@@ -84,7 +86,7 @@ class HttpSource:
 
 
 def source_of(place: str) -> Fetch:
-    """Metadata at a URL, or in a folder.
+    """Return metadata at a URL, or in a folder.
 
     Raises:
         TrustError: There is no such folder.
@@ -97,7 +99,7 @@ def source_of(place: str) -> Fetch:
 
 
 def check_length(content: bytes, max_bytes: int, found_in: str) -> bytes:
-    """Refuses metadata that does not end.
+    """Reject metadata that does not end.
 
     Raises:
         TrustError: It is longer than it may be.

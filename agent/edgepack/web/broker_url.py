@@ -38,12 +38,12 @@ class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_tls(self) -> bool:
-        """Whether TLS is spoken."""
+        """True if TLS is spoken."""
         return SCHEMES[self.scheme].is_tls
 
     @property
     def is_web(self) -> bool:
-        """Whether MQTT travels in a WebSocket."""
+        """True if MQTT travels in a WebSocket."""
         return SCHEMES[self.scheme].is_web
 
     @property
@@ -53,7 +53,7 @@ class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_broker_urls(url: str) -> tuple[BrokerAddress, ...]:
-    """Reads a broker's URL that may name several nodes of it: `mqtts://one:8883,two:8883`.
+    """Read a broker's URL that may name several nodes of it: `mqtts://one:8883,two:8883`.
 
     Raises:
         ValueError: It is none.
@@ -65,7 +65,7 @@ def read_broker_urls(url: str) -> tuple[BrokerAddress, ...]:
 
 
 def read_broker_url(url: str) -> BrokerAddress:
-    """Reads the URL of one node.
+    """Read the URL of one node.
 
     Raises:
         ValueError: It is none.

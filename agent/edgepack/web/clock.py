@@ -34,13 +34,19 @@ def describe_invalid_time(error: BaseException | None, now: float) -> str:
 
 
 def describe_own_certificate(certificate: x509.Certificate, now: float) -> str:
-    """Return why this machine's own certificate is not valid yet by its clock; "" if it is.
+    """Return why this machine's own certificate is not valid by its clock; "" if it is.
 
     Args:
         certificate: The certificate that this machine presents.
         now: This machine's clock, seconds since the epoch.
     """
     begins = certificate.not_valid_before_utc.timestamp()
+    ends = certificate.not_valid_after_utc.timestamp()
+    if now > ends:
+        return (
+            f"this device's certificate expired on {_time(ends)}, and its clock shows "
+            f"{_time(now)}: enrol the device again, or set the clock"
+        )
     if now >= begins:
         return ""
     return (

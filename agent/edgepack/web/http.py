@@ -278,7 +278,7 @@ def _pool_classes(open_socket: Callable[..., socket.socket]) -> dict[str, Any]:
 
 
 def read_body(answer: Answer, most_bytes: int, title: str) -> bytes:
-    """All of a body.
+    """Return all of a body.
 
     Raises:
         WebError: It is longer, or ends before its length.
@@ -291,7 +291,7 @@ def read_body(answer: Answer, most_bytes: int, title: str) -> bytes:
 
 
 def read_whole(ask: Ask, most_bytes: int, title: str) -> Iterator[bytes]:
-    """A body piece by piece; where it breaks off, what is missing of it is asked for.
+    """Yield a body piece by piece; where it breaks off, what is missing of it is asked for.
 
     Args:
         ask: Gives the answer for further headers; of status 200, or 206 where they have a range.
@@ -343,7 +343,7 @@ def _split(url: str) -> tuple[str, str]:
     except ValueError:
         found = "", ""
     if found[0] not in ("http", "https") or not found[1] or len(url) > MAX_URL:
-        raise WebError("it is no URL of http or https", title=shown_url(url), is_final=True)
+        raise WebError("it is not a URL of http or https", title=shown_url(url), is_final=True)
     return found
 
 
@@ -353,7 +353,7 @@ def _follow(url: str, target: str) -> str:
         found = urljoin(url, target)
         is_weaker = url.startswith("https:") and not found.startswith("https:")
     except ValueError as error:
-        raise WebError("it redirects to what is no URL", title=title, is_final=True) from error
+        raise WebError("it redirects to what is not a URL", title=title, is_final=True) from error
     if is_weaker:
         raise WebError("it redirects from https to what is none", title=title, is_final=True)
     return found

@@ -37,7 +37,7 @@ class WebClient(mqtt.Client):
     _context: ssl.SSLContext | None = None
 
     def reach(self, ways: Sequence[Way], context: ssl.SSLContext | None, *, first: int = 0) -> None:
-        """Sets where to and by which ways; `connect_somewhere` is still to be called.
+        """Set where to and by which ways; `connect_somewhere` is still to be called.
 
         Args:
             ways: At least one, all of one scheme.
@@ -61,7 +61,7 @@ class WebClient(mqtt.Client):
         return self._way or self._ways[0]
 
     def connect_somewhere(self, **settings: Any) -> None:
-        """Connects to the first node that is there; `settings` are those of `connect`.
+        """Connect to the first node that is there; `settings` are those of `connect`.
 
         Raises:
             OSError: None is; why not the last of them.
@@ -80,7 +80,7 @@ class WebClient(mqtt.Client):
         self.connect_async(self.way.address.host, self.way.address.port, **settings)
 
     def reconnect(self) -> MQTTErrorCode:
-        """Opens the connection anew, by the next way.
+        """Open the connection anew, by the next way.
 
         What TLS checks a certificate against is a host that paho lets nobody change after a
         connection broke, so this sets what it keeps inside.
@@ -115,7 +115,7 @@ class WebClient(mqtt.Client):
 
 
 def import_websocket() -> None:
-    """Raises `ModuleNotFoundError` with what to install, where WebSockets cannot be used."""
+    """Raise `ModuleNotFoundError` with what to install, where WebSockets cannot be used."""
     try:
         import edgepack.web.websocket  # noqa: F401
     except ModuleNotFoundError as error:

@@ -64,7 +64,7 @@ def find_proxy(scheme: str, host: str, setting: str = "") -> Proxy | None:
             `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`), which speaks for the web alone, not for MQTT.
 
     Raises:
-        ValueError: It is no URL of an HTTP proxy.
+        ValueError: It is not a URL of an HTTP proxy.
     """
     if setting == DIRECT:
         return None
@@ -79,7 +79,7 @@ def find_proxy(scheme: str, host: str, setting: str = "") -> Proxy | None:
 
 
 def read_proxy(url: str) -> Proxy:
-    """Reads a proxy's URL, `http://[user:password@]host[:port]`.
+    """Read a proxy's URL, `http://[user:password@]host[:port]`.
 
     Raises:
         ValueError: It is none. The message shows no password.
@@ -97,7 +97,7 @@ def read_proxy(url: str) -> Proxy:
 
 
 def open_tunnel(proxy: Proxy, host: str, port: int, timeout_s: float) -> socket.socket:
-    """A connection to a host and port that the proxy makes.
+    """Return a connection to a host and port that the proxy makes.
 
     Args:
         proxy: The proxy; it resolves the host's name.
@@ -137,7 +137,7 @@ def open_tunnel(proxy: Proxy, host: str, port: int, timeout_s: float) -> socket.
 
 
 def _read_status(opened: DeadlineSocket, proxy: Proxy) -> str:
-    """The first line of its answer, which is read to its end, and no further."""
+    """Return the first line of its answer, which is read to its end, and no further."""
     answer = b""
     while b"\r\n\r\n" not in answer:
         try:
@@ -153,5 +153,5 @@ def _read_status(opened: DeadlineSocket, proxy: Proxy) -> str:
             or len(answer) > MAX_ANSWER_BYTES
             or not answer.startswith(b"HTTP/"[: len(answer)])
         ):
-            raise ProxyError(f"what answers at {proxy.title} is no HTTP proxy")
+            raise ProxyError(f"what answers at {proxy.title} is not an HTTP proxy")
     return answer.partition(b"\r\n")[0].decode("ascii", "replace")

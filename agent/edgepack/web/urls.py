@@ -36,7 +36,7 @@ def origin_of(url: str) -> Origin:
 
 
 def shown_url(url: str) -> str:
-    """A URL as it may be shown: no credentials, no query."""
+    """Return a URL as it may be shown: no credentials, no query."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]

@@ -81,13 +81,13 @@ class WebSocket:
         return bytes(self._cut(most_bytes))
 
     def recv_into(self, room: memoryview) -> int:
-        """The same, put where there is room for it; how many bytes that were."""
+        """Return the same, put where there is room for it; how many bytes that were."""
         came = self.recv(len(room))
         room[: len(came)] = came
         return len(came)
 
     def send(self, content: bytes | bytearray | memoryview) -> int:
-        """Sends all of it as one frame, and says so once the last byte is gone.
+        """Send all of it as one frame, and state so once the last byte is gone.
 
         Raises:
             OSError: It is not (`BlockingIOError`: call again with the same), or it broke.
@@ -105,12 +105,12 @@ class WebSocket:
         return promised
 
     def pending(self) -> int:
-        """Bytes that are here already, so that nobody waits for the socket to bring more."""
+        """Return bytes that are here already, so that nobody waits for the socket to bring more."""
         inner = self._socket.pending() if isinstance(self._socket, ssl.SSLSocket) else 0
         return len(self._read) + inner
 
     def close(self) -> None:
-        """Closes the connection; the farewell was MQTT's."""
+        """Close the connection; the farewell was MQTT's."""
         self._socket.close()
 
     def fileno(self) -> int:
@@ -171,7 +171,7 @@ class WebSocket:
             except ConnectionError:
                 piece = b""
             if not piece:
-                raise WebSocketError(f"what answers at {url} is no WebSocket: it hangs up")
+                raise WebSocketError(f"what answers at {url} is not a WebSocket: it hangs up")
             self._take(piece)
         error = self._protocol.handshake_exc
         if isinstance(error, InvalidStatus):
@@ -179,6 +179,6 @@ class WebSocket:
             raise WebSocketError(f"what answers at {url} opens no WebSocket: {said}") from error
         if error is not None:
             said = printable(str(error)[:_REASON_LETTERS])
-            raise WebSocketError(f"what answers at {url} is no WebSocket: {said}") from error
+            raise WebSocketError(f"what answers at {url} is not a WebSocket: {said}") from error
         if self._protocol.subprotocol != "mqtt":
             raise WebSocketError(f"the WebSocket at {url} does not speak MQTT")

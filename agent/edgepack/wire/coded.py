@@ -37,7 +37,7 @@ class CodedChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack_coded(number: int, contents: Mapping[int, bytes]) -> bytes:
-    """The message that has these chunks.
+    """Return the message that has these chunks.
 
     Args:
         number: 0 to 2**32 - 1.
@@ -49,7 +49,7 @@ def pack_coded(number: int, contents: Mapping[int, bytes]) -> bytes:
 
 
 def read_coded(payload: bytes) -> CodedChunk:
-    """Reads a message.
+    """Read a message.
 
     Raises:
         TransferError: It is none.
@@ -70,7 +70,7 @@ def read_coded(payload: bytes) -> CodedChunk:
 
 
 def xor(contents: Iterable[bytes]) -> bytes:
-    """All of them XORed, as long as the longest; one is read at a time."""
+    """Return all of them XORed, as long as the longest; one is read at a time."""
     mixed = np.zeros(0, np.uint8)
     for content in contents:
         more = np.frombuffer(content, np.uint8)

@@ -37,7 +37,7 @@ class LatencyRecorder:
         self._max_ms = 0.0
 
     def record(self, latency_ms: float) -> None:
-        """Counts one inference.
+        """Count one inference.
 
         Args:
             latency_ms: Its duration, milliseconds.
@@ -81,12 +81,12 @@ def bucket_of(latency_ms: float, growth: float) -> int:
 
 
 def empty() -> Histogram:
-    """A histogram of no inference."""
+    """Return a histogram of no inference."""
     return Histogram(growth=GROWTH, counts={}, count=0, sum_ms=0.0, min_ms=0.0, max_ms=0.0)
 
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
-    """The histogram of all inferences of all given ones, in whatever order they come.
+    """Return the histogram of all inferences of all given ones, in whatever order they come.
 
     Raises:
         ValueError: Their bucket growth differs: such counts cannot be added.
@@ -112,13 +112,13 @@ def merge(histograms: Iterable[Histogram]) -> Histogram:
 
 
 def subtract(later: Histogram, earlier: Histogram) -> Histogram:
-    """The inferences that `later` has beyond `earlier`, both snapshots of one recorder.
+    """Return the inferences that `later` has beyond `earlier`, both snapshots of one recorder.
 
     Least and greatest latency of the difference are not known exactly; they are those of
     `later`, narrowed to the bounds of the buckets that grew.
 
     Raises:
-        ValueError: `earlier` is no earlier snapshot of the same recorder.
+        ValueError: `earlier` is not an earlier snapshot of the same recorder.
     """
     if not earlier.count:
         return later
@@ -141,7 +141,7 @@ def subtract(later: Histogram, earlier: Histogram) -> Histogram:
 
 
 def percentile(histogram: Histogram, percent: float) -> float:
-    """The latency that `percent` of the inferences did not exceed (nearest rank).
+    """Return the latency that `percent` of the inferences did not exceed (nearest rank).
 
     Args:
         histogram: Of at least one inference; merge first, then ask.
@@ -174,14 +174,14 @@ def percentile(histogram: Histogram, percent: float) -> float:
 
 
 def mean(histogram: Histogram) -> float:
-    """Mean latency, milliseconds; raises `ValueError` when the histogram is empty."""
+    """Return mean latency, milliseconds; raises `ValueError` when the histogram is empty."""
     if not histogram.count:
         raise ValueError("an empty histogram has no mean")
     return histogram.sum_ms / histogram.count
 
 
 def check(histogram: Histogram) -> Histogram:
-    """Judges a histogram that came from elsewhere.
+    """Judge a histogram that came from elsewhere.
 
     Returns:
         The same histogram.

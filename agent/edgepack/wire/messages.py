@@ -1,10 +1,9 @@
 """The messages on the wire, as typed values; JSON on the way.
 
-Every message has a version (`edgepack.versions`): an older one is migrated, unknown fields of a
-newer one are passed over. What names a state or a kind is text, shown as it came: a newer peer may
-know more of them. A message that does not fit its type is dropped with a reason by whoever reads
-it, and so is one with a number or a name that can be none. Times are seconds since the epoch (UTC)
-as floats.
+Every message has a version (`edgepack.versions`): unknown fields of a newer minor version are
+ignored. States and kinds are text and are shown as received: a newer peer may know more of them.
+A reader drops, with a reason, a message that does not fit its type or holds an impossible number or
+name. Times are seconds since the epoch (UTC) as floats.
 """
 
 from typing import Annotated, TypeVar
@@ -13,9 +12,8 @@ import msgspec
 
 from edgepack.errors import TransferError
 from edgepack.versions import Format, NewerVersionError, Version
-from edgepack.wire.first_version import MIGRATIONS
 
-WIRE_VERSION = Version(2, 4)
+WIRE_VERSION = Version(1, 0)
 MAX_SOAK_S = 30 * 24 * 3600.0
 """No device takes an order to soak for longer."""
 MAX_SEQUENCE = 2**53
@@ -103,8 +101,7 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
             than `soak_s` for that.
         rollback: Whether going back to the release that was committed before is asked for.
         max_slowdown: How many times as long as with the previous release inferences may take; the
-            device's own limit applies where it is higher. None switches its check off. Since
-            version 2.4.
+            device's own limit applies where it is higher. None switches its check off.
         issued_at: When the controller said so.
         expires_at: After this the device must not start it any more; None means never.
     """
@@ -295,14 +292,15 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
         because: Reason of the last transition.
         sequence: Sequence of the order that the state speaks of; 0 when none, or a local one.
         acted_sequence: The highest sequence of an order of this model that was acted on; what is
-            said under it or a lower one is not heard any more. Since version 2.1.
+            said under it or a lower one is not heard any more.
         rollout: Its rollout id.
         target: The bundle that the state speaks of.
         active: What serves now.
         previous: The release that was committed before it, kept for a rollback.
+        is_too_slow: Whether the device rolled the target back since it was slower there than the
+            previous release.
         progress: 0..1 of the bytes while downloading.
         outcomes: How the most recent inferences of what serves ended; None while there are none.
-            Since version 2.4.
     """
 
     state: str = "IDLE"
@@ -313,6 +311,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     target: BundleRef | None = None
     active: Active | None = None
     previous: BundleRef | None = None
+    is_too_slow: bool = False
     progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     outcomes: Outcomes | None = None
 
@@ -345,7 +344,7 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Certificate(Message, frozen=True, kw_only=True):
-    """Controller to one device: its next certificate. Since version 2.3.
+    """Controller to one device: its next certificate.
 
     Attributes:
         certificate: PEM; of the key that the device has.
@@ -365,9 +364,8 @@ class Reported(Message, frozen=True, kw_only=True):
         sequence: Sequence of the `Desired` that it heard last; 0 when none since it started.
         models: By name; a model that was removed stays here as REMOVED.
         warnings: What is wrong with the device and needs a person, one sentence each.
-        trust: What it believes of the fleet's metadata; None when it has no root. Since version
-            2.2.
-        renewal: Asks for another certificate; None while it needs none. Since version 2.3.
+        trust: What it believes of the fleet's metadata; None when it has no root.
+        renewal: Asks for another certificate; None while it needs none.
     """
 
     online: bool
@@ -454,14 +452,14 @@ class Telemetry(Message, frozen=True, kw_only=True):
         latency: Histogram of real inferences.
         failures: Inferences that raised.
         memory_bytes: Memory of a process that serves the model, of the largest where there are
-            several, bytes; None when not known. Since version 2.2, as are those that follow.
+            several, bytes; None when not known.
         temperature_c: The device's highest temperature, degrees Celsius; None when not known.
         drift: How far inputs or outputs are from those of the calibration, as a population
             stability index; None where nobody measures it.
         shadow_count: Inferences that a second model computed, too, to compare.
         shadow_agreed: Those of them in which both came to the same.
         not_finite: Inferences with NaN or infinity in an output that has none in the golden
-            samples; they are in `latency`, too. Since version 2.4.
+            samples; they are in `latency`, too.
     """
 
     digest: Word
@@ -504,7 +502,7 @@ class Event(Message, frozen=True, kw_only=True):
 
 
 class Batch(Message, frozen=True, kw_only=True):
-    """What a device publishes at one time on one topic. Since version 2.4.
+    """What a device publishes at one time on one topic.
 
     Attributes:
         tenant, device, kind: Where it belongs; the same as in its topic.
@@ -527,7 +525,7 @@ class Batch(Message, frozen=True, kw_only=True):
 
 
 class Session(Message, frozen=True, kw_only=True):
-    """Controller to one device: the session of its batches from now on. Since version 2.4.
+    """Controller to one device: the session of its batches from now on.
 
     Attributes:
         boot: The process that it is for.
@@ -542,15 +540,15 @@ M = TypeVar("M", bound=Message)
 
 
 def encode(message: Message) -> bytes:
-    """JSON bytes of a message."""
+    """Return JSON bytes of a message."""
     return msgspec.json.encode(message)
 
 
 def decode(payload: bytes, kind: type[M]) -> M:
-    """Reads a message.
+    """Read a message.
 
     Raises:
-        TransferError: The bytes are no JSON, do not fit the type, or are of a newer major version.
+        TransferError: The bytes are not JSON, do not fit the type, or are of a newer major version.
     """
     try:
         # Most messages are of this very version: they are decoded once.
@@ -558,9 +556,9 @@ def decode(payload: bytes, kind: type[M]) -> M:
         if message.v == WIRE_VERSION.major:
             return message
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # An older or newer one need not fit; what is wrong with it is found below.
+        pass  # A newer one need not fit; what is wrong with it is found below.
     title = kind.__name__
-    form = Format(f"{title} message", kind, WIRE_VERSION, migrations={1: MIGRATIONS[title]})
+    form = Format(f"{title} message", kind, WIRE_VERSION)
     try:
         return form.decode(payload).value
     except NewerVersionError as error:

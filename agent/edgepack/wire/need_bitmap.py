@@ -9,7 +9,7 @@ from edgepack.wire.messages import NeedFile
 
 
 def pack_missing(sha256: str, chunks: Collection[int], chunk_count: int) -> NeedFile:
-    """Says which chunks of a file are missing.
+    """State which chunks of a file are missing.
 
     Args:
         sha256: The file.
@@ -21,7 +21,7 @@ def pack_missing(sha256: str, chunks: Collection[int], chunk_count: int) -> Need
 
 
 def read_missing(need: NeedFile, chunk_count: int) -> tuple[int, ...]:
-    """The indices of the chunks that a need says are missing, ascending.
+    """Return the indices of the chunks that a need says are missing, ascending.
 
     Args and errors are those of `read_bitmap`.
     """
@@ -36,7 +36,7 @@ def read_bitmap(need: NeedFile, chunk_count: int) -> bytes:
         chunk_count: Chunks that the file really has.
 
     Raises:
-        TransferError: It counts other chunks, or its bitmap is no zlib stream or has another
+        TransferError: It counts other chunks, or its bitmap is not a zlib stream or has another
             length.
     """
     if need.chunk_count != chunk_count:

@@ -35,7 +35,7 @@ class Router(Generic[H]):
                 self._open.append((head, OPEN_LEVELS[level], tail, handler))
 
     def find(self, topic: str) -> tuple[H, str] | None:
-        """The handler, and the name at the level that its route leaves open, or "".
+        """Return the handler, and the name at the level that its route leaves open, or "".
 
         Returns:
             None when nobody takes that topic, or there can be no such name.

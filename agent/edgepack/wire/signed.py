@@ -124,7 +124,7 @@ class BatchSigner:
 
     @property
     def has_session(self) -> bool:
-        """Whether the controller gave this process a session: before, only reports have a use."""
+        """True if the controller gave this process a session: before, only reports have a use."""
         return bool(self._session)
 
     def accept(self, offered: Session) -> bool:

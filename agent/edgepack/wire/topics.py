@@ -24,7 +24,7 @@ OPEN_LEVELS = {
 
 
 def check_name(name: str, what: str) -> str:
-    """Returns `name` when it can stand in a topic and as an MQTT client id.
+    """Return `name` when it can stand in a topic and as an MQTT client id.
 
     Raises:
         ValueError: It holds anything but letters, digits, `_` and `-`, or is over 64 long.
@@ -35,60 +35,60 @@ def check_name(name: str, what: str) -> str:
 
 
 def desired(tenant: str, device: str) -> str:
-    """Controller to device, retained: what the fleet wants of it."""
+    """Return the topic of a device's desired state (controller to device, retained)."""
     return f"{PREFIX}/{tenant}/d/{device}/dn/desired"
 
 
 def repair(tenant: str, device: str, sha256: str) -> str:
-    """Controller to one device: chunks of the file with that digest."""
+    """Return the topic of a file's chunks for one device (controller to device)."""
     return f"{PREFIX}/{tenant}/d/{device}/dn/b/{sha256}"
 
 
 def broadcast(tenant: str, sha256: str) -> str:
-    """Depot to every device that listens: chunks of the file with that digest."""
+    """Return the topic of a file's chunks for all listening devices (depot to devices)."""
     return f"{PREFIX}/{tenant}/b/{sha256}"
 
 
 def coded(tenant: str, sha256: str) -> str:
-    """Depot to every device that listens: several chunks of that file in one message."""
+    """Return the topic of a file's coded chunks for all listening devices (depot to devices)."""
     return f"{broadcast(tenant, sha256)}/x"
 
 
 def metadata(tenant: str, file: str) -> str:
-    """Controller to every device, retained: a file of TUF metadata."""
+    """Return the topic of a TUF metadata file for all devices (controller to devices, retained)."""
     return f"{PREFIX}/{tenant}/meta/{file}"
 
 
 def device_metadata(tenant: str, device: str, file: str) -> str:
-    """Controller to one device: a file of TUF metadata that it lacks."""
+    """Return the topic of a TUF metadata file for one device (controller to device)."""
     return f"{PREFIX}/{tenant}/d/{device}/dn/meta/{file}"
 
 
 def certificate(tenant: str, device: str) -> str:
-    """Controller to one device: its next certificate."""
+    """Return the topic of a device's next certificate (controller to device)."""
     return f"{PREFIX}/{tenant}/d/{device}/dn/certificate"
 
 
 def session(tenant: str, device: str) -> str:
-    """Controller to one device: the session of its signed batches."""
+    """Return the topic of the session of a device's signed batches (controller to device)."""
     return f"{PREFIX}/{tenant}/d/{device}/dn/session"
 
 
 def up(tenant: str, device: str, kind: UpKind) -> str:
-    """Device to controller."""
+    """Return the topic of a device's messages of one kind (device to controller)."""
     return f"{PREFIX}/{tenant}/d/{device}/up/{kind}"
 
 
 def device_subscriptions(tenant: str, device: str) -> tuple[str, ...]:
-    """Filters that a device holds all the time (broadcast topics come and go per file)."""
+    """Return the topic filters of a device's permanent subscriptions, without files' broadcasts."""
     return (f"{PREFIX}/{tenant}/d/{device}/dn/#",)
 
 
 def metadata_subscription(tenant: str) -> str:
-    """The filter of devices that trust a root."""
+    """Return the filter of devices that trust a root."""
     return metadata(tenant, "#")
 
 
 def controller_subscription(tenant: str) -> str:
-    """The one filter that the controller holds: everything that devices say."""
+    """Return the topic filter of the controller: all messages of devices."""
     return f"{PREFIX}/{tenant}/d/+/up/+"

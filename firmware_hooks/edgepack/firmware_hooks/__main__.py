@@ -10,7 +10,7 @@ from edgepack.firmware_hooks.install import HOOKS, STAGES, WHENS, hook_parser, i
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
+    """Return the command's arguments."""
     made = argparse.ArgumentParser(
         prog="python -P -m edgepack.firmware_hooks",
         description="Reference firmware hooks of edgepack.",
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command."""
+    """Run the command."""
     given = parser().parse_args(arguments)
     if given.command == "list":
         for name in HOOKS:

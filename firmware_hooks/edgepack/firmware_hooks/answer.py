@@ -54,7 +54,7 @@ def answer_with(
     decide: Callable[[argparse.Namespace], Answer],
     arguments: Sequence[str] | None,
 ) -> int:
-    """Runs a hook: reads its settings, decides, prints the reason, returns the exit code."""
+    """Run a hook: read the settings, decide, print the reason, return the exit code."""
     try:
         answer = decide(parser.parse_args(arguments))
     except SettingsError as error:
@@ -64,7 +64,7 @@ def answer_with(
 
 
 def run_command(words: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Runs a command without a shell; what it answers is the caller's to judge.
+    """Run a command without a shell; what it answers is the caller's to judge.
 
     Raises:
         CommandError: It could not be started or did not end in time.
@@ -80,6 +80,6 @@ def run_command(words: Sequence[str], *, timeout_s: float) -> subprocess.Complet
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line that a command wrote, stderr first; its exit code when it was silent."""
+    """Return the last line that a command wrote, stderr first; its exit code when it was silent."""
     said = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
     return said or f"exit code {done.returncode}"

@@ -17,7 +17,7 @@ from edgepack.firmware_hooks.answer import GO, REFUSE, Answer, HookParser, answe
 
 
 def parser() -> HookParser:
-    """The hook's settings."""
+    """Return the hook's settings."""
     made = HookParser("cpu_governor", __doc__)
     action = made.add_mutually_exclusive_group(required=True)
     action.add_argument("--set", metavar="GOVERNOR", help="governor to set, e.g. performance")
@@ -39,7 +39,7 @@ def parser() -> HookParser:
 
 
 def decide(settings: argparse.Namespace) -> Answer:
-    """Sets or restores, and reads back what the kernel made of it."""
+    """Set or restore, and read back what the kernel made of it."""
     files = sorted((settings.sysfs / "devices/system/cpu/cpufreq").glob("policy*/scaling_governor"))
     if not files:
         code = GO if settings.without_cpufreq == "go" else REFUSE
@@ -53,7 +53,7 @@ def decide(settings: argparse.Namespace) -> Answer:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the hook."""
+    """Run the hook."""
     return answer_with(parser(), decide, arguments)
 
 

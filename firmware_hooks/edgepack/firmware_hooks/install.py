@@ -15,7 +15,7 @@ WHENS = ("before", "after")
 
 
 def hook_parser(name: str) -> HookParser:
-    """The settings of a reference hook."""
+    """Return the settings of a reference hook."""
     parser: HookParser = importlib.import_module(f"edgepack.firmware_hooks.{name}").parser()
     return parser
 
@@ -23,7 +23,7 @@ def hook_parser(name: str) -> HookParser:
 def install_hook(
     name: str, *, stage: str, when: str, folder: Path, settings: Sequence[str], order: int
 ) -> Path:
-    """Writes an executable that runs a reference hook with these settings.
+    """Write an executable that runs a reference hook with these settings.
 
     The hook runs with the agent's own Python, which the agent names in EDGEPACK_PYTHON, so that the
     same file also works when it is shipped in a bundle.

@@ -26,7 +26,7 @@ from edgepack.firmware_hooks.answer import (
 
 
 def parser() -> HookParser:
-    """The hook's settings."""
+    """Return the hook's settings."""
     made = HookParser("rauc_mark_good", __doc__)
     made.add_argument("--rauc", default="rauc", help="default: rauc")
     made.add_argument("--timeout-s", type=float, default=20.0, help="of each call; default: 20")
@@ -34,7 +34,7 @@ def parser() -> HookParser:
 
 
 def decide(settings: argparse.Namespace) -> Answer:
-    """Marks the booted slot, and asks RAUC whether it is marked."""
+    """Mark the booted slot, and ask RAUC whether it is marked."""
     try:
         marked = run_command(
             [settings.rauc, "status", "mark-good", "booted"], timeout_s=settings.timeout_s
@@ -61,12 +61,12 @@ def decide(settings: argparse.Namespace) -> Answer:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the hook."""
+    """Run the hook."""
     return answer_with(parser(), decide, arguments)
 
 
 def _booted_slots(status: str) -> dict[str, str]:
-    """Returns boot status by name of each booted slot; `slots` is a list of one-key objects."""
+    """Return boot status by name of each booted slot; `slots` is a list of one-key objects."""
     return {
         name: str(slot["boot_status"])
         for entry in json.loads(status)["slots"]

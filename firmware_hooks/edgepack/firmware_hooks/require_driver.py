@@ -32,7 +32,7 @@ class DriverNotFoundError(Exception):
 
 
 def parser() -> HookParser:
-    """The hook's settings."""
+    """Return the hook's settings."""
     made = HookParser("require_driver", __doc__)
     where = made.add_mutually_exclusive_group(required=True)
     where.add_argument("--module", help="kernel module, read from SYSFS/module/NAME/version")
@@ -56,7 +56,7 @@ def parser() -> HookParser:
 
 
 def decide(settings: argparse.Namespace) -> Answer:
-    """Compares every version found with the range."""
+    """Compare every version found with the range."""
     try:
         found = _read_versions(settings)
     except (DriverNotFoundError, CommandError) as error:
@@ -77,7 +77,7 @@ def decide(settings: argparse.Namespace) -> Answer:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the hook."""
+    """Run the hook."""
     return answer_with(parser(), decide, arguments)
 
 
@@ -92,7 +92,7 @@ class Version(tuple[int, ...]):
 
 def _version(text: str) -> Version:
     if not _VERSION.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no version like 1.2.3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version like 1.2.3")
     numbers = [int(part) for part in text.split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()
@@ -103,7 +103,9 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a regular expression: {error}"
+        ) from error
 
 
 def _range(settings: argparse.Namespace) -> str:
@@ -116,7 +118,7 @@ def _range(settings: argparse.Namespace) -> str:
 
 
 def _read_versions(settings: argparse.Namespace) -> list[tuple[str, str]]:
-    """Returns (what it is the version of, the text that holds the version), at least one."""
+    """Return (what it is the version of, the text that holds the version), at least one."""
     if settings.command:
         done = run_command(shlex.split(settings.command), timeout_s=settings.timeout_s)
         if done.returncode != 0:

@@ -27,7 +27,7 @@ _POLL_S = 0.1
 
 
 def parser() -> HookParser:
-    """The hook's settings."""
+    """Return the hook's settings."""
     made = HookParser("restart_service", __doc__)
     made.add_argument("--unit", required=True, help="systemd unit, e.g. camera.service")
     made.add_argument(
@@ -47,7 +47,7 @@ def parser() -> HookParser:
 
 
 def decide(settings: argparse.Namespace) -> Answer:
-    """Restarts, waits for "active", and looks again after the settle time."""
+    """Restart, wait for "active", and look again after the settle time."""
     deadline = time.monotonic() + settings.timeout_s
     try:
         done = run_command(
@@ -73,7 +73,7 @@ def decide(settings: argparse.Namespace) -> Answer:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the hook."""
+    """Run the hook."""
     return answer_with(parser(), decide, arguments)
 
 

@@ -15,7 +15,7 @@ from edgepack.firmware_hooks.answer import GO, REFUSE, RETRY, Answer, HookParser
 
 
 def parser() -> HookParser:
-    """The hook's settings."""
+    """Return the hook's settings."""
     made = HookParser("thermal_guard", __doc__)
     made.add_argument("--limit-c", type=float, required=True, help="highest temperature, °C")
     made.add_argument(
@@ -32,7 +32,7 @@ def parser() -> HookParser:
 
 
 def decide(settings: argparse.Namespace) -> Answer:
-    """Compares the hottest zone with the limit."""
+    """Compare the hottest zone with the limit."""
     readings = sorted(_read_zones(settings.sysfs / "class/thermal", settings.zone))
     if not readings:
         code = GO if settings.without_sensors == "go" else REFUSE
@@ -49,12 +49,12 @@ def decide(settings: argparse.Namespace) -> Answer:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the hook."""
+    """Run the hook."""
     return answer_with(parser(), decide, arguments)
 
 
 def _read_zones(folder: Path, wanted: str | None) -> Iterator[tuple[float, str]]:
-    """Yields (temperature in °C, "zone (type)") of every zone whose sensor answers."""
+    """Yield (temperature in °C, "zone (type)") of every zone whose sensor answers."""
     for zone in folder.glob("thermal_zone*"):
         try:
             kind = (zone / "type").read_text().strip()

@@ -64,14 +64,15 @@ class DataFolder:
         return self.root / "tuf"
 
     def token(self) -> str:
-        """The API's bearer token, made once."""
+        """Return the API's bearer token, made once."""
         path = token_file(self.root)
         if not path.exists():
             write_file(path, secrets.token_urlsafe(32).encode(), mode=0o600)
         return path.read_text().strip()
 
     def controller(self, place: int = 0) -> str:
-        """A controller's name, made once: its client id and, with certificates, its user name.
+        """Return a controller's name, made once: its client id and, with certificates, its user
+        name.
 
         Each has its own, so that two that meet at a broker do not throw each other out.
 
@@ -83,9 +84,9 @@ class DataFolder:
         """
         return self._name(f"controller-{place + 1}" if place else "controller", CONTROLLER)
 
-    def voice(self) -> str:
-        """The name that whoever leads of several controllers publishes under, made once."""
-        return self._name("controller-voice", f"{CONTROLLER}-voice")
+    def leader_client_id(self) -> str:
+        """Return the MQTT client id of the leading controller; create the id on first use."""
+        return self._name("controller-leader", f"{CONTROLLER}-leader")
 
     def _name(self, file: str, prefix: str) -> str:
         path = self.root / file
@@ -110,13 +111,13 @@ class DataFolder:
         return self.root / "pki"
 
     def trust(self, keys: Sequence[Path]) -> TrustPolicy:
-        """Adds public keys to those that are trusted.
+        """Add public keys to those that are trusted.
 
         Returns:
             Whose bundles the fleet takes; its devices judge for themselves which variants they run.
 
         Raises:
-            SignatureError: A file is no public key.
+            SignatureError: A file is not a public key.
         """
         folder = self.root / "trust"
         folder.mkdir(exist_ok=True)
@@ -133,6 +134,6 @@ def token_file(root: Path) -> Path:
 
 
 def default_root() -> Path:
-    """The folder that is used when none is named: `~/.local/share/edgepack/fleet`."""
+    """Return the folder that is used when none is named: `~/.local/share/edgepack/fleet`."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "edgepack" / "fleet"

@@ -8,7 +8,7 @@ _T = TypeVar("_T")
 
 
 def return_freed_memory() -> None:
-    """Gives back what the C library keeps of freed memory, where it can (glibc).
+    """Give back what the C library keeps of freed memory, where it can (glibc).
 
     It keeps what lies between blocks in use: most of a closed session's memory, and after a build's
     many short-lived sessions 20 MB and more, which a child with a vendor's simulator would come on
@@ -20,7 +20,7 @@ def return_freed_memory() -> None:
 
 
 def divide_by_size(sized: Iterable[tuple[_T, int]], most_bytes: int) -> list[list[_T]]:
-    """Divides things, in their order, so that each part takes at most so many bytes.
+    """Divide things, in their order, so that each part takes at most so many bytes.
 
     Args:
         sized: Each with the bytes it takes.

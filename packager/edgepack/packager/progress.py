@@ -44,16 +44,16 @@ Progress = Callable[[BuildStep], None]
 
 
 def silent(step: BuildStep) -> None:
-    """Shows nothing."""
+    """Show nothing."""
 
 
 def for_profile(progress: Progress, name: str) -> Progress:
-    """Tells that steps are for a profile."""
+    """Report that steps are for a profile."""
     return lambda step: progress(replace(step, profile=name))
 
 
 def within(progress: Progress, what: str) -> Progress:
-    """Tells steps as parts of one that goes on all the while."""
+    """Report steps as parts of one that goes on all the while."""
 
     def told(step: BuildStep) -> None:
         detail = ", ".join(part for part in (step.what, step.detail) if part)

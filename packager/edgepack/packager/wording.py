@@ -19,13 +19,13 @@ def toml_key(name: str) -> str:
 
 
 def short_provider(provider: str, device: str) -> str:
-    """A provider and its device kind in a word or two."""
+    """Return a provider and its device kind in a word or two."""
     name = provider.removesuffix("ExecutionProvider")
     return name if name.lower() == device else f"{name} {device}"
 
 
 def some_of(names: Sequence[str], most: int) -> str:
-    """The first of some names, and a sign where there are more."""
+    """Return the first of some names, and a sign where there are more."""
     return ", ".join(names[:most]) + (" …" if len(names) > most else "")
 
 

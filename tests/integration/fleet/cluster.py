@@ -36,7 +36,7 @@ class Cluster:
         self._is_used = False
 
     def access(self, name: str, url: str = "") -> BrokerAccess:
-        """How a controller of that name, or the voice of all, gets in.
+        """Return the credentials of a controller or of the leader.
 
         Args:
             name: One that the nodes know.
@@ -54,21 +54,21 @@ class Cluster:
         )
 
     def adopt(self, data: Path) -> str:
-        """Gives a fleet that is yet to begin the CA and names that the nodes know; their URL.
+        """Copy the CA and the known names to a new fleet; return the URL of the nodes.
 
-        What an earlier fleet left on the nodes is forgotten.
+        Delete the data that an earlier fleet left on the nodes.
         """
         shutil.copytree(self.data, data)
         if self._is_used:
-            voice = DataFolder(self.data).voice()
+            client_id = DataFolder(self.data).leader_client_id()
             for node in self.pair.nodes:
-                self._forget(voice, f"mqtts://127.0.0.1:{node.port}")
+                self._forget(client_id, f"mqtts://127.0.0.1:{node.port}")
         self._is_used = True
         return self.pair.url
 
-    def _forget(self, voice: str, url: str) -> None:
-        """Ends what is kept of the voice's session, and removes what is retained."""
-        client = open_client(self.access(voice, url), voice)
+    def _forget(self, client_id: str, url: str) -> None:
+        """End the session of this client id and delete retained messages."""
+        client = open_client(self.access(client_id, url), client_id)
         ended = threading.Event()
         retained: set[str] = set()
 

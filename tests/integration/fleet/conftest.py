@@ -31,18 +31,12 @@ from tests.integration.fleet.cluster import Cluster, start_cluster
 from tests.integration.fleet.postgresql import INSTALLED, PostgreSQL
 from tests.simulators.bundles import make_bundle as make_real_bundle
 from tests.simulators.manifests import DIGEST, make_variant
+from tests.simulators.ports import free_port
 
 MOSQUITTO = "/usr/sbin/mosquitto"
 SIMULATED = Selector(kind="group", group="simulated")
 CAMERAS = Selector(kind="group", group="cameras")
 StartAgent = Callable[..., subprocess.Popen[bytes]]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
@@ -94,8 +88,8 @@ def make_bundle(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> C
 
 
 def aged(program: str, age: str) -> list[str]:
-    """How to start a program, and to have it speak a `newer` or an `older` minor version."""
-    words = ["tests.simulators.other_minor", age, program] if age else [program]
+    """Return the command that starts a program, if `newer` in the next minor version."""
+    words = ["tests.simulators.newer_minor", program] if age else [program]
     return [sys.executable, "-m", *words]
 
 
@@ -108,7 +102,7 @@ class FleetProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.arguments = arguments
         self.age = ""
-        """`newer` or `older`: how it speaks, see `tests.simulators.other_minor`."""
+        """`newer` for the next minor version, see `tests.simulators.newer_minor`."""
         self.before: tuple[str, ...] = ()
         """A program that starts it, such as `prlimit`, with its arguments."""
         self.process: subprocess.Popen[str] | None = None

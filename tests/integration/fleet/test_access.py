@@ -54,7 +54,7 @@ def test_the_form_of_a_new_rollout_sets_what_the_command_sets(fleet: FleetProces
     gates = {gate.name: gate.threshold for gate in started.gates}
     assert (gates["p95"], gates["drift"], gates["p99"]) == (1.5, None, 1.25)
     refused = visitor.get(f"/rollouts/new?{query}&gate_p99=much")
-    assert "&#39;much&#39; is nothing that the gate p99 can let pass" in refused.text
+    assert "&#39;much&#39; is not a threshold of the gate p99" in refused.text
 
 
 def test_a_role_may_do_its_own_and_no_more(

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,10 +16,11 @@ from edgepack.errors import FleetError
 from edgepack.fleet.documents.devices import EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.wire import topics
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, free_port
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto
+from tests.simulators.ports import free_port
 from tests.simulators.signing import Speaker
 
-REPORT = b'{"v":2,"online":true,"at":1}'
+REPORT = b'{"v":1,"online":true,"at":1}'
 Serve = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 
@@ -102,8 +102,8 @@ def test_a_fleet_that_does_not_run_says_what_to_start(tmp_path: Path) -> None:
     [
         ("mqtt://127.0.0.1:9", "cannot reach the broker: Connection refused"),
         ("mqtt://no-such-host.invalid", "cannot reach the broker"),
-        ("http://127.0.0.1", "is no broker URL"),
-        ("mqtt://127.0.0.1:port", "is no broker URL"),
+        ("http://127.0.0.1", "is not a broker URL"),
+        ("mqtt://127.0.0.1:port", "is not a broker URL"),
     ],
 )
 def test_a_broker_that_cannot_be_reached_is_a_clear_error(
@@ -139,10 +139,7 @@ def test_a_second_controller_on_the_same_folder_and_a_taken_port_are_refused(
     arguments = ("fleet", "serve", "--data", str(tmp_path / "other"))
     done = edgepack(*arguments, "--port", "0", "--broker-port", port)
     assert "the embedded broker cannot start" in done.stderr
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = str(probe.getsockname()[1])
-    done = edgepack(*arguments, "--port", str(fleet.port), "--broker-port", free)
+    done = edgepack(*arguments, "--port", str(fleet.port), "--broker-port", str(free_port()))
     assert "the API cannot listen: Address already in use" in done.stderr
 
 
@@ -195,7 +192,7 @@ def test_impossible_rollouts_are_refused_by_the_command_line(
     assert done.returncode == 2
     assert "name the devices: one of --group, --where, --device, --all" in done.stderr
     assert "waves must grow" in edgepack(*common, "--all", "--waves", "9%,2%,100%").stderr
-    assert "is no share" in edgepack(*common, "--all", "--max-failures", "many").stderr
+    assert "is not a share" in edgepack(*common, "--all", "--max-failures", "many").stderr
     done = edgepack("rollout", "status", "r9", "--data", str(fleet.data), "--url", fleet.url)
     assert "there is no rollout r9" in done.stderr
 
@@ -208,7 +205,7 @@ def test_malformed_requests_are_answered_and_unknown_paths_too(serve: Serve) -> 
         fleet.connection.post("/v1/rollouts", FleetInfo, EnrollRequest(device="a", group="b"))
     with pytest.raises(FleetError, match="GET /v1/nothing: Not Found"):
         fleet.connection.get("/v1/nothing", FleetInfo)
-    with pytest.raises(FleetError, match="after is no number"):
+    with pytest.raises(FleetError, match="after is not a number"):
         fleet.connection.get("/v1/events", tuple[EventView, ...], after="x")
     assert fleet.client.devices() == ()
 
@@ -238,7 +235,7 @@ def is_said_in_three_lines(done: subprocess.CompletedProcess[str], problem: str)
         (("fleet", "enroll", "cam-2", "--group", LONG, "-o", "x"), "must be 1 to 64"),
         (("fleet", "devices", "move", "cam-1", "--group", LONG), "must be 1 to 64"),
         (("fleet", "devices", "show", LONG), "not enrolled"),
-        (("fleet", "devices", "label", "cam-1", f"{LONG}=a"), "is no key of a label"),
+        (("fleet", "devices", "label", "cam-1", f"{LONG}=a"), "is not a key of a label"),
         (("fleet", "devices", "label", "cam-1", f"a={LONG}"), "a label has at most 64"),
         (("simulate", "--prefix", LONG, "--for", "0.1"), "must be 1 to 64"),
         (("simulate", "--group", LONG, "--for", "0.1"), "must be 1 to 64"),
@@ -275,9 +272,9 @@ def one_fleet(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> Ite
     ("words", "problem"),
     [
         (("broker-config", "--host", "h", "--tenant", LONG, "-o", "x"), "must be 1 to 64"),
-        (("broker-config", "--host", LONG, "-o", "x"), "is no name or address of a host"),
-        (("broker-config", "--host", "h" * 300, "-o", "x"), "is no name or address of a host"),
-        (("broker-config", "--host", "", "-o", "x"), "is no name or address of a host"),
+        (("broker-config", "--host", LONG, "-o", "x"), "is not a name or address of a host"),
+        (("broker-config", "--host", "h" * 300, "-o", "x"), "is not a name or address of a host"),
+        (("broker-config", "--host", "", "-o", "x"), "is not a name or address of a host"),
         (("serve", "--tenant", LONG), "must be 1 to 64"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",

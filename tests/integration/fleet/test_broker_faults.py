@@ -67,7 +67,7 @@ class Heard:
         self.links = Links(
             self.own,
             access=lambda _: access,
-            voice=lambda: "voice",
+            leader_client_id=lambda: "leader",
             tenant="default",
             on_message=self._hear,
             on_connected=lambda: None,

@@ -88,7 +88,7 @@ def test_a_finished_rollout_told_to_go_on_or_stop_advises_nothing_worse(
     for act in ("pause", "resume"):
         done = edgepack(finished_fleet, "rollout", act, "r1")
         assert done.stderr.splitlines() == [
-            f"error: rollout r1 is FINISHED, so it cannot be told to {act}",
+            f"error: rollout r1 is FINISHED, so it cannot {act}",
             "  try: edgepack rollout status r1",
         ]
 
@@ -349,7 +349,7 @@ def test_a_device_can_neither_read_nor_write_what_is_another_devices(
     own = topics.desired("default", "cam-1")
     one.subscribe(own, qos=1)
     two = _connect(configs["cam-2"], [])
-    report = b'{"v":2,"online":true,"at":1}'
+    report = b'{"v":1,"online":true,"at":1}'
     # cam-2 tries to speak as cam-1 and as the controller, then says something of its own. Neither
     # is signed, so that each message that comes through is counted.
     two.publish(topics.up("default", "cam-1", "reported"), report, qos=1).wait_for_publish(5)

@@ -14,7 +14,8 @@ from click.shell_completion import BashComplete
 
 from edgepack.cli import cli
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
-from tests.integration.fleet.conftest import FleetProcess, free_port
+from tests.integration.fleet.conftest import FleetProcess
+from tests.simulators.ports import free_port
 
 COMMAND = str(Path(sys.executable).with_name("edgepack"))
 

@@ -14,7 +14,8 @@ from edgepack.agent.cli import cli as agent
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.cli import cli as host
 from edgepack.python_child import python_command
-from tests.integration.fleet.conftest import free_port, wait_until
+from tests.integration.fleet.conftest import wait_until
+from tests.simulators.ports import free_port
 from tests.simulators.web_ways import registry
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 

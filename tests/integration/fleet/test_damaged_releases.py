@@ -54,7 +54,7 @@ def test_a_bit_that_flipped_in_a_release_is_found_on_read_and_repaired_by_publis
     assert "devices cannot get this release" in edgepack(fleet, "rollout", "status", name).stdout
     secret = (fleet.data / "token").read_text()
     visitor = Visitor(fleet.url).log_in(secret)
-    needs = visitor.get("/").text.partition("What needs you now")[2].partition("</section>")[0]
+    needs = visitor.get("/").text.partition("Needs attention")[2].partition("</section>")[0]
     assert "publish the same file again" in needs
     assert "Devices cannot get this release" in visitor.get(f"/rollouts/{name}").text
     metrics = visitor.get("/metrics", Authorization=f"Bearer {secret}").text

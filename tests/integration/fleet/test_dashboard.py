@@ -128,7 +128,7 @@ def test_nothing_hostile_bites_and_every_page_says_what_it_may_load(fleet: Fleet
         shown += "&lt;script&gt;alert(1)" in text
     assert shown >= 4, "what the device said is shown, harmless"
     device = visitor.get("/devices/cam-1").text
-    assert "What is wrong" in device
+    assert "Problems" in device
     assert "&#34;&#39;&gt;&lt;img src=x onerror=alert(2)&gt;{{7*7}}" in device, "in full"
 
 
@@ -227,4 +227,4 @@ def test_what_moves_is_sent_again_by_itself(fleet: FleetProcess) -> None:
 
 def test_a_look_at_the_api_needs_its_token(fleet: FleetProcess) -> None:
     visitor: Any = Visitor(fleet.url).log_in(token(fleet))
-    assert visitor.get("/v1/info").status == 401, "a cookie is no token"
+    assert visitor.get("/v1/info").status == 401, "a cookie is not a token"

@@ -74,9 +74,9 @@ def test_an_operator_starts_a_rollout_sees_it_stop_finds_the_reason_and_takes_it
     page.get_by_label("Waves").fill("100%")
     page.get_by_label("Soak").fill("0.2")
     page.get_by_label("Smallest sample").fill(str(GOOD + BAD))
-    page.get_by_role("button", name="See what it means").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.get_by_text("replaces digits 1.0.0")).to_be_visible()
-    page.get_by_role("button", name="Start it").click()
+    page.get_by_role("button", name="Start rollout").click()
     # Watch it move and stop by itself: the page is not loaded again.
     page.evaluate("window.isTheSamePage = true")
     tag = page.locator("h1 .tag")

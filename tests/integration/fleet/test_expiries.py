@@ -41,7 +41,7 @@ def test_root_metadata_that_expires_in_four_days_is_a_warning_everywhere(
     assert "keys renew root" in edgepack(fleet, "fleet", "info").stdout
     secret = (fleet.data / "token").read_text()
     page = Visitor(fleet.url).log_in(secret).get("/").text
-    needs = page.partition("What needs you now")[2].partition("</section>")[0]
+    needs = page.partition("Needs attention")[2].partition("</section>")[0]
     assert "edgepack fleet keys renew root" in needs
     metrics = Visitor(fleet.url).get("/metrics", Authorization=f"Bearer {secret}").text
     assert 'edgepack_expiring{kind="metadata"} 1.0' in metrics

@@ -98,7 +98,7 @@ def test_failed_inferences_and_nan_after_the_soak_are_counted_and_need_a_person(
             model.run({"x": ones, "row": row})
         fleet.wait_until(lambda: outcomes() == Outcomes(inferences=100), "good ones are told")
         assert fleet.client.device("cam-1").warnings == ()
-        assert "What needs you now" in visitor.get("/").text
+        assert "Needs attention" in visitor.get("/").text
         assert "gave NaN or infinity" not in visitor.get("/").text
         for _ in range(20):
             assert np.isnan(model.run({"x": zeros, "row": row})["y"]).all()
@@ -113,7 +113,7 @@ def test_failed_inferences_and_nan_after_the_soak_are_counted_and_need_a_person(
     )
     fleet.wait_until(lambda: fleet.client.device("cam-1").warnings == (reason,), "it warns")
     needs = visitor.get("/").text
-    assert reason in needs[needs.index("What needs you now") :]
+    assert reason in needs[needs.index("Needs attention") :]
     assert "200 recent inferences 80 failed, 20 gave NaN" in visitor.get("/devices/cam-1").text
     fleet.wait_until(
         lambda: fleet.info().inferences == {"finished": 120, "failed": 80, "not_finite": 20},

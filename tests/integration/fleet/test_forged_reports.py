@@ -283,7 +283,7 @@ def test_a_revoked_certificates_key_signs_no_report(
     with Speaker(tmp_path / "cam-1") as device:
         device.greet()
         fleet.client.revoke(tmp_path / "cam-1" / "device.crt")
-        device.say("reported", b'{"v":2,"online":true,"at":1,"boot":"b1"}')
+        device.say("reported", b'{"v":1,"online":true,"at":1,"boot":"b1"}')
         fleet.wait_until(
             lambda: "reported not signed by the device" in drops(fleet, "cam-1"), "it is dropped"
         )
@@ -297,7 +297,7 @@ def test_a_device_counts_no_more_inferences_than_can_have_run(
     enroll(fleet, tmp_path / "cam-1")
     with Speaker(tmp_path / "cam-1") as device:
         device.greet()
-        device.say("reported", b'{"v":2,"online":true,"at":1,"boot":"b1"}')
+        device.say("reported", b'{"v":1,"online":true,"at":1,"boot":"b1"}')
         device.say("telemetry", window(1.0, count=10**11), window(2.0), window(3.0))
         fleet.wait_until(
             lambda: drops(fleet, "cam-1") == {"telemetry count out of range": 1}, "dropped"

@@ -185,7 +185,7 @@ def speak(folder: Path, digest: str) -> None:
         for kind, message in said(digest):
             device.say(kind, message)
         for topic in (topics.up("default", "cam-1", "need"), f"ep/1/default/d/{HOSTILE}/up/need"):
-            payload = json.dumps({"v": 2, "digest": 1, HOSTILE: HOSTILE}).encode()
+            payload = json.dumps({"v": 1, "digest": 1, HOSTILE: HOSTILE}).encode()
             device.client.publish(topic, payload, qos=1).wait_for_publish(10)
 
 

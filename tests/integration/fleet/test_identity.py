@@ -138,14 +138,14 @@ def test_what_shows_no_token_gets_no_certificate(tls_fleet: FleetProcess, tmp_pa
     package = read_package(enroll(tls_fleet, tmp_path, "--enrol-at", tls_fleet.url))
     request = make_signing_request(make_key(), "cam-1").decode()
     for token in ("", "x", "x" * 5000, tls_fleet.client.make_token("a", role="admin").token):
-        with pytest.raises(DeviceError, match="this is no token to enrol with"):
+        with pytest.raises(DeviceError, match="this is not a token to enrol with"):
             ask_for_certificate(replace(package, token=token), request)
     with pytest.raises(DeviceError, match="the certificate request cannot be read"):
         ask_for_certificate(package, "nothing")
     with pytest.raises(DeviceError, match="the request is over 16384 bytes"):
         ask_for_certificate(package, "x" * 20_000)
     tls_fleet.client.remove_devices(["cam-1"])
-    with pytest.raises(DeviceError, match="this is no token to enrol with"):
+    with pytest.raises(DeviceError, match="this is not a token to enrol with"):
         ask_for_certificate(package, request)
 
 

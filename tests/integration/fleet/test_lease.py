@@ -8,8 +8,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.controller.controller import Controller
-from edgepack.fleet.controller.lead import Elected
-from edgepack.fleet.controller.pulse import STUCK_S, Pulse
+from edgepack.fleet.controller.heartbeat import STUCK_S, Heartbeat
+from edgepack.fleet.controller.lead import LeaseElection
 from edgepack.fleet.database import lease
 from edgepack.fleet.database.lease import LeadLostError
 from edgepack.fleet.database.store import DatabaseAwayError, Store, open_store
@@ -39,16 +39,16 @@ def elected(
     name: str,
     changes: list[str] | None = None,
     reaches_the_broker: bool = True,
-    pulse: Pulse | None = None,
-) -> Elected:
+    heartbeat: Heartbeat | None = None,
+) -> LeaseElection:
     """A controller that has tried to take the lease once."""
-    lead = Elected(
+    lead = LeaseElection(
         stores[name],
         holder=name,
-        voice=f"voice-{name}",
+        leader_client_id=f"leader-{name}",
         length_s=HOUR_S,
         may_lead=lambda: reaches_the_broker,
-        is_working=lambda: pulse is None or pulse.is_there,
+        is_working=lambda: heartbeat is None or heartbeat.is_beating,
         on_stuck=lambda: changes.append("stuck") if changes is not None else None,
         on_change=lambda: changes.append(name) if changes is not None else None,
     )
@@ -69,7 +69,7 @@ def test_one_leads_until_it_lets_its_lease_expire(stores: dict[str, Store]) -> N
     expire(stores["a"])
     second._try()
     assert second.is_held
-    assert second.voice == "voice-a", "whoever leads has the same name at the broker"
+    assert second.leader_client_id == "leader-a", "the leader keeps its client id at the broker"
     with pytest.raises(LeadLostError), stores["a"].transaction() as session:
         first.check(session)
     assert not first.is_held
@@ -126,7 +126,7 @@ def test_a_leader_that_does_not_reach_the_broker_lets_one_lead_that_does(
 
 def test_a_leader_whose_thread_hangs_lets_another_lead(stores: dict[str, Store]) -> None:
     now, said = [0.0], list[str]()
-    first = elected(stores, "a", said, pulse=Pulse(lambda: now[0]))
+    first = elected(stores, "a", said, heartbeat=Heartbeat(lambda: now[0]))
     now[0] = STUCK_S - 1
     first._try()
     assert first.is_held

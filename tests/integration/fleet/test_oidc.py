@@ -17,8 +17,9 @@ import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet import FleetClient
-from tests.integration.fleet.conftest import FleetProcess, free_port, wait_until
+from tests.integration.fleet.conftest import FleetProcess, wait_until
 from tests.integration.fleet.dashboard import Answer, Visitor
+from tests.simulators.ports import free_port
 
 PROGRAM = Path(sys.executable).with_name("oidc-provider-mock")
 USERS = (

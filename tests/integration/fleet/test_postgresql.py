@@ -1,30 +1,24 @@
 """A fleet on a real PostgreSQL: the controller's own tests, and what only a server can do."""
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import MetaData, create_engine, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import devices, enrolment, inventory, migrate, records
+from edgepack.fleet.database import devices, enrolment
 from edgepack.fleet.database.schema import Base
 from edgepack.fleet.database.store import Store, open_store
-from edgepack.fleet.rollouts import status
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.unit.fleet.test_controller import *  # noqa: F403 (the same tests, with the world below)
 from tests.unit.fleet.world import World
-
-SCHEMA_1 = Path(__file__).parents[2] / "compat" / "databases" / "schema-1.sql"
 
 
 @pytest.fixture
@@ -50,7 +44,7 @@ def driven(url: str) -> Any:
     return make_url(url).set(drivername="postgresql+psycopg")
 
 
-def test_the_migrations_make_the_tables_that_the_code_knows(url: str) -> None:
+def test_a_new_database_has_the_tables_that_the_code_knows(url: str) -> None:
     open_store(url).close()
     engine = create_engine(driven(url))
     with engine.connect() as connection:
@@ -59,53 +53,12 @@ def test_the_migrations_make_the_tables_that_the_code_knows(url: str) -> None:
     engine.dispose()
 
 
-def test_a_database_of_the_first_tables_is_migrated_with_its_contents(url: str) -> None:
-    fill_with_the_first_tables(url)
-    store = open_store(url)
-    with store.reading() as session:
-        found = inventory.list_devices(session)
-        assert [(view.device, model.state) for view in found for model in view.models] == [
-            ("cam-1", "COMMITTED"),
-            ("cam-2", "SOAKING"),
-        ]
-        assert len(records.events_after(session, 0, 1000)) == 21
-        assert [view.counts for view in status.list_rollouts(session)] == [
-            {"WAITING": 1, "WORKING": 1},
-            {"COMMITTED": 2},
-        ]
-    store.close()
-
-
-def fill_with_the_first_tables(url: str) -> None:
-    engine = create_engine(driven(url))
-    config = Config()
-    config.set_main_option("script_location", str(migrate.SCRIPTS))
-    dump = sqlite3.connect(":memory:")
-    dump.executescript(SCHEMA_1.read_text())
-    dump.row_factory = sqlite3.Row
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        tables = MetaData()
-        tables.reflect(connection)
-        for table in tables.sorted_tables:
-            if table.name not in ("alembic_version", "schema_version"):
-                rows = [dict(row) for row in dump.execute(f"SELECT * FROM {table.name}")]
-                for row in rows:
-                    if "online" in row:
-                        row["online"] = bool(row["online"])
-                connection.execute(table.insert(), rows)
-        connection.execute(text("DROP TABLE alembic_version"))
-    dump.close()
-    engine.dispose()
-
-
 def test_a_newer_database_is_refused_and_left_as_it_is(url: str) -> None:
     open_store(url).close()
     engine = create_engine(driven(url))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0042'"))
-    with pytest.raises(FleetError, match="of a newer edgepack: its tables are of version 0042"):
+    with pytest.raises(FleetError, match="of a newer edgepack: its tables have version 0042"):
         open_store(url)
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0042"

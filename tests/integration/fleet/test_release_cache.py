@@ -26,8 +26,8 @@ from tests.integration.fleet.conftest import (
     Simulation,
     wait_until,
 )
+from tests.integration.fleet.controller_processes import ControllerProcesses, controllers
 from tests.integration.fleet.postgresql import PostgreSQL
-from tests.integration.fleet.together import Together, controllers
 from tests.simulators import web_ways
 from tests.simulators.any_answer import AnyAnswer, http_answer
 from tests.simulators.certificates import issue, make_authority
@@ -54,10 +54,10 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def apart(
     tmp_path: Path, authority: Path, postgresql: PostgreSQL, mosquitto: Mosquitto, key_prefix: Path
-) -> Iterator[Together]:
+) -> Iterator[ControllerProcesses]:
     trust = key_prefix.with_suffix(".pub")
-    with controllers(tmp_path / "fleet", postgresql, mosquitto.url, trust) as together:
-        yield together
+    with controllers(tmp_path / "fleet", postgresql, mosquitto.url, trust) as processes:
+        yield processes
 
 
 def run(*words: object) -> str:
@@ -82,7 +82,7 @@ def said_of(fleet: FleetProcess) -> str:
 def test_another_controller_fetches_from_a_registry_what_a_dead_one_had(
     tmp_path: Path,
     authority: Path,
-    apart: Together,
+    apart: ControllerProcesses,
     simulation: Callable[..., Simulation],
     make_bundle: Callable[..., Path],
 ) -> None:
@@ -112,7 +112,7 @@ def test_another_controller_fetches_from_a_registry_what_a_dead_one_had(
 
 def test_altered_bytes_are_refused_and_named_while_other_releases_go_on(
     tmp_path: Path,
-    apart: Together,
+    apart: ControllerProcesses,
     simulation: Callable[..., Simulation],
     make_bundle: Callable[..., Path],
 ) -> None:
@@ -155,7 +155,7 @@ def test_altered_bytes_are_refused_and_named_while_other_releases_go_on(
 
 def test_a_release_that_was_published_as_a_file_is_named_with_what_to_do(
     tmp_path: Path,
-    apart: Together,
+    apart: ControllerProcesses,
     simulation: Callable[..., Simulation],
     make_bundle: Callable[..., Path],
 ) -> None:
@@ -255,7 +255,7 @@ def pull_digest(bundle: Path, served: Path, url: str, folder: Path) -> str:
 def test_a_source_that_is_none_or_may_hold_a_secret_is_not_kept(source: str) -> None:
     with pytest.raises(FleetError) as refusal:
         check_source(source)
-    assert "no place that the fleet can keep" in refusal.value.problem
+    assert "not a place that the fleet can keep" in refusal.value.problem
     assert "secret" not in str(refusal.value)
 
 

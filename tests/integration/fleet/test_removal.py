@@ -19,7 +19,7 @@ from edgepack.wire import topics
 from tests.integration.fleet.conftest import TlsBroker, edgepack
 
 Serve = Callable[..., Any]
-WILL = b'{"v":2,"online":false,"at":1}'
+WILL = b'{"v":1,"online":false,"at":1}'
 """What a device may say without a signature."""
 
 

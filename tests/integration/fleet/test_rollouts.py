@@ -125,7 +125,7 @@ def test_devices_in_a_running_rollout_are_not_offered_a_second_one(
         fleet.roll_out(make_bundle("2.0.0", 2))
     fleet.client.pause_rollout(name)
     assert fleet.client.abort_rollout(name).counts == {"WITHDRAWN": 2}
-    with pytest.raises(FleetError, match=f"rollout {name} is ABORTED, so it cannot be told to re"):
+    with pytest.raises(FleetError, match=f"rollout {name} is ABORTED, so it cannot re"):
         fleet.client.resume_rollout(name)
 
 

@@ -21,8 +21,8 @@ from edgepack.wire import topics
 from edgepack.wire.messages import Desired, decode, encode
 from tests.integration.fleet.cluster import start_cluster
 from tests.integration.fleet.conftest import FleetProcess, Simulation, wait_until
+from tests.integration.fleet.controller_processes import ControllerProcesses, controllers
 from tests.integration.fleet.postgresql import PostgreSQL
-from tests.integration.fleet.together import Together, controllers
 from tests.simulators.signing import Speaker
 from tests.unit.fleet.world import says, telemetry_window
 
@@ -98,12 +98,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def together(
+def processes(
     tmp_path: Path, postgresql: PostgreSQL, place: Place, key_prefix: Path
-) -> Iterator[Together]:
+) -> Iterator[ControllerProcesses]:
     trust = key_prefix.with_suffix(".pub")
-    with controllers(tmp_path / "fleet", postgresql, place.access.url, trust) as together:
-        yield together
+    with controllers(tmp_path / "fleet", postgresql, place.access.url, trust) as processes:
+        yield processes
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def listener(place: Place) -> Iterator[Listener]:
 
 
 def without_measured(view: RolloutView) -> RolloutView:
-    """Telemetry that it took in before it hung is no leader's alone to write, nor its evidence."""
+    """Remove latency and gates, which a controller other than the leader may also have written."""
     return msgspec.structs.replace(view, latency=(), gates=())
 
 
@@ -129,22 +129,22 @@ def started_waves(fleet: FleetProcess, rollout: str) -> list[str]:
 
 def test_a_rollout_is_finished_though_whoever_leads_is_killed_again_and_again(
     place: Place,
-    together: Together,
+    processes: ControllerProcesses,
     listener: Listener,
     simulation: Callable[..., Simulation],
     make_bundle: Callable[..., Path],
 ) -> None:
-    names = [together.start() for _ in range(2)]
-    fleet = together.fleets[names[0]]
+    names = [processes.start() for _ in range(2)]
+    fleet = processes.fleets[names[0]]
     simulation(fleet, count=20)
     rollout = fleet.roll_out(make_bundle(), waves=WAVES, soak_s=1.0, deadline_s=300.0)
     moments = random.Random(17)
     for _ in range(KILLS[place.kind]):
-        leader = together.leader
+        leader = processes.leader
         time.sleep(moments.uniform(0.0, 0.8))
-        together.kill(leader)
-        together.start()
-    fleet = next(iter(together.fleets.values()))
+        processes.kill(leader)
+        processes.start()
+    fleet = next(iter(processes.fleets.values()))
     assert fleet.rollout(rollout).state == "RUNNING", "it was killed while the rollout ran"
     done = fleet.wait_for(rollout, "FINISHED", timeout_s=120)
     assert done.counts == {"COMMITTED": 20}
@@ -155,20 +155,20 @@ def test_a_rollout_is_finished_though_whoever_leads_is_killed_again_and_again(
 
 
 def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
-    together: Together,
+    processes: ControllerProcesses,
     listener: Listener,
     simulation: Callable[..., Simulation],
     make_bundle: Callable[..., Path],
 ) -> None:
-    first = together.start()
-    second = together.start()
-    assert together.leader == first
-    fleet = together.fleets[second]
+    first = processes.start()
+    second = processes.start()
+    assert processes.leader == first
+    fleet = processes.fleets[second]
     simulation(fleet, count=12)
     # What is asked of a follower is done by the leader.
     rollout = fleet.roll_out(make_bundle(), waves="4,8,100%", soak_s=0.5)
     fleet.wait_until(lambda: bool(listener.told), "the first wave is offered")
-    os.kill(together.pids[first], signal.SIGSTOP)
+    os.kill(processes.pids[first], signal.SIGSTOP)
     try:
         assert fleet.wait_for(rollout, "FINISHED").counts == {"COMMITTED": 12}
         assert fleet.info().leader == second
@@ -177,22 +177,22 @@ def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
         assert fleet.wait_for(other, "FINISHED").counts == {"COMMITTED": 12}
         before = without_measured(fleet.rollout(rollout))
     finally:
-        os.kill(together.pids[first], signal.SIGCONT)
-    log = next(together.fleets[first].data.parent.glob("serve-0-*.log"))
+        os.kill(processes.pids[first], signal.SIGCONT)
+    log = next(processes.fleets[first].data.parent.glob("serve-0-*.log"))
     wait_until(lambda: "leads no longer" in log.read_text(), "it sees that it leads no longer")
     assert without_measured(fleet.rollout(rollout)) == before
     third = fleet.roll_out(make_bundle("3.0.0", 3), waves="100%", soak_s=0.2, evidence_s=1.0)
     assert fleet.wait_for(third, "FINISHED").counts == {"COMMITTED": 12}
-    assert together.leader == second
+    assert processes.leader == second
     listener.check(answers=3)
 
 
 @pytest.mark.parametrize("place", [MOSQUITTO], indirect=True)  # ejabberd shares no subscription
 def test_telemetry_is_shared_by_the_controllers_and_each_window_counts_once(
-    place: Place, together: Together, tmp_path: Path
+    place: Place, processes: ControllerProcesses, tmp_path: Path
 ) -> None:
-    names = [together.start() for _ in range(2)]
-    fleet = together.fleets[names[1]]
+    names = [processes.start() for _ in range(2)]
+    fleet = processes.fleets[names[1]]
     fleet.client.enroll("cam-1", group="cameras", folder=tmp_path / "cam-1")
     with Speaker(tmp_path / "cam-1") as device:
         device.greet().say("reported", says("IDLE"))
@@ -201,7 +201,7 @@ def test_telemetry_is_shared_by_the_controllers_and_each_window_counts_once(
             device.say("telemetry", telemetry_window())
 
     def heard() -> list[int]:
-        return [one.info().counters.get("telemetry", 0) for one in together.fleets.values()]
+        return [one.info().counters.get("telemetry", 0) for one in processes.fleets.values()]
 
     wait_until(lambda: sum(heard()) == 20, "all of it is taken down")
     assert min(heard()) > 0

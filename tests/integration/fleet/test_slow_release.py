@@ -29,6 +29,7 @@ from tests.integration.fleet.conftest import (
     edgepack,
     wait_until,
 )
+from tests.integration.fleet.dashboard import Visitor
 from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
 
 SLOW_LAYERS = 600
@@ -38,15 +39,32 @@ SETTINGS = f"\n[limits]\ntelemetry_interval_s = 0.2\n[slowdown]\ninterval_s = {I
 MakeArchive = Callable[..., tuple[Path, ExampleBundle]]
 
 
-def infer(model: Model, rng: np.random.Generator, _: threading.Event) -> None:
-    model.run({"x": rng.standard_normal((1, WIDTH)).astype(np.float32)})
+LIGHT = 1000.0
+"""A release may be slow on inputs above: what only an odd device sees."""
+
+
+class Light:
+    """What the devices see: the first of them that serves release 2 sees what makes it slow."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._odd: Model | None = None
+
+    def infer(self, model: Model, rng: np.random.Generator, _: threading.Event) -> None:
+        x = rng.standard_normal((1, WIDTH)).astype(np.float32)
+        with self._lock:
+            if self._odd is None and model.bundle.release == 2:
+                self._odd = model
+            is_odd = self._odd is model and model.bundle.release == 2
+        x[0, 0] = 2 * LIGHT if is_odd else x[0, 0]
+        model.run({"x": x})
 
 
 @pytest.fixture
 def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
     """Each writes often what it saw."""
     monkeypatch.setattr(following, "SPOOL_S", 0.1)
-    with applications_of("tiny", infer) as running:
+    with applications_of("tiny", Light().infer) as running:
         yield running
 
 
@@ -54,10 +72,16 @@ def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
 def archive(tmp_path: Path, key_prefix: Path) -> MakeArchive:
     """Makes a release, as an archive; returns its digest with it."""
 
-    def make(release: int, *, slow_layers: int = 0) -> tuple[Path, ExampleBundle]:
+    def make(
+        release: int, *, slow_layers: int = 0, slow_above: float | None = None
+    ) -> tuple[Path, ExampleBundle]:
         key = load_private_key(key_prefix.with_suffix(".key"))
         bundle = make_bundle(
-            tmp_path / f"release-{release}", key, release=release, slow_layers=slow_layers
+            tmp_path / f"release-{release}",
+            key,
+            release=release,
+            slow_layers=slow_layers,
+            slow_above=slow_above,
         )
         packed = bundle.folder.with_suffix(".edgepack")
         pack(bundle.folder, packed)
@@ -86,15 +110,20 @@ def measured(view: RolloutView) -> int:
     return sum(row.inferences for row in view.latency)
 
 
-def test_a_canary_of_one_goes_back_from_a_slow_release_and_no_other_device_gets_it(
+Known = Callable[[], FleetProcess]
+
+
+@pytest.fixture
+def known(
     mosquitto: Mosquitto,
     serve: Callable[..., Any],
     start_agent: StartAgent,
     applications: Applications,
     archive: MakeArchive,
     tmp_path: Path,
-) -> None:
-    fleet = serve("--broker", mosquitto.url)
+) -> FleetProcess:
+    """A fleet of 3 cameras that serve release 1, whose pace they and the fleet know."""
+    fleet: FleetProcess = serve("--broker", mosquitto.url)
     start_cameras(fleet, start_agent, tmp_path, SETTINGS)
     packed, one = archive(1)
     first = fleet.roll_out(packed, to=CAMERAS, waves="100%", deadline_s=240.0)
@@ -108,24 +137,54 @@ def test_a_canary_of_one_goes_back_from_a_slow_release_and_no_other_device_gets_
 
     wait_until(lambda: all(map(is_known, CAMERA_NAMES)), "each agent knows the pace", 240)
     wait_until(lambda: measured(fleet.rollout(first)) >= 600, "the fleet knows latencies", 240)
+    return fleet
 
-    slow = start(fleet, archive(2, slow_layers=SLOW_LAYERS)[0])
-    view = fleet.wait_for(slow, "PAUSED", "FINISHED", "ABORTED", timeout_s=240)
-    assert view.state == "PAUSED", view.because
-    assert view.counts == {"FAILED": 1, "WAITING": 2}
-    (canary,) = [part for part in view.assignments if part.state == "FAILED"]
-    assert "times as long as with tiny 1.1.0" in canary.because
-    fleet.wait_until(lambda: serves(fleet) == ["1.1.0"] * 3, "the canary went back")
-    shown = edgepack(fleet, "rollout", "status", slow).stdout
+
+def test_a_slow_release_is_stopped_once_three_devices_went_back_from_it(
+    known: FleetProcess, archive: MakeArchive
+) -> None:
+    packed = archive(2, slow_layers=SLOW_LAYERS)[0]
+    slow = start(known, packed, "--on-breach", "abort")
+    view = known.wait_for(slow, "PAUSED", "FINISHED", "ABORTED", timeout_s=480)
+    assert view.state == "ABORTED", view.because
+    assert view.counts == {"FAILED": 1, "WITHDRAWN": 2}
+    (last,) = [part for part in view.assignments if part.state == "FAILED"]
+    assert "times as long as with tiny 1.1.0" in last.because
+    assert [one.chosen for one in view.set_aside] == [view.set_aside[1].wanted, last.device]
+    assert all("times as long as with tiny 1.1.0" in one.because for one in view.set_aside)
+    assert f"all 3 devices that tried it: {view.set_aside[0].wanted}, " in view.because
+    known.wait_until(lambda: serves(known) == ["1.1.0"] * 3, "all devices went back")
+    shown = edgepack(known, "rollout", "status", slow).stdout
     assert "stopped by gate failures" in shown
     assert "gates as measured at the decision" in shown
 
-    # A release that is as fast reaches every device, once the canary has measured it.
-    equal = start(fleet, archive(3)[0], "--gate", "all=off", "--gate", "p95=20", "--supersede")
-    view = fleet.wait_for(equal, "PAUSED", "FINISHED", "ABORTED", timeout_s=240)
-    assert (view.state, view.counts) == ("FINISHED", {"COMMITTED": 3}), view
-    acts = [entry.action for entry in fleet.client.audit(rollout=equal)]
-    assert "rollout.hold" not in acts or acts.index("rollout.wave") < acts.index("rollout.hold")
+
+def test_a_good_release_reaches_all_others_when_one_odd_device_measured_a_slowdown(
+    known: FleetProcess, archive: MakeArchive
+) -> None:
+    packed = archive(2, slow_layers=SLOW_LAYERS, slow_above=LIGHT)[0]
+    good = start(known, packed, "--gate", "all=off", "--gate", "p95=1.9", "--on-breach", "abort")
+    view = known.wait_for(good, "PAUSED", "FINISHED", "ABORTED", timeout_s=480)
+    assert (view.state, view.counts) == ("FINISHED", {"COMMITTED": 2, "WITHDRAWN": 1}), view
+    (aside,) = view.set_aside
+    (odd,) = [part for part in view.assignments if part.state == "WITHDRAWN"]
+    assert (aside.wanted, aside.wave) == (odd.device, 1)
+    assert "times as long as with tiny 1.1.0" in aside.because
+    assert serves(known) == ["1.1.0", "1.2.0", "1.2.0"]
+    shown = " ".join(edgepack(known, "rollout", "status", good).stdout.split())
+    assert f"wanted {odd.device}, chosen {aside.chosen} because {odd.device}" in shown
+    (act,) = known.client.audit(rollout=good, action="rollout.set_aside")
+    assert act.numbers["wanted"] == odd.device
+    board = Visitor(known.url).log_in((known.data / "token").read_text())
+    for path in ("/", f"/rollouts/{good}"):
+        page = board.get(path).text
+        assert aside.chosen in page
+        assert "times as long as with tiny 1.1.0" in page
+
+    # A person offers it to that device again; the device decides by what it measures.
+    assert edgepack(known, "rollout", "retry", good).returncode == 0
+    view = known.wait_for(good, "PAUSED", "FINISHED", "ABORTED", timeout_s=240)
+    assert odd.device in {part.device for part in view.assignments if part.state == "FAILED"}
 
 
 def test_a_wave_that_measured_too_little_waits_for_a_person_and_says_so(

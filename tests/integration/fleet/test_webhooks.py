@@ -16,7 +16,8 @@ import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet import FleetClient
-from tests.integration.fleet.conftest import FleetProcess, edgepack, free_port, wait_until
+from tests.integration.fleet.conftest import FleetProcess, edgepack, wait_until
+from tests.simulators.ports import free_port
 
 
 class Receiver:
@@ -163,7 +164,7 @@ def test_only_an_admin_has_messages_sent_and_not_into_a_private_network(
         ("https://localhost/", "is in a private network"),
         ("https://169.254.169.254/latest/meta-data", "is in a private network"),
         ("https://[::ffff:10.0.0.1]/", "is in a private network"),
-        ("ftp://hooks.example/", "is no https:// URL"),
+        ("ftp://hooks.example/", "is not an https:// URL"),
         ("https://user@hooks.example/", "no user"),
     ):
         with pytest.raises(FleetError, match=problem):

@@ -263,7 +263,7 @@ def test_what_is_dropped_is_counted_by_its_reason(
     for payload in (b"", b"\0\0\0\0", struct.pack(">I", 3) + bytes(121 * 1024)):
         daemon.turn(Arrived(topic=chunk, payload=payload))
     for _ in range(12):
-        daemon.turn(Arrived(topic=DESIRED, payload=b'{"v": 2}'))
+        daemon.turn(Arrived(topic=DESIRED, payload=b'{"v": 1}'))
     daemon.turn(Arrived(topic="elsewhere", payload=b""))
     assert daemon.agent.dropped == {
         "chunk without content": 2,

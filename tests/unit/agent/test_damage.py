@@ -27,7 +27,7 @@ FILES = (
 
 def spoil(path: Path, how: str) -> None:
     path.parent.mkdir(exist_ok=True)
-    content = path.read_bytes() if path.exists() else b'{"v": 2}'
+    content = path.read_bytes() if path.exists() else b'{"v": 1}'
     path.unlink(missing_ok=True)
     match how:
         case "one bad byte":

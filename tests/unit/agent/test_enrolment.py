@@ -58,11 +58,11 @@ def test_what_is_no_package_is_told(tmp_path: Path, package: Package) -> None:
     write_package(path, package)
     document = json.loads(path.read_text())
     for content, problem in (
-        (b"", "no enrolment package"),
-        (b"\xff\x00", "no enrolment package"),
+        (b"", "not an enrolment package"),
+        (b"\xff\x00", "not an enrolment package"),
         (json.dumps(document | {"device": "a/b"}).encode(), "must be 1 to 64"),
         (json.dumps(document | {"tenant": "#"}).encode(), "must be 1 to 64"),
-        (json.dumps(document | {"trusted_keys": 1}).encode(), "no enrolment package"),
+        (json.dumps(document | {"trusted_keys": 1}).encode(), "not an enrolment package"),
         (json.dumps(document | {"v": 2}).encode(), "is of version 2"),
         (b"{" + b" " * 300_000, "cannot be read"),
     ):
@@ -173,10 +173,10 @@ def test_a_device_that_is_enrolled_again_keeps_its_settings(
 def test_a_token_goes_nowhere_where_it_can_be_read(package: Package) -> None:
     for url, problem in (
         ("http://fleet.example:8600", "plain http can be read on its way"),
-        ("ftp://fleet.example", "no URL of a fleet"),
-        ("https://user:secret@fleet.example", "no URL of a fleet"),
-        ("https://fleet.example:0", "no URL of a fleet"),
-        ("https://", "no URL of a fleet"),
+        ("ftp://fleet.example", "not a URL of a fleet"),
+        ("https://user:secret@fleet.example", "not a URL of a fleet"),
+        ("https://fleet.example:0", "not a URL of a fleet"),
+        ("https://", "not a URL of a fleet"),
     ):
         with pytest.raises(DeviceError, match=problem):
             check_url(url)

@@ -420,3 +420,70 @@ def test_a_newer_offer_of_the_same_bundle_is_adopted(world: World, releases: Rel
 def test_the_page_shows_the_diagram_of_the_table() -> None:
     page = Path(__file__).parents[3] / "docs" / "explanation" / "life-cycle.md"
     assert mermaid() in page.read_text(), "run: python -m edgepack.agent.update.lifecycle"
+
+
+@pytest.mark.parametrize("state", ["OFFERED", "DOWNLOADING"])
+def test_an_agent_killed_while_it_waits_or_downloads_never_gives_the_update_up(
+    world: World, releases: Releases, state: State
+) -> None:
+    world.limits = LimitConfig(disk_reserve_bytes=0, max_restarts=1)
+    world.hook_folder = ""
+    world.boot().start()
+
+    def die(reached: str) -> None:
+        if reached == state:
+            raise PowerCutError
+
+    world.on_move = die
+    world.updater.orders.offer(releases.two.order(2))
+    with pytest.raises(PowerCutError):
+        world.settle()
+    for _ in range(5):
+        world.restart()
+        assert (world.journal.state, world.journal.restarts) == (state, 0)
+    world.on_move = lambda _state: None
+    assert world.settle() == "COMMITTED"
+
+
+def test_a_stop_in_order_while_a_release_soaks_never_gives_it_up(
+    world: World, releases: Releases
+) -> None:
+    world.limits = LimitConfig(disk_reserve_bytes=0, max_restarts=1)
+    world.boot().start()
+
+    def die(reached: str) -> None:
+        if reached == "SOAKING":
+            raise PowerCutError
+
+    world.on_move = die
+    world.updater.orders.offer(releases.two.order(2))
+    with pytest.raises(PowerCutError):
+        world.settle()
+    world.restart()
+    for _ in range(5):
+        world.updater.suspend()
+        world.restart()
+        assert (world.journal.state, world.journal.restarts) == ("SOAKING", 1)
+    world.restart()  # without a stop before
+    assert world.journal.state == "ROLLING_BACK"
+    assert "restarted 2 times" in world.journal.because
+
+
+def test_faults_of_the_agent_count_where_restarts_do_not(world: World, releases: Releases) -> None:
+    world.limits = LimitConfig(disk_reserve_bytes=0, max_restarts=1)
+    world.hook_folder = ""
+    world.boot().start()
+
+    def die(reached: str) -> None:
+        if reached == "DOWNLOADING":
+            raise PowerCutError
+
+    world.on_move = die
+    world.updater.orders.offer(releases.two.order(2))
+    with pytest.raises(PowerCutError):
+        world.settle()
+    for _ in range(2):
+        world.restart()
+        world.updater.count_fault()
+    world.restart()
+    assert world.journal.state == "ROLLING_BACK"

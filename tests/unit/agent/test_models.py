@@ -159,7 +159,7 @@ def test_an_order_that_makes_no_sense_does_not_keep_the_others_from_being_taken(
 def test_a_name_that_no_model_can_have_makes_no_folder(
     device: World, shelf: Shelf, name: str
 ) -> None:
-    with pytest.raises(TransferError, match="is no name of a model"):
+    with pytest.raises(TransferError, match="is not a name of a model"):
         device.models.take(Desired(sequence=2, models={name: shelf.second["det"].order(2)}))
     assert {path.name for path in (device.state_dir / "models").iterdir()} == set(NAMES)
 

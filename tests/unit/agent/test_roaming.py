@@ -11,6 +11,7 @@ from edgepack.agent.broker.address import parse_broker_url
 from edgepack.errors import DeviceError
 from edgepack.web.broker_url import BrokerAddress, read_broker_urls
 from edgepack.web.mqtt_client import Way, WebClient
+from tests.simulators.ports import free_port
 
 
 @pytest.fixture
@@ -34,12 +35,6 @@ def roaming(*addresses: BrokerAddress, first: int = 0) -> WebClient:
     client = WebClient(CallbackAPIVersion.VERSION2, "cam-1", protocol=MQTTProtocolVersion.MQTTv5)
     client.reach([Way(address=one) for one in addresses], None, first=first)
     return client
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
 
 
 def at(client: WebClient) -> BrokerAddress:
@@ -101,6 +96,6 @@ def test_the_addresses_of_all_nodes_stand_in_one_url() -> None:
 def test_what_is_no_url_of_a_broker_is_refused_with_one_that_is(url: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         read_broker_urls(url)
-    with pytest.raises(DeviceError, match="is no address of a broker") as caught:
+    with pytest.raises(DeviceError, match="is not an address of a broker") as caught:
         parse_broker_url(url)
     assert "two.example.com:8883" in str(caught.value.remedy)

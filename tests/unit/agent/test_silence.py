@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from edgepack.agent.broker.rivals import DELAY_S, TAKEN_OVER, Rivals
 from edgepack.agent.broker.silence import ANSWER_S, NO_SUBSCRIBERS, SilenceWatch
+from edgepack.agent.broker.takeovers import DELAY_S, TAKEN_OVER, TakeoverCounter
 
 
 @pytest.fixture
@@ -63,22 +63,22 @@ def test_a_controller_that_answered_once_need_not_after_every_reconnection(
 
 
 def test_a_connection_that_is_taken_over_is_left_to_the_other_for_longer_each_time() -> None:
-    rivals = Rivals("cam-1", random.Random(1))
-    delays = [rivals.note_loss(TAKEN_OVER, 60.0) for _ in range(8)]
+    takeovers = TakeoverCounter("cam-1", random.Random(1))
+    delays = [takeovers.note_loss(TAKEN_OVER, 60.0) for _ in range(8)]
     first_s, longest_s = DELAY_S
     assert all(delay is not None and delay >= 0.8 * first_s for delay in delays)
     assert delays[-1] is not None
     assert delays[-1] >= 0.8 * longest_s
-    assert "another client uses this identity, 'cam-1'" in rivals.trouble(0.0)
-    assert rivals.trouble(3 * longest_s) == "", "a long peace ends the trouble"
-    assert rivals.trouble(0.0) == ""
+    assert "another client uses this identity, 'cam-1'" in takeovers.trouble(0.0)
+    assert takeovers.trouble(3 * longest_s) == "", "a long peace ends the trouble"
+    assert takeovers.trouble(0.0) == ""
 
 
 def test_only_several_short_connections_in_a_row_hint_at_another_client() -> None:
-    rivals = Rivals("cam-1", random.Random(1))
-    assert [rivals.note_loss("x", lasted_s) for lasted_s in (1.0, 1.0, 60.0, 1.0, 1.0)] == [
+    takeovers = TakeoverCounter("cam-1", random.Random(1))
+    assert [takeovers.note_loss("x", lasted_s) for lasted_s in (1.0, 1.0, 60.0, 1.0, 1.0)] == [
         None
     ] * 5
-    assert rivals.trouble(0.0) == ""
-    assert rivals.note_loss("x", 1.0) is not None
-    assert "another client seems to use this identity" in rivals.trouble(0.0)
+    assert takeovers.trouble(0.0) == ""
+    assert takeovers.note_loss("x", 1.0) is not None
+    assert "another client seems to use this identity" in takeovers.trouble(0.0)

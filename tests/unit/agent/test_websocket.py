@@ -157,10 +157,10 @@ def test_a_flood_of_pings_that_is_never_read_ends_the_connection(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"SSH-2.0\x1b[2J\r\n\r\n", "is no WebSocket"),
+        (b"SSH-2.0\x1b[2J\r\n\r\n", "is not a WebSocket"),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "HTTP status 404"),
-        (b"HTTP/1.1 101 Fine\r\nUpgrade: websocket\r\n\r\n", "is no WebSocket"),
-        (b"HTTP/1.1 200 " + b"x" * 100_000, "is no WebSocket"),
+        (b"HTTP/1.1 101 Fine\r\nUpgrade: websocket\r\n\r\n", "is not a WebSocket"),
+        (b"HTTP/1.1 200 " + b"x" * 100_000, "is not a WebSocket"),
         (b"", "hangs up"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.agent.runtime.child import run_child
-from edgepack.agent.update.work import InlineBench, ThreadBench
+from edgepack.agent.update.work import InlineWorker, ThreadWorker
 from edgepack.halt import Halt, HaltedError
 from tests.simulators.children import hanging_child, has_ended, noted_pid
 
@@ -17,16 +17,16 @@ LONG_S = 60.0
 
 
 @pytest.fixture
-def bench() -> Iterator[ThreadBench]:
-    bench = ThreadBench(lambda: None)
-    yield bench
-    assert bench.stop(LONG_S)
+def worker() -> Iterator[ThreadWorker]:
+    worker = ThreadWorker(lambda: None)
+    yield worker
+    assert worker.stop(LONG_S)
 
 
 def test_what_it_gives_and_what_it_raises_come_where_the_result_is_asked_for(
-    bench: ThreadBench,
+    worker: ThreadWorker,
 ) -> None:
-    for one in (bench, InlineBench()):
+    for one in (worker, InlineWorker()):
         good, bad = one.begin(lambda _halt: 7), one.begin(lambda _halt: 1 // 0)
         assert good.wait(LONG_S)
         assert bad.wait(LONG_S)
@@ -35,7 +35,7 @@ def test_what_it_gives_and_what_it_raises_come_where_the_result_is_asked_for(
             bad.result()
 
 
-def test_pieces_take_turns(bench: ThreadBench) -> None:
+def test_pieces_take_turns(worker: ThreadWorker) -> None:
     at_work = threading.Event()
     go_on = threading.Event()
     order: list[str] = []
@@ -45,8 +45,8 @@ def test_pieces_take_turns(bench: ThreadBench) -> None:
         go_on.wait(LONG_S)
         order.append("first")
 
-    one = bench.begin(first)
-    two = bench.begin(lambda _halt: order.append("second"))
+    one = worker.begin(first)
+    two = worker.begin(lambda _halt: order.append("second"))
     assert at_work.wait(LONG_S)
     assert not one.is_done
     assert not two.is_done
@@ -55,11 +55,11 @@ def test_pieces_take_turns(bench: ThreadBench) -> None:
     assert order == ["first", "second"]
 
 
-def test_a_piece_that_waits_and_is_halted_is_never_begun(bench: ThreadBench) -> None:
+def test_a_piece_that_waits_and_is_halted_is_never_begun(worker: ThreadWorker) -> None:
     go_on = threading.Event()
-    bench.begin(lambda _halt: go_on.wait(LONG_S))
+    worker.begin(lambda _halt: go_on.wait(LONG_S))
     begun: list[str] = []
-    job = bench.begin(lambda _halt: begun.append("it"))
+    job = worker.begin(lambda _halt: begun.append("it"))
     job.halt.set()
     go_on.set()
     assert job.wait(LONG_S)
@@ -69,7 +69,7 @@ def test_a_piece_that_waits_and_is_halted_is_never_begun(bench: ThreadBench) -> 
 
 
 def test_stopping_halts_what_is_done_and_all_that_waits() -> None:
-    bench = ThreadBench(lambda: None)
+    worker = ThreadWorker(lambda: None)
     at_work = threading.Event()
 
     def endless(halt: Halt) -> None:
@@ -77,10 +77,10 @@ def test_stopping_halts_what_is_done_and_all_that_waits() -> None:
         assert halt.wait(LONG_S)
         halt.check()
 
-    jobs = [bench.begin(endless), bench.begin(endless)]
+    jobs = [worker.begin(endless), worker.begin(endless)]
     assert at_work.wait(LONG_S)
-    assert bench.stop(LONG_S)
-    for job in (*jobs, bench.begin(endless)):
+    assert worker.stop(LONG_S)
+    for job in (*jobs, worker.begin(endless)):
         job.halt.set()
     with pytest.raises(HaltedError):
         jobs[0].result()
@@ -94,11 +94,11 @@ def test_the_loop_is_woken_when_a_piece_is_done_and_tidied_up_after() -> None:
         told.append("woken")
         woken.set()
 
-    bench = ThreadBench(wake, tidy=lambda: told.append("tidied"))
-    bench.begin(lambda _halt: told.append("done"))
+    worker = ThreadWorker(wake, tidy=lambda: told.append("tidied"))
+    worker.begin(lambda _halt: told.append("done"))
     assert woken.wait(LONG_S)
     assert told == ["done", "tidied", "woken"]
-    assert bench.stop(LONG_S)
+    assert worker.stop(LONG_S)
 
 
 STRAYS = """

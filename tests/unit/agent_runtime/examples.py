@@ -4,7 +4,6 @@ import io
 import shutil
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx
 from msgspec.structs import replace
@@ -18,7 +17,6 @@ from edgepack.bundle.encrypted_files import encrypt_stream
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
-    ENCRYPTED_FORMAT,
     GOLDEN_FILE,
     MANIFEST_FILE,
     BundleFacts,
@@ -147,11 +145,11 @@ def install_model(
     facts = replace(
         manifest.facts,
         files=(entry(folder, GOLDEN_FILE),),
-        reference=reference or msgspec.UNSET,
+        reference=reference,
     )
     if recipient is not None:
         encryption = seal_content_key(CONTENT_KEY, [recipient])
-        facts = replace(facts, format=ENCRYPTED_FORMAT, encryption=encryption)
+        facts = replace(facts, encryption=encryption)
     manifest = replace(manifest, facts=facts)
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
     digest = root_digest({path: digest_file(folder / path) for path in list_files(folder)})

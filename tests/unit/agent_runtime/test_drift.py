@@ -49,6 +49,7 @@ def spool(state_dir: Path, *counted: Seen, token: str = "a", inferences: int = 1
         Spooled(
             token=token,
             pid=1,
+            model="ocr",
             digest=digest,
             variant=variant,
             provider=provider,

@@ -88,7 +88,7 @@ def test_without_onnxruntime_no_provider_is_available_and_each_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent() -> None:
-        raise DeviceError("onnxruntime is not installed")
+        raise DeviceError("onnxruntime is not installed", remedy="pip install 'edgepack[cpu]'")
 
     monkeypatch.setattr(facts_module, "load_runtime", absent)
     facts = read_device_facts(root=tmp_path)

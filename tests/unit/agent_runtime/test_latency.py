@@ -36,6 +36,7 @@ def spool(
     spooled = Spooled(
         token=token,
         pid=pid,
+        model="ocr",
         digest=digest,
         variant="cpu",
         provider=CPU,

@@ -1,4 +1,4 @@
-"""Matching: every reason for which a variant is no candidate, in a sentence with its names."""
+"""Matching: every reason for which a variant is not a candidate, in a sentence with its names."""
 
 from dataclasses import dataclass
 
@@ -70,7 +70,7 @@ REFUSALS = [
     ),
     Refusal(
         requires=Requirements(drivers={"amdxdna": "newish"}),
-        reason="its requirement on amdxdna cannot be judged: 'newish' is no version range",
+        reason="its requirement on amdxdna cannot be judged: 'newish' is not a version range",
     ),
 ]
 

@@ -30,7 +30,6 @@ from edgepack.bundle.keys import (
     write_key_pair,
 )
 from edgepack.bundle.manifest import (
-    ENCRYPTED_FORMAT,
     GOLDEN_FILE,
     MANIFEST_FILE,
     Manifest,
@@ -79,7 +78,6 @@ def _encrypted(folder: Path, recipient: PublicKey, files: Mapping[str, bytes] = 
     plain = make_manifest(*variants)
     facts = replace(
         plain.facts,
-        format=ENCRYPTED_FORMAT,
         encryption=seal_content_key(CONTENT_KEY, [recipient]),
         files=(entry(folder, GOLDEN_FILE),),
     )

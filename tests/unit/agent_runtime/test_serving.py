@@ -69,7 +69,7 @@ def test_a_model_that_is_not_here_is_not_opened_and_the_others_are_named(tmp_pat
 
 
 def test_a_name_that_no_model_can_have_is_no_way_out_of_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"'\.\./tiny' is no name of a model"):
+    with pytest.raises(DeviceError, match=r"'\.\./tiny' is not a name of a model"):
         open_model("../tiny", tmp_path)
 
 

@@ -440,6 +440,7 @@ def spool(state_dir: Path, shadowed: Shadowed, *, inferences: int = 1, token: st
         Spooled(
             token=token,
             pid=1,
+            model="ocr",
             digest="d" * 64,
             variant="cpu",
             provider=CPU,
@@ -498,4 +499,4 @@ def test_a_process_that_is_no_python_starts_none(
     command(("/usr/bin/uwsgi", "-m", "edgepack.agent.runtime.shadow"))
     with serving(tmp_path) as model:
         run_until(model, lambda: told(model).because != "")
-        assert told(model).because == "1.1.0: '/usr/bin/uwsgi' is no Python that could be started"
+        assert told(model).because == "1.1.0: '/usr/bin/uwsgi' is not a Python that can be started"

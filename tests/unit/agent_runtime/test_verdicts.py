@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.runtime.verdicts import MAX_VERDICTS, VERDICTS_FILE, Verdicts, circumstances_of
+from edgepack.agent.runtime.verdicts import MAX_VERDICTS, VERDICTS_FILE, Verdicts, probe_cache_key
 from edgepack.wire.messages import DeviceFacts, ProbeResult, ProviderFacts
 from tests.simulators.manifests import CPU, make_variant
 from tests.unit.agent_runtime.examples import make_facts
@@ -16,7 +16,7 @@ NEWER_PROVIDER = ProviderFacts(name=CPU, available=True, because="", version="9"
 
 
 def test_a_right_verdict_is_recalled_after_a_restart(tmp_path: Path) -> None:
-    circumstances = circumstances_of("d", make_variant(), FACTS, threads=1)
+    circumstances = probe_cache_key("d", make_variant(), FACTS, threads=1)
     Verdicts(tmp_path).keep(circumstances, RIGHT)
     assert Verdicts(tmp_path).recall(circumstances) == RIGHT
 
@@ -29,14 +29,14 @@ def test_a_variant_that_was_right_is_probed_once_and_a_wrong_one_each_time(tmp_p
         probed.append(result.right)
         return result
 
-    circumstances = circumstances_of("d", make_variant(), FACTS, threads=1)
+    circumstances = probe_cache_key("d", make_variant(), FACTS, threads=1)
     for result in (WRONG, WRONG, RIGHT, RIGHT):
-        assert verdicts.reach(circumstances, lambda result=result: probe(result)) == result  # type: ignore[misc]
+        assert verdicts.get_or_probe(circumstances, lambda result=result: probe(result)) == result  # type: ignore[misc]
     assert probed == [False, False, True]
 
 
 def test_a_wrong_verdict_is_not_kept(tmp_path: Path) -> None:
-    circumstances = circumstances_of("d", make_variant(), FACTS, threads=1)
+    circumstances = probe_cache_key("d", make_variant(), FACTS, threads=1)
     verdicts = Verdicts(tmp_path)
     verdicts.keep(circumstances, WRONG)
     assert verdicts.recall(circumstances) is None
@@ -58,15 +58,15 @@ def test_a_verdict_is_void_when_any_circumstance_changes(
     tmp_path: Path, digest: str, variant: str, facts: DeviceFacts, threads: int
 ) -> None:
     verdicts = Verdicts(tmp_path)
-    verdicts.keep(circumstances_of("d", make_variant(), FACTS, threads=1), RIGHT)
-    now = circumstances_of(digest, make_variant(variant), facts, threads=threads)
+    verdicts.keep(probe_cache_key("d", make_variant(), FACTS, threads=1), RIGHT)
+    now = probe_cache_key(digest, make_variant(variant), facts, threads=threads)
     assert verdicts.recall(now) is None
 
 
 def test_the_oldest_verdicts_give_way(tmp_path: Path) -> None:
     verdicts = Verdicts(tmp_path)
     all_of_them = [
-        circumstances_of(str(number), make_variant(), FACTS, threads=1)
+        probe_cache_key(str(number), make_variant(), FACTS, threads=1)
         for number in range(MAX_VERDICTS + 1)
     ]
     for circumstances in all_of_them:
@@ -79,6 +79,6 @@ def test_a_damaged_file_means_probing_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / VERDICTS_FILE).write_bytes(b"[{")
-    circumstances = circumstances_of("d", make_variant(), FACTS, threads=1)
+    circumstances = probe_cache_key("d", make_variant(), FACTS, threads=1)
     assert Verdicts(tmp_path).recall(circumstances) is None
     assert "the list of verdicts was damaged" in caplog.text

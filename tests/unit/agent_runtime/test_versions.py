@@ -28,12 +28,12 @@ def test_a_version_is_compared_number_by_number(
 
 @pytest.mark.parametrize("text", ["1.23", "~=1.2", ">=", ">=1.x", ">=1.2;<3"])
 def test_what_is_no_range_is_refused_with_the_part_at_fault(text: str) -> None:
-    with pytest.raises(ValueError, match="is no version range"):
+    with pytest.raises(ValueError, match="is not a version range"):
         parse_range(text)
 
 
 def test_a_version_without_a_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="'unknown' is no version"):
+    with pytest.raises(ValueError, match="'unknown' is not a version"):
         is_within("unknown", ">=1")
 
 

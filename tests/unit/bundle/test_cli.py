@@ -126,7 +126,7 @@ def test_a_folder_that_is_no_bundle_is_refused_with_what_it_lacks(
         call(cli.verify, tmp_path, "--key", f"{key_prefix}.pub"),
     ):
         error = refused(result)
-        assert error.problem == "the folder is no bundle: it has no manifest.json"
+        assert error.problem == "the folder is not a bundle: it has no manifest.json"
         assert "that edgepack build wrote" in (error.remedy or "")
 
 

@@ -57,7 +57,7 @@ def test_records_are_read_back_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "this is no delta"),
+        (b"", "this is not a delta"),
         (MAGIC + b"x", "the delta ends within a record"),
         (MAGIC + record(b"new", b"old").encode()[:-1], "the delta ends within a record"),
         (MAGIC + bytes(64) + bytes(9), "a record of the delta makes no sense"),

@@ -86,10 +86,10 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     ),
     "a pickle": (
         npz({"inputs/0/x.npy": npy(np.array([{}], object), allow_pickle=True)}),
-        "no plain numeric array",
+        "not a plain numeric array",
     ),
     "a bomb": (npz({"inputs/0/x.npy": bytes(10**6)}, zipfile.ZIP_DEFLATED), "longer than itself"),
-    "no array": (npz({"inputs/0/x.npy": b"text"}), "no plain numeric array"),
+    "no array": (npz({"inputs/0/x.npy": b"text"}), "not a plain numeric array"),
     "a truncated array": (npz({"inputs/0/x.npy": GOOD[:-1]}), "has 11 bytes for the shape"),
     "no samples at all": (npz({}), "0 samples with inputs, 0 with outputs"),
     "no outputs": (npz({"inputs/0/x.npy": GOOD}), "1 samples with inputs, 0 with outputs"),

@@ -185,7 +185,7 @@ def test_something_hidden_in_the_padding_is_refused(archive: bytes, tmp_path: Pa
     "content", [b"", b"PK\x03\x04" + bytes(1000), b"\x1f\x8b" + bytes(1000), bytes(10240)]
 )
 def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
-    refuse(content, tmp_path, "no bundle|not 'manifest.json'")
+    refuse(content, tmp_path, "not a bundle|not 'manifest.json'")
 
 
 def test_a_damaged_header_is_refused_with_its_place(archive: bytes, tmp_path: Path) -> None:

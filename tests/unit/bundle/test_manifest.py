@@ -107,7 +107,7 @@ CASES: dict[str, tuple[Callable[[Any], object], str, str]] = {
         "not among its files",
         f"{VARIANT}.executor_info.ort.model_file",
     ),
-    "an option that is no string": (
+    "an option that is not a string": (
         lambda d: cpu(d)["executor_info"]["ort"].update(session_options={"a": 1}),
         "Expected `str`, got `int`",
         VARIANT,
@@ -231,9 +231,9 @@ def test_a_manifest_is_refused_that_has(case: str, bundle: Path) -> None:
 
 
 BYTES: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "no JSON"),
-    "no JSON": (b"{", "no JSON"),
-    "no UTF-8": (b'{"a": "\xff"}', "no JSON"),
+    "nothing": (b"", "not valid JSON"),
+    "no JSON": (b"{", "not valid JSON"),
+    "no UTF-8": (b'{"a": "\xff"}', "not valid JSON"),
     "a list": (b"[]", "Expected `object`, got `array`"),
     "a key twice": (b'{"layout": 1, "layout": 1}', "'layout' stands twice"),
     "a key twice among very many": (
@@ -242,8 +242,8 @@ BYTES: dict[str, tuple[bytes, str]] = {
     ),
     "NaN": (b'{"layout": NaN}', "NaN is not finite"),
     "a number beyond floats": (b'{"layout": 1e999}', "1e999 is not finite"),
-    "a number of many digits": (b'{"layout": ' + b"9" * 10_000 + b"}", "no JSON"),
-    "deep nesting": (b"[" * 200_000, "no JSON"),
+    "a number of many digits": (b'{"layout": ' + b"9" * 10_000 + b"}", "not valid JSON"),
+    "deep nesting": (b"[" * 200_000, "not valid JSON"),
     "too much": (b" " * (MAX_MANIFEST_BYTES + 1), "at most"),
 }
 

@@ -67,4 +67,3 @@ def test_a_share_of_rows_is_written_where_there_is_one_and_read_again() -> None:
     written = msgspec.json.encode(LIMITS)
     assert msgspec.json.decode(written, type=GoldenTolerance) == LIMITS
     assert b"overlap_min" in written
-    assert b"overlap_min" not in msgspec.json.encode(GoldenTolerance(cosine_min=0.9, nrmse_max=0.1))

@@ -40,7 +40,7 @@ def test_files_are_told_from_uris() -> None:
         ("pkcs11:object=a?object=b", "'object' cannot stand there"),
         ("pkcs11:object", "'object' cannot stand there"),
         ("pkcs11:object=a;type=public", "no private key"),
-        ("pkcs11:object=%ff", "no UTF-8"),
+        ("pkcs11:object=%ff", "not UTF-8"),
         ("pkcs11:object=\x1b[2J", "must be written as %XX"),
         ("pkcs11:object=" + "a" * 3000, "too long"),
     ],

@@ -97,3 +97,12 @@ def test_what_cannot_be_read_of_docker_is_said(settings: object, said: str, tmp_
     with pytest.raises(TransferError, match=said) as caught:
         find_credentials("host", write(tmp_path, settings))
     assert USER in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize("named", ["https://registry.example", "registry.example/x", "a b", "a@b"])
+def test_a_malformed_host_of_a_password_is_named(named: str) -> None:
+    environment = {HOST: named, USER: "me", PASSWORD: "two", "HOME": "/nowhere"}
+    with pytest.raises(TransferError, match="EDGEPACK_REGISTRY_HOST is not a host") as caught:
+        find_credentials("registry.example", environment)
+    assert named in caught.value.problem
+    assert "EDGEPACK_REGISTRY_HOST=registry.example" in (caught.value.remedy or "")

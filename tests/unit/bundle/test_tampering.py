@@ -85,7 +85,7 @@ def test_a_symbolic_link_is_refused_even_to_the_same_bytes(
 def test_a_pipe_is_refused_and_never_read(bundle: Path, public_key: PublicKey) -> None:
     (bundle / "report.json").unlink()
     os.mkfifo(bundle / "report.json")
-    with pytest.raises(BundleError, match=r"'report.json' is no regular file"):
+    with pytest.raises(BundleError, match=r"'report.json' is not a regular file"):
         verify_folder(bundle, [public_key])
 
 
@@ -237,7 +237,7 @@ ENVELOPES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda d: d["dsseEnvelope"]["signatures"].append({"sig": ""}),
         "length 1",
     ),
-    "a payload that is no base64": (lambda d: d["dsseEnvelope"].update(payload="*"), "base64"),
+    "a payload that is not base64": (lambda d: d["dsseEnvelope"].update(payload="*"), "base64"),
     "another payload": (lambda d: d["dsseEnvelope"].update(payload="e30="), "changed after"),
     "an empty signature": (
         lambda d: d["dsseEnvelope"]["signatures"][0].update(sig=""),
@@ -263,7 +263,7 @@ def test_an_endless_signature_is_refused_before_it_is_parsed(public_key: PublicK
 
 
 def test_a_deeply_nested_signature_is_refused(public_key: PublicKey) -> None:
-    with pytest.raises(SignatureError, match="no JSON"):
+    with pytest.raises(SignatureError, match="not valid JSON"):
         verify_envelope(b"[" * 500_000, [public_key])
 
 

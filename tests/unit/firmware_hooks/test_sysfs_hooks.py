@@ -87,7 +87,7 @@ class TestRequireDriver:
 
     def test_a_wrong_setting_refuses(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert require_driver.main(["--module=x", "--at-least=new"]) == 1
-        assert "'new' is no version like 1.2.3" in said(capsys)
+        assert "'new' is not a version like 1.2.3" in said(capsys)
 
 
 class TestCpuGovernor:

@@ -31,7 +31,7 @@ def write(tmp_path: Path, kind: str, folder: str = "broker") -> Path:
 
 def controllers(tmp_path: Path) -> list[str]:
     data = DataFolder(tmp_path / "fleet")
-    return [data.controller(0), data.controller(1), data.voice()]
+    return [data.controller(0), data.controller(1), data.leader_client_id()]
 
 
 def test_emqx_knows_clients_by_their_certificates_and_bounds_them(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_token_is_good_for_one_device_and_one_key(world: World, authority: Aut
         assert again == pem, "an answer that was lost is given again"
         with pytest.raises(FleetError, match="used already, for another key"):
             use_token(session, authority, token, request(make_key()), now)
-        with pytest.raises(FleetError, match="no token to enrol with"):
+        with pytest.raises(FleetError, match="not a token to enrol with"):
             use_token(session, authority, token, request(key), now + 61)
         (row,) = devices.find_devices(session, ("cam-1",))
         assert row.certificate == read_certificate(pem).serial

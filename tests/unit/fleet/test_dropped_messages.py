@@ -99,7 +99,7 @@ def test_auto_enrolment_takes_in_whoever_reports_and_only_well_formed(tmp_path: 
         b"[]",
         b"null",
         b"[" * 100_000,
-        b'{"v":2,"online":true,"at":1}',
+        b'{"v":1,"online":true,"at":1}',
         b'{"v":1,"online":true,"at":1,"sequence":' + b"9" * 400 + b"}",
         b'{"v":1,"online":true,"at":1,"sequence":-5}',
         b'{"v":1,"digest":"../../etc","files":[{"sha256":"x","chunk_count":-1,"missing":"AAAA"}]}',

@@ -138,11 +138,11 @@ def test_a_moved_device_gets_what_its_new_group_got(world: World) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("2x", "y", "'2x' is no key of a label"),
-        ("", "y", "'' is no key of a label"),
-        ("a b", "y", "'a b' is no key of a label"),
-        ("soc", "y", "'soc' is no label: that is what the fleet knows of a device itself"),
-        ("not", "y", "'not' is no label"),
+        ("2x", "y", "'2x' is not a key of a label"),
+        ("", "y", "'' is not a key of a label"),
+        ("a b", "y", "'a b' is not a key of a label"),
+        ("soc", "y", "'soc' is not a label: that is what the fleet knows of a device itself"),
+        ("not", "y", "'not' is not a label"),
         ("site", "x" * 65, "a label has at most 64 characters"),
         ("site", "\x1b[2J", "a label has at most 64 characters to look at"),
         ("site", "a'b", "and no quotes"),

@@ -3,6 +3,7 @@
 import math
 import random
 from collections import Counter
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,11 @@ def judge(committed: int, failed: int, under_way: int, *, rule: Threshold = RULE
     return view
 
 
+@cache
+def _is_breached(committed: int, failed: int, under_way: int) -> bool:
+    return judge(committed, failed, under_way).verdict == "breach"
+
+
 def stops_after(devices: int, failing: float, seed: int) -> int | None:
     """Devices that have decided when a wave is stopped that is looked at after each; None: never.
 
@@ -37,7 +43,7 @@ def stops_after(devices: int, failing: float, seed: int) -> int | None:
     failed = 0
     for decided, one in enumerate(fails, 1):
         failed += one
-        if judge(decided - failed, failed, devices - decided).verdict == "breach":
+        if _is_breached(decided - failed, failed, devices - decided):
             return decided
     return None
 

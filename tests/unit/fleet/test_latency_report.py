@@ -112,7 +112,7 @@ def test_what_is_too_much_is_refused_with_what_would_help(
     ("question", "problem"),
     [
         ({"since": 200.0, "until": 100.0}, "the time ends before it begins"),
-        ({"where": "site=berlin"}, "latency is not kept by 'site'"),
+        ({"where": "site=berlin"}, "latency is not recorded by 'site'"),
         ({"where": "variant"}, "the expression makes no sense at its end"),
     ],
 )

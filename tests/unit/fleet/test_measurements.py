@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from edgepack.fleet.database import audit, measurements
 from edgepack.fleet.database.measurements import AWAITED, AWAITED_DRIFT, Sample, WaveSums
-from edgepack.fleet.database.measures import FULL_INFERENCES, Told
+from edgepack.fleet.database.measures import FULL_INFERENCES, ReleaseMeasurements
 from edgepack.fleet.database.schema import MeasurementRow
 from edgepack.fleet.rollouts import execution
 from edgepack.wire.histogram import LatencyRecorder
@@ -166,7 +166,7 @@ def test_a_message_that_comes_twice_counts_once(world: World) -> None:
         world.hear("a", window(NEW, 2.0), "telemetry")
     with world.store.reading() as session:
         row = session.get_one(MeasurementRow, ("a", NEW.digest))
-        assert msgspec.json.decode(row.told, type=Told).recent.latency.count == 100
+        assert msgspec.json.decode(row.told, type=ReleaseMeasurements).recent.latency.count == 100
     assert sums(world, name)["p95"].devices == 1
 
 
@@ -218,7 +218,7 @@ def test_an_older_agents_window_is_read(world: World) -> None:
 
 
 def test_older_inferences_make_room_for_newer_ones() -> None:
-    told = Told()
+    told = ReleaseMeasurements()
     for start in range(4):
         latency_ms = 10.0 if start < 2 else 20.0
         told = told.plus([window(NEW, start, latency_ms, count=FULL_INFERENCES)])

@@ -33,8 +33,8 @@ def test_pages_of_devices_and_of_parts_are_in_natural_order(
     number = world.start()
     with world.store.reading() as session:
         rollout = execution.find(session, number)
-        first = status.list_parts(session, rollout, limit=5)
-        rest = status.list_parts(session, rollout, after=first[-1].device, limit=5)
+        first = status.list_assignments(session, rollout, limit=5)
+        rest = status.list_assignments(session, rollout, after=first[-1].device, limit=5)
     assert [part.device for part in (*first, *rest)] == NAMES
     monkeypatch.setattr(natural_pages, "SORTED_AT_ONCE", 3)  # as of a very large fleet
     for limit in (1, 3, 100):

@@ -232,11 +232,11 @@ def test_a_provider_that_is_another_one_is_not_asked(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('issuer = "http://login.example"\n', "no https:// URL"),
+        ('issuer = "http://login.example"\n', "not an https:// URL"),
         ('issuer = "https://x"\nsecret = "x"\n', "secret"),
         ('issuer = "https://x"\nscopes = ["email"]\n', "takes the scope openid"),
         ("issuer = 3\n", "issuer"),
-        ("issuer =", "no TOML"),
+        ("issuer =", "not valid TOML"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path, text: str, problem: str) -> None:

@@ -111,7 +111,7 @@ def test_devices_are_offered_it_while_the_window_is_open_where_they_are(world: W
 def test_a_label_that_names_no_zone_is_refused_and_said(world: World) -> None:
     world.enroll("a")
     world.change("a", labels={"timezone": "Mars/Base"})
-    with pytest.raises(FleetError, match="'Mars/Base' is no time zone"):
+    with pytest.raises(FleetError, match="'Mars/Base' is not a time zone"):
         world.start(window="02:00-03:00")
     assert world.start()
 

@@ -41,7 +41,7 @@ def test_a_rollout_shows_first_who_needs_a_look_and_has_pages_of_the_others(
     full.look()
     full.hear("dog-2", says("REJECTED", 1))
     full.hear("cam-1", says("COMMITTED", 1, active=NEW))
-    monkeypatch.setattr(status, "MAX_PARTS", 2)
+    monkeypatch.setattr(status, "MAX_ASSIGNMENTS", 2)
     view = full.view(name)
     assert [(part.device, part.state) for part in view.assignments] == [
         ("cam-2", "OFFERED"),
@@ -50,8 +50,8 @@ def test_a_rollout_shows_first_who_needs_a_look_and_has_pages_of_the_others(
     assert view.counts == {"OFFERED": 3, "FAILED": 1, "COMMITTED": 1}
     with full.store.reading() as session:
         rollout = execution.find(session, name)
-        first = status.list_parts(session, rollout, limit=3)
-        rest = status.list_parts(session, rollout, after=first[-1].device, limit=3)
+        first = status.list_assignments(session, rollout, limit=3)
+        rest = status.list_assignments(session, rollout, after=first[-1].device, limit=3)
         assert tuple(part.device for part in (*first, *rest)) == NAMES
-        (failed,) = status.list_parts(session, rollout, state="FAILED", limit=3)
+        (failed,) = status.list_assignments(session, rollout, state="FAILED", limit=3)
         assert failed.device == "dog-2"

@@ -97,7 +97,7 @@ def test_every_event_in_every_state_has_one_outcome_or_is_refused_with_a_way_out
     if (state, event) in TRANSITIONS:
         assert transition(state, event, "r1") == TRANSITIONS[state, event]
         return
-    with pytest.raises(FleetError, match=f"rollout r1 is {state}, so it cannot be told to {event}"):
+    with pytest.raises(FleetError, match=f"rollout r1 is {state}, so it cannot {event}"):
         transition(state, event, "r1")
 
 

@@ -77,4 +77,4 @@ def test_without_the_directors_key_nothing_is_said_as_if_it_were_signed(world: W
     for path in world.repository.online.glob("director.*"):
         path.unlink()
     with pytest.raises(FleetError, match="the director's key is not here"):
-        world.controller_sign("a", json.dumps({"v": 2, "sequence": 1, "models": {}}).encode())
+        world.controller_sign("a", json.dumps({"v": 1, "sequence": 1, "models": {}}).encode())

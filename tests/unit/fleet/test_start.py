@@ -54,7 +54,7 @@ def fill(world: World, count: int) -> None:
 def waves_of(world: World) -> dict[str, int]:
     with world.store.reading() as session:
         rows = session.execute(select(AssignmentRow.device, AssignmentRow.wave))
-        return {device: wave for device, wave in rows}  # noqa: C416 (rows are no pairs to mypy)
+        return {device: wave for device, wave in rows}  # noqa: C416 (rows are not pairs to mypy)
 
 
 def by_rule(devices: list[int], rollout: str) -> list[str]:
@@ -184,30 +184,6 @@ def test_a_selector_that_means_everybody_is_everybody_once(world: World) -> None
     assert {one.runs for one in found} == {OLD}
     world.start(selector=everybody, waves="100%")
     assert len(waves_of(world)) == 10
-
-
-def test_a_report_of_the_first_version_is_read_as_well() -> None:
-    first = {
-        "v": 1,
-        "online": True,
-        "at": 1.0,
-        "boot": "b",
-        "count": 1,
-        "facts": msgspec.to_builtins(make_facts()),
-        "state": "COMMITTED",
-        "because": "",
-        "sequence": 1,
-        "rollout": "r1",
-        "target": msgspec.to_builtins(OLD),
-        "active": msgspec.to_builtins(says("COMMITTED", active=OLD).models["digits"].active),
-        "previous": None,
-        "progress": 0.0,
-    }
-    reported = msgspec.json.encode(first).decode()
-    assert serving_of(reported, "digits").runs == OLD
-    found = facts_of(reported)
-    assert found is not None
-    assert found.hardware_class == make_facts().hardware_class
 
 
 def test_of_what_a_device_never_said_nothing_is_read() -> None:

@@ -55,9 +55,9 @@ def test_words_become_settings() -> None:
         ({"max_failed_share": "some"}, "Failures let pass, %: 'some' makes no sense"),
         ({"not_before": "2030-13-01T00:00"}, "Not before: '2030-13-01T00:00' makes no sense"),
         ({"on_breach": "shrug"}, "makes no sense"),
-        ({"gate_p95": "-1"}, "'-1' is nothing that the gate p95 can let pass"),
-        ({"gate_p95": "nan"}, "'nan' is nothing that the gate p95 can let pass"),
-        ({"gate_p95": "1e999"}, "'1e999' is nothing that the gate p95 can let pass"),
+        ({"gate_p95": "-1"}, "'-1' is not a threshold of the gate p95"),
+        ({"gate_p95": "nan"}, "'nan' is not a threshold of the gate p95"),
+        ({"gate_p95": "1e999"}, "'1e999' is not a threshold of the gate p95"),
     ],
 )
 def test_a_word_that_means_nothing_is_named(given: dict[str, str], said: str) -> None:

@@ -64,12 +64,12 @@ def test_public_addresses_are_what_is_connected_to() -> None:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("", "no https:// URL"),
-        ("https://", "no https:// URL"),
-        ("file:///etc/passwd", "no https:// URL"),
-        ("https://a b/", "no https:// URL"),
+        ("", "not an https:// URL"),
+        ("https://", "not an https:// URL"),
+        ("file:///etc/passwd", "not an https:// URL"),
+        ("https://a b/", "not an https:// URL"),
         ("https://hooks.example/\r\nX:y", "control letters"),
-        ("https://hooks.example:x/", "is no URL"),
+        ("https://hooks.example:x/", "is not a URL"),
         ("https://u:p@hooks.example/", "no user"),
         ("https://hooks.example/#there", "no user, fragment"),
         ("http://hooks.example/", "without TLS"),

@@ -1,4 +1,4 @@
-"""Which devices an expression means, and what is no expression."""
+"""Which devices an expression means, and what is not an expression."""
 
 import contextlib
 

@@ -32,19 +32,23 @@ def test_licenses_are_spelled_as_spdx_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "place"),
     [
-        ('[about]\nlicense = "Apache 2"', "no SPDX license expression", "about.license"),
+        ('[about]\nlicense = "Apache 2"', "not an SPDX license expression", "about.license"),
         (
             '[about]\nreferences = { website = "example.com" }',
-            "no URL",
+            "is not a URL",
             "about.references.website",
         ),
-        ('[about]\nreferences = { blog = "https://a.b" }', "no kind of reference", "about.ref"),
-        ('[about]\nidentifier = "meters"', "no package URL", "about.identifier"),
+        ('[about]\nreferences = { blog = "https://a.b" }', "not a kind of reference", "about.ref"),
+        ('[about]\nidentifier = "meters"', "not a package URL", "about.identifier"),
         ('[about]\nlicence = "MIT"', "unknown key 'licence'", "about.licence"),
         ("[about]\nauthors = 3", "must be a list", "about.authors"),
         ('[datasets.a]\nused_for = "testing"', "allowed are: training", "datasets.a.used_for"),
         ('[datasets.a]\nlicense = "MIT"', "lacks 'used_for'", "datasets.a"),
-        ('[datasets.a]\nused_for = "training"\nsha256 = "12"', "no SHA-256", "datasets.a.sha256"),
+        (
+            '[datasets.a]\nused_for = "training"\nsha256 = "12"',
+            "not a SHA-256",
+            "datasets.a.sha256",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(

@@ -248,7 +248,7 @@ def test_objects_in_an_npy_are_called_so_and_never_loaded(tmp_path: Path) -> Non
 def test_a_file_that_is_no_array_at_all_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_text("hello\n" * 100)
     error = refusal_of(tmp_path)
-    assert error.problem == "a.npz is no NumPy file"
+    assert error.problem == "a.npz is not a NumPy file"
     assert error.remedy == "save arrays: np.savez(path, name=array.astype('float32'))"
 
 
@@ -277,7 +277,7 @@ def test_a_pipe_among_the_samples_is_refused_and_not_waited_for(tmp_path: Path) 
     np.savez(tmp_path / "a.npz", images=sample_of(1))
     os.mkfifo(tmp_path / "b.npz")
     error = refusal_of(tmp_path)
-    assert error.problem == "b.npz is no file"
+    assert error.problem == "b.npz is not a file"
     assert error.remedy == "remove it from the samples"
 
 
@@ -286,7 +286,7 @@ def test_what_is_neither_file_nor_folder_is_no_form_of_samples(tmp_path: Path, k
     path = tmp_path / "samples"
     os.mkfifo(path) if kind == "pipe" else path.symlink_to(os.devnull)
     error = refusal_of(path)
-    assert error.problem == f"{path} is no form of samples"
+    assert error.problem == f"{path} is not a form of samples"
     assert "a folder of .npz or .npy files" in (error.remedy or "")
 
 

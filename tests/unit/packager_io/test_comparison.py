@@ -321,9 +321,9 @@ def test_the_command_tells_bytes_and_gives_json(tmp_path: Path) -> None:
 def test_a_json_that_is_no_report_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(content)
-    with pytest.raises(BundleError, match=r"other\.json is no report of a build") as caught:
+    with pytest.raises(BundleError, match=r"other\.json is not a report of a build") as caught:
         read_compared(path)
-    assert caught.value.remedy == "give a bundle, or the .report.json that lies beside one"
+    assert caught.value.remedy == "give a bundle, or the .report.json next to a bundle"
 
 
 def test_a_comparison_is_read_back_from_its_json(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: s
     [
         ("offset", "-4", "is negative"),
         ("length", "-4", "is negative"),
-        ("length", "much", "is no number"),
+        ("length", "much", "is not a number"),
         ("length", "44", "external data of 44 bytes cannot be a tensor of shape [10]"),
     ],
 )

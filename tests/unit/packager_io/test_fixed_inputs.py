@@ -167,7 +167,7 @@ def test_values_are_read_from_the_command_line() -> None:
         ("=5", "names no input"),
         ("sr", "has no value"),
         ("sr=", "has no value"),
-        ("sr=x", "'x' is no number"),
+        ("sr=x", "'x' is not a number"),
     ):
         with pytest.raises(BuildError, match=problem) as caught:
             parse_value(text)

@@ -94,10 +94,10 @@ def test_feedback_of_another_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"nonsense", "no feedback of a fleet"),
-        (b'{"v": 1, "model": 3}', "no feedback of a fleet"),
+        (b"nonsense", "not feedback of a fleet"),
+        (b'{"v": 1, "model": 3}', "not feedback of a fleet"),
         (b'{"v": 9, "model": "m", "at": 1.0}', "is of version 9.0"),
-        (b'{"v": 1, "model": "\x1b[2J"}', "no feedback of a fleet"),
+        (b'{"v": 1, "model": "\x1b[2J"}', "not feedback of a fleet"),
     ],
 )
 def test_damaged_and_newer_files_are_errors(tmp_path: Path, content: bytes, problem: str) -> None:

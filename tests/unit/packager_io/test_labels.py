@@ -89,7 +89,7 @@ def test_labels_by_which_the_float_model_only_guesses_are_refused(folder: Path) 
     ("labels", "problem"),
     [
         ("0\n1\n2", "has 3 labels, and there are 2 evaluation samples"),
-        ("cat\ndog", "holds no labels: 'cat' is no integer"),
+        ("cat\ndog", "holds no labels: 'cat' is not an integer"),
     ],
 )
 def test_a_wrong_file_is_refused(folder: Path, labels: str, problem: str) -> None:

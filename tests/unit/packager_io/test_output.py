@@ -50,7 +50,7 @@ def test_the_outputs_name_may_say_name_and_version(output: str, expected: tuple[
 
 
 def test_a_name_that_fits_no_topic_is_refused() -> None:
-    with pytest.raises(BuildError, match="'my model' is no model name") as caught:
+    with pytest.raises(BuildError, match="'my model' is not a model name") as caught:
         check_name("my model")
     assert caught.value.remedy == "--name my-model"
 
@@ -65,9 +65,9 @@ def test_an_output_named_like_another_kind_of_file_is_refused(tmp_path: Path, na
 def test_what_is_no_bundle_is_never_replaced(tmp_path: Path) -> None:
     precious = tmp_path / "thesis.edgepack"
     precious.write_text("years of work")
-    with pytest.raises(BuildError, match="is there already and is no bundle"):
+    with pytest.raises(BuildError, match="is there already and is not a bundle"):
         check_output(precious, replace=True)
-    with pytest.raises(BuildError, match="is there already and is no bundle"):
+    with pytest.raises(BuildError, match="is there already and is not a bundle"):
         check_output(tmp_path, replace=True)
 
 
@@ -76,7 +76,7 @@ def test_a_folder_with_half_of_what_makes_a_bundle_is_never_replaced(
     name: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text("of an application's own")
-    with pytest.raises(BuildError, match="is there already and is no bundle"):
+    with pytest.raises(BuildError, match="is there already and is not a bundle"):
         check_output(tmp_path, replace=True)
     (tmp_path / "manifest.json").write_text("{}")
     (tmp_path / "model.sig").write_text("{}")

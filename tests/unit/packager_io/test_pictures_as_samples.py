@@ -95,4 +95,4 @@ def test_a_pipe_among_pictures_is_refused_and_not_waited_for(tmp_path: Path) -> 
     pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     os.mkfifo(tmp_path / "a.png")
     error = refusal_of(tmp_path, declarations={"images": ImageInput()})
-    assert error.problem == "a.png is no file"
+    assert error.problem == "a.png is not a file"

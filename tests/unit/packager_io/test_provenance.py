@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +38,10 @@ RANDOM = (
 
 
 def check_schema(bill: bytes) -> None:
-    """Holds a bill against the schema that CycloneDX publishes."""
+    """Check a bill against the schema that CycloneDX publishes."""
+    # The import compiles 38 grammars, for seconds: not in each worker that collects the tests.
+    from cyclonedx.validation.json import JsonStrictValidator
+
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill.decode())
     assert error is None, error
 

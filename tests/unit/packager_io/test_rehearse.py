@@ -14,6 +14,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.bundling import rehearse as rehearse_module
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.progress import silent
+from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess
 from tests.simulators.bundles import make_bundle
@@ -88,6 +89,23 @@ def test_a_variant_with_a_toolchain_is_probed_in_that(tmp_path: Path, key: Priva
         rehearse(wrong.folder, key.public_key(), other, silent, toolchains={"cpu": pinned})
     assert caught.value.found_in == (
         f"model/cpu/model.onnx on CPUExecutionProvider of its toolchain, {pinned.words}"
+    )
+
+
+def test_what_the_time_of_the_build_does_not_allow_is_reported_as_not_rehearsed(
+    tmp_path: Path, key: PrivateKey
+) -> None:
+    bundle = make_bundle(tmp_path / "bundle", key, variants=("cpu", "fp32"))
+    times = iter([0.0, 0.0, 0.0])  # its end, what is left, and the end of the tail
+    deadline = Deadline(0.0, lambda: next(times, 100.0))
+    with CountedProcess() as process:
+        rehearsal = rehearse(bundle.folder, key.public_key(), process, silent, None, deadline)
+    assert process.started == [], "no child is started that cannot end in time"
+    because = "Not run here: the time of the build was used up"
+    assert [seen.because for seen in rehearsal.by_variant.values()] == [because] * 2
+    assert rehearsal.choice.chosen == ""
+    assert rehearsal.choice.because == (
+        "cpu, fp32 not rehearsed: the time of the build was used up"
     )
 
 

@@ -224,8 +224,8 @@ def test_one_sentence_says_why_a_variant_won() -> None:
     alone = msgspec.structs.replace(second, what="minmax")
     assert explain(make_variant(attempts=(alone,))).startswith("The first candidate, minmax, holds")
     assert "marked as degraded" in explain(make_variant(degraded=True))
-    float_model = make_variant(float_because="it is no faster")
-    assert explain(float_model) == "The float model is published: it is no faster."
+    float_model = make_variant(float_because="it is not faster")
+    assert explain(float_model) == "The float model is published: it is not faster."
     assert sum_up(make_report(float_model, make_variant(name="npu"), refused=())) == (
         "2 variants hold their budgets on samples that were held out. For cpu the float model is "
         "published."
@@ -236,7 +236,7 @@ def test_one_sentence_says_why_a_variant_won() -> None:
 def test_the_winner_wears_the_ring_and_it_may_be_the_float_model() -> None:
     variant = make_variant()
     assert [point.is_winner for point in size_points(variant, 1_000_000)] == [False, False, True]
-    float_model = make_variant(precision="fp32", float_because="it is no faster")
+    float_model = make_variant(precision="fp32", float_because="it is not faster")
     assert [point.is_winner for point in size_points(float_model, 1_000_000)] == [
         True,
         False,

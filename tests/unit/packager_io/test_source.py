@@ -114,7 +114,7 @@ def test_a_folder_with_a_config_that_names_no_model_is_told_as_that(
 ) -> None:
     (tmp_path / "config.json").write_text(content, encoding="utf-8")
     error = refusal_of(tmp_path)
-    assert "is no Hugging Face model folder" in error.problem
+    assert "is not a Hugging Face model folder" in error.problem
     assert error.found_in == str(tmp_path / "config.json")
 
 

@@ -330,7 +330,7 @@ def test_a_metric_that_raises_is_named_with_its_line() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), "much", None])
 def test_a_metric_that_returns_nonsense_is_refused(value: object) -> None:
-    with pytest.raises(BuildError, match="which is no finite number"):
+    with pytest.raises(BuildError, match="which is not a finite number"):
         evaluate_metric(lambda run: value, lambda feeds: {})  # type: ignore[arg-type, return-value]
 
 

@@ -121,7 +121,7 @@ def test_what_treats_each_row_by_itself_goes_into_the_table(tmp_path: Path) -> N
         weight("along", 1, 9, 4),
     )
     result = _optimized(model, tmp_path)
-    assert kinds_of(result.model) == ["Gather", "Mul"], "what differs by place is no row's own"
+    assert kinds_of(result.model) == ["Gather", "Mul"], "what differs by place is not a row's own"
     tokens = np.array([[0, 5, 2, 2, 1, 3, 4, 0, 5]])
     np.testing.assert_allclose(
         _run(result.model, tokens, tmp_path), _run(model, tokens, tmp_path), rtol=1e-5, atol=1e-6

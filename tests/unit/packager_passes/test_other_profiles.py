@@ -13,7 +13,7 @@ from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.pipeline.profile_advice import Outlook, advise
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.profiles.reading import resolve_profile
-from edgepack.packager.search.candidates import Candidate, Judged, SearchResult
+from edgepack.packager.search.candidates import Candidate, CandidateMeasurement, SearchResult
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.candidate_specs import spec
@@ -41,10 +41,10 @@ def _found(value: float) -> SearchResult:
         spec=spec("minmse"),
         high_precision_words="",
         path=Path("none"),
-        judged=Judged(verdict=_verdict(value), size_bytes=1, lowered=2),
+        measured=CandidateMeasurement(verdict=_verdict(value), size_bytes=1, lowered=2),
     )
-    judged = replace(whole.judged, verdict=_verdict(1.0))
-    partly = replace(whole, spec=spec("minmse", ("a",)), judged=judged)
+    measured = replace(whole.measured, verdict=_verdict(1.0))
+    partly = replace(whole, spec=spec("minmse", ("a",)), measured=measured)
     return SearchResult(best=partly, attempts=(), sensitive_nodes=(), candidates=(whole, partly))
 
 

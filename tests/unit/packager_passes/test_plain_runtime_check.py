@@ -11,6 +11,7 @@ from edgepack.bundle.manifest import PlainRuntime
 from edgepack.errors import BuildError
 from edgepack.packager.graph.saturation import EXACT_SUMS
 from edgepack.packager.pipeline.resources import Resources
+from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.plain_runtime import PlainRelease
 from edgepack.packager.search.time_limit import TimeLimit
@@ -27,7 +28,9 @@ class _Otherwise(PlainRelease, frozen=True, kw_only=True):
     plans_wrongly: bool = False
 
     @contextlib.contextmanager
-    def open(self, model: Path, options: Mapping[str, str]) -> Iterator[Run]:
+    def open(
+        self, model: Path, options: Mapping[str, str], deadline: Deadline | None = None
+    ) -> Iterator[Run]:
         level = options.get(GRAPH_OPTIMIZATION, "")
         if level not in self.right_at and self.refuses:
             raise BuildError("no kernel for it")

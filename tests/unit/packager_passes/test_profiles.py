@@ -193,8 +193,8 @@ def test_profiles_that_extend_each_other_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[profile", "is no TOML"),
-        ("a = " + "[" * 5000 + "]" * 5000, "is no TOML"),
+        ("[profile", "is not valid TOML"),
+        ("a = " + "[" * 5000 + "]" * 5000, "is not valid TOML"),
         ("[device]\n", r"has no section \[profile\]"),
         ("[profile]\nextends = 3\n", "`extends` must be a name"),
     ],
@@ -247,7 +247,7 @@ def _quantize(**settings: object) -> dict[str, object]:
         ),
         ("qnn-htp", {"limits": {"static_shapes": False}}, "static shapes only"),
         ("qnn-htp", {"compile": {"enabled": True}}, "needs a chip to compile for"),
-        ("cpu", _quantize(ranges=["minmax", "percentile-120"]), "is no calibration method"),
+        ("cpu", _quantize(ranges=["minmax", "percentile-120"]), "is not a calibration method"),
         ("cpu", _quantize(ranges=[]), "no calibration method is named"),
         ("qnn-htp", _quantize(output_ops=["Conv"]), "every output is quantized"),
         ("cpu", {"limits": {"opset_max": 16}}, "opset_min is above opset_max"),

@@ -153,7 +153,7 @@ def test_a_device_must_find_half_of_what_the_worst_sample_has_here() -> None:
     distances = Reference(expected, AccuracyGate(), meanings).distances(got)
     limits = derive_tolerances([distances])
     assert limits["boxes"].overlap_min == pytest.approx(0.5 * 10 / 15, abs=1e-3)
-    assert limits["count"].overlap_min == 0.0, "an error of one is no broken model"
+    assert limits["count"].overlap_min == 0.0, "an error of one is not a broken model"
 
 
 def test_the_variant_selects_what_its_own_scores_say(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ GATE = AccuracyGate()
 
 @pytest.mark.parametrize("value", ["0.9", True, np.True_, np.array([0.9, 0.8])])
 def test_a_metric_that_returns_a_text_a_yes_or_a_list_is_refused(value: object) -> None:
-    with pytest.raises(BuildError, match="which is no finite number"):
+    with pytest.raises(BuildError, match="which is not a finite number"):
         evaluate_metric(lambda run: value, lambda feeds: {})  # type: ignore[arg-type, return-value]
 
 
@@ -49,7 +49,7 @@ def test_a_metric_that_gives_the_float_model_nothing_to_keep_is_refused(float_va
 
 @pytest.mark.parametrize("name", ["./mm.py:score", "mm:", ":score", "mm", "m m:score"])
 def test_what_names_no_function_of_a_module_is_no_metric(name: str) -> None:
-    with pytest.raises(BuildError, match="is no metric"):
+    with pytest.raises(BuildError, match="is not a metric"):
         load_metric(name)
 
 
@@ -60,7 +60,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "no_python.py").write_text("def score(:\n")
     (tmp_path / "raises_early.py").write_text("\nraise ValueError('no data')\n")
-    with pytest.raises(BuildError, match="is no Python") as caught:
+    with pytest.raises(BuildError, match="is not Python") as caught:
         load_metric("no_python:score")
     assert "no_python.py, line 1" in str(caught.value)
     with pytest.raises(

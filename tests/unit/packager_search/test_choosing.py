@@ -129,7 +129,7 @@ def test_what_is_slower_and_misses_the_budget_is_told_of_for_both(choose: Choose
     assert re.fullmatch(
         r"the one candidate does not keep the budget of 0\.9999 \(minmax, 3 nodes quantized: "
         r"explained_variance 0\.\d+\); and on this host's CPUExecutionProvider the quantized one "
-        r"is no faster, at \d+% of its bytes",
+        r"is not faster, at \d+% of its bytes",
         selection.float_because,
     )
     assert selection.notes[0] == f"The float model is published: {selection.float_because}."
@@ -147,7 +147,7 @@ def test_where_the_profile_wants_no_float_model_a_slower_one_is_told_of(choose: 
     chosen = choose((2.0, FLOAT_MS), float_instead=()).selection
     assert chosen.is_lowered
     assert chosen.timed_notes == (
-        "It is no faster than the float model on this host (2.00 ms against 1.00 ms, 1 thread), "
+        "It is not faster than the float model on this host (2.00 ms against 1.00 ms, 1 thread), "
         "but smaller.",
     )
 

@@ -85,12 +85,23 @@ def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_pa
         assert taken.notes[-1].endswith("was taken: none holds the budget.")
 
 
+class _Clock:
+    """Stands still unless a test sets it."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
-    now = iter([0.0, *[5.0] * 1000])
+    clock = _Clock()
+    limit = TimeLimit(1.0, clock)
+    clock.now_s = 5.0
     taken = search_spread(
         tmp_path / "a",
         _activations("uint8", "uint16"),
-        limit=TimeLimit(1.0, lambda: next(now)),
+        limit=limit,
     )
     assert taken.combination.words == "activations uint8"
     assert "no time was left for activations uint16" in taken.notes[-1]
@@ -239,7 +250,7 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     assert (told, learnt) == (f"{note} Instead: --profile other, which helps.", *advice.learnt)
     assert describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None) == ()
     mostly = _with_float(found.best, *"abcdefghi")
-    mostly = replace(mostly, judged=replace(mostly.judged, lowered=1))
+    mostly = replace(mostly, measured=replace(mostly.measured, lowered=1))
     taken = replace(taken, selection=replace(taken.selection, found=replace(found, best=mostly)))
     (note,) = describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None)
     assert "90% of the nodes stay float, and it takes 50%" in note
@@ -256,7 +267,7 @@ def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: 
 
     def with_float(*names: str) -> SearchedCombination:
         best = _with_float(found.best, *names)
-        best = replace(best, judged=replace(best.judged, lowered=9))
+        best = replace(best, measured=replace(best.measured, lowered=9))
         chosen = replace(taken.selection, found=replace(found, best=best, sensitive_nodes=costs))
         return _beside_float_of(replace(taken, selection=chosen), 2 * taken.size_bytes)
 

@@ -41,7 +41,7 @@ def test_a_name_that_is_no_profile_of_the_build_is_refused() -> None:
 
 def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
     for named in (str(tmp_path), str(tmp_path / "none"), "no-such-python"):
-        with pytest.raises(BuildError, match="no program that can be run") as caught:
+        with pytest.raises(BuildError, match="not a program that can be run") as caught:
             pin_toolchains({"cpu": named}, [CPU])
         assert caught.value.found_in == f"--toolchain cpu={named}"
 

@@ -97,7 +97,7 @@ def test_a_large_table_keeps_four_bits_where_small_matrices_cost_as_much(tmp_pat
     assert found.best.float_nodes == ()
     assert "nodes 8-bit (" in found.best.words
     assert found.best.words.endswith("% of the weights' bytes)")
-    assert found.best.judged.size_bytes < 100_000
+    assert found.best.measured.size_bytes < 100_000
 
 
 def test_weights_return_to_float_only_when_eight_bits_are_not_enough(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.quantization.contract import CandidateSpec
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.search import candidate_measurer
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.search_target import SearchTarget
-from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
+from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_search.toys import ToyMaker, search_toy
 

@@ -435,7 +435,7 @@ def _of_metadata(folder: Path, bundle: ExampleBundle) -> Iterator[Parser]:
 
 def _of_state(folder: Path) -> Iterator[Parser]:
     """The state folder; who holds the device's disk for a moment wrote it."""
-    with tarfile.open(COMPAT / "states" / "format-2.tar.gz") as frozen:
+    with tarfile.open(COMPAT / "states" / "1.0.tar.gz") as frozen:
         frozen.extractall(folder / "frozen", filter="data")
     state = folder / "frozen" / "committed"
     write_key_file(state, "/keys/device.key")

@@ -8,7 +8,7 @@ from edgepack.web.proxy import Proxy, find_proxy
 
 
 def parse_broker_url(url: str) -> tuple[BrokerAddress, ...]:
-    """Reads where the nodes of the broker are.
+    """Read where the nodes of the broker are.
 
     Raises:
         DeviceError: It is no `mqtt://`, `mqtts://`, `ws://` or `wss://` URL.
@@ -17,7 +17,7 @@ def parse_broker_url(url: str) -> tuple[BrokerAddress, ...]:
         return read_broker_urls(url)
     except ValueError as error:
         raise DeviceError(
-            f"{url!a} is no address of a broker",
+            f"{url!a} is not an address of a broker",
             found_in="broker.url",
             remedy='url = "mqtts://broker.example.com:8883", or several nodes of it: '
             '"mqtts://one.example.com:8883,two.example.com:8883"',
@@ -25,7 +25,7 @@ def parse_broker_url(url: str) -> tuple[BrokerAddress, ...]:
 
 
 def find_ways(broker: BrokerConfig) -> tuple[Way, ...]:
-    """The nodes of the broker, each with the proxy that leads there.
+    """Return the nodes of the broker, each with the proxy that leads there.
 
     Raises:
         DeviceError: The settings make no sense.
@@ -37,7 +37,7 @@ def find_ways(broker: BrokerConfig) -> tuple[Way, ...]:
 
 
 def _choose_proxy(broker: BrokerConfig, address: BrokerAddress) -> Proxy | None:
-    """The proxy that leads to a node; None where none does.
+    """Return the proxy that leads to a node; None where none does.
 
     Raises:
         DeviceError: The settings or the environment name what is none.

@@ -27,8 +27,8 @@ from edgepack.agent.broker.complaints import SILENT, Complaints
 from edgepack.agent.broker.credentials import read_password, tls_context
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox
 from edgepack.agent.broker.quick_client import QuickClient
-from edgepack.agent.broker.rivals import Rivals
 from edgepack.agent.broker.spoken import why_no_answer
+from edgepack.agent.broker.takeovers import TakeoverCounter
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.state.broker_state import BrokerStateNote
 from edgepack.errors import DeviceError, SignatureError
@@ -105,7 +105,7 @@ class Connection:
         self._in_since: float | None = None
         self._revived_at: float | None = None
         self._is_judged = False
-        self._rivals = Rivals(config.device, rng)
+        self._takeovers = TakeoverCounter(config.device, rng)
         self._last_delay_s = rng.randint(*LAST_DELAY_S)
         self.faults = 0
         ways = find_ways(broker)
@@ -144,12 +144,12 @@ class Connection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether messages can be sent now."""
+        """True if messages can be sent now."""
         return bool(self._client.is_connected())
 
     @property
     def has_session(self) -> bool:
-        """Whether the controller gave a session to this process."""
+        """True if the controller gave a session to this process."""
         return self._signer.has_session
 
     def accept_session(self, session: Session) -> bool:
@@ -160,10 +160,10 @@ class Connection:
     def trouble(self) -> str:
         """What needs a person, one sentence; "" when all is well."""
         since = self._in_since
-        return self._rivals.trouble(time.monotonic() - since if since is not None else 0.0)
+        return self._takeovers.trouble(time.monotonic() - since if since is not None else 0.0)
 
     def start(self) -> None:
-        """Connects in the background, and again whenever the broker is lost."""
+        """Connect in the background, and again whenever the broker is lost."""
         self._note.note(is_connected=False)
         self._connect()
         self._complaints.await_answer()
@@ -177,7 +177,7 @@ class Connection:
         self._client.loop_start()
 
     def look_after(self) -> None:
-        """Starts paho's thread again should it have ended; call it now and then.
+        """Start paho's thread again should it have ended; call it now and then.
 
         Without it the connection would look as if it were there, and nothing would come or go.
 
@@ -195,7 +195,7 @@ class Connection:
         self._connect()
 
     def stop(self) -> None:
-        """Says farewell and disconnects; the last will is for those who cannot."""
+        """State farewell and disconnect; the last will is for those who cannot."""
         self._complaints.forget()
         if self.is_connected:
             farewell = Reported(online=False, at=time.time(), boot=self._boot)
@@ -234,12 +234,12 @@ class Connection:
         return sent.mid if sent is not None else None
 
     def renew_certificate(self) -> None:
-        """Shows the certificate that lies in its file now, from the next connection on."""
+        """Show the certificate that lies in its file now, from the next connection on."""
         if self._context is not None:
             self._context.load_cert_chain(self._broker.cert_file, self._broker.key_file or None)
 
     def listen(self, files: frozenset[str]) -> None:
-        """Subscribes to the broadcast chunks of exactly these files, plain and coded."""
+        """Subscribe to the broadcast chunks of exactly these files, plain and coded."""
         with self._lock:
             added, gone = files - self._files, self._files - files
             self._files = files
@@ -252,7 +252,7 @@ class Connection:
             self._shield(lambda: self._client.unsubscribe(names))
 
     def hears_coded(self, sha256: str) -> bool:
-        """Whether the broker said that coded chunks of that file come through."""
+        """Return True if the broker said that coded chunks of that file come through."""
         return sha256 in self._hears_coded
 
     def _subscribe_to(self, files: frozenset[str]) -> None:
@@ -341,8 +341,8 @@ class Connection:
             self._complaints.say(SILENT if is_silent else ended, self._explain)
 
     def _note_loss(self, reason: str, lasted_s: float) -> None:
-        """Tries again: soon, or late where another client uses this identity."""
-        delay_s = self._rivals.note_loss(reason, lasted_s)
+        """Try again: soon, or late where another client uses this identity."""
+        delay_s = self._takeovers.note_loss(reason, lasted_s)
         if delay_s is None:
             self._client.reconnect_delay_set(FIRST_DELAY_S, self._last_delay_s)
             self._complaints.say(f"the connection was lost: {reason}")
@@ -361,7 +361,7 @@ class Connection:
         return why_no_answer(address.host, address.port, is_tls=address.is_tls)
 
     def _own_certificate_problem(self) -> str:
-        """Return why the device's own certificate is not valid yet by its clock; "" if it is."""
+        """Return why the device's own certificate is not valid by its clock; "" if it is."""
         try:
             content = Path(self._broker.cert_file).read_bytes() if self._broker.cert_file else b""
             return (
@@ -416,7 +416,7 @@ class Connection:
 
 
 def _bounded() -> Properties:
-    """Asks the broker for no message longer than any that is meant for a device."""
+    """Ask the broker for no message longer than any that is meant for a device."""
     bounded = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     bounded.MaximumPacketSize = MAX_PACKET_BYTES
     return bounded

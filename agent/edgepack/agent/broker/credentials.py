@@ -10,7 +10,7 @@ from edgepack.errors import DeviceError
 
 
 def tls_context(broker: BrokerConfig, device: str) -> ssl.SSLContext:
-    """Loads the TLS files.
+    """Load the TLS files.
 
     Args:
         broker: Names them.
@@ -55,7 +55,7 @@ def _check_name(path: Path, device: str) -> None:
 
 
 def read_password(broker: BrokerConfig) -> str | None:
-    """The password; None when the settings name none.
+    """Return the password; None when the settings name none.
 
     Raises:
         DeviceError: Its file cannot be read.

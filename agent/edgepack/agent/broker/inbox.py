@@ -79,13 +79,13 @@ class Inbox:
             self._condition.notify()
 
     def wake(self) -> None:
-        """Ends the current or next wait."""
+        """End the current or next wait."""
         with self._condition:
             self._woken = True
             self._condition.notify()
 
     def get(self, timeout_s: float) -> Item | None:
-        """The next item, others before chunks; None when none came in time."""
+        """Return the next item, others before chunks; None when none came in time."""
         with self._condition:
             if timeout_s > 0:
                 self._condition.wait_for(

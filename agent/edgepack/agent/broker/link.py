@@ -13,18 +13,18 @@ class Publisher(Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether messages can be sent now."""
+        """True if messages can be sent now."""
 
     @property
     def trouble(self) -> str:
         """What is wrong with the connection and needs a person; "" when all is well."""
 
     def look_after(self) -> None:
-        """Makes sure that the connection is kept up; called in every turn of the agent's loop."""
+        """Make sure that the connection is kept up; called in every turn of the agent's loop."""
 
     @property
     def has_session(self) -> bool:
-        """Whether the controller gave a session: without one it accepts nothing but a greeting."""
+        """True if the controller gave a session: without one it accepts nothing but a greeting."""
 
     def accept_session(self, session: Session) -> bool:
         """Sign in this session from now on; return whether it is a new one."""
@@ -37,13 +37,13 @@ class Publisher(Protocol):
         """
 
     def renew_certificate(self) -> None:
-        """Shows the certificate that lies in its file now, from the next connection on."""
+        """Show the certificate that lies in its file now, from the next connection on."""
 
     def listen(self, files: frozenset[str]) -> None:
         """Wants the broadcast chunks of exactly these files, plain and coded."""
 
     def hears_coded(self, sha256: str) -> bool:
-        """Whether the broker said that coded chunks of that file come through."""
+        """Return True if the broker said that coded chunks of that file come through."""
 
 
 class BrokerLink:
@@ -53,11 +53,11 @@ class BrokerLink:
         self._publisher = publisher
 
     def listen(self, files: frozenset[str]) -> None:
-        """Subscribes to these files and to no other."""
+        """Subscribe to these files and to no other."""
         self._publisher.listen(files)
 
     def ask(self, need: Need) -> None:
-        """Publishes the need; when the broker is away it is asked again once it is back."""
+        """Publish the need; when the broker is away it is asked again once it is back."""
         files = tuple(
             file
             if not file.takes_coded or self._publisher.hears_coded(file.sha256)

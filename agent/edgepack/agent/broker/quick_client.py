@@ -48,13 +48,13 @@ class QuickClient(WebClient):
         self._going: deque[tuple[mqtt.MQTTMessageInfo, bytearray]] = deque()
 
     def loop_start(self) -> MQTTErrorCode:
-        """Starts the thread; what one that has ended left open is closed."""
+        """Start the thread; what one that has ended left open is closed."""
         if self._thread is None:
             self._reset_sockets(sockpair_only=True)
         return super().loop_start()
 
     def publish_all(self, topic: str, payloads: Sequence[Content]) -> mqtt.MQTTMessageInfo:
-        """Publishes messages at QoS 0 in one go; what comes back tells of the last one."""
+        """Publish messages at QoS 0 in one go; what comes back tells of the last one."""
         name = topic.encode()
         parts: list[Content] = []
         for payload in payloads:
@@ -67,8 +67,9 @@ class QuickClient(WebClient):
         return info
 
     def _put_together(self, parts: Sequence[Content], info: mqtt.MQTTMessageInfo) -> memoryview:
-        """Puts them one after the other where earlier ones were that are gone: fresh memory costs
-        more than all else here. paho cuts what it sends off the front, which copies no view."""
+        """Put them one after the other where earlier ones were that are gone: fresh memory costs
+        more than all else here. paho cuts what it sends off the front, which copies no view.
+        """
         length = sum(map(len, parts))
         room = bytearray()
         if self._going and _is_gone(self._going[0][0]):
@@ -83,12 +84,12 @@ class QuickClient(WebClient):
         return memoryview(room)[:length]
 
     def reconnect(self) -> MQTTErrorCode:
-        """Opens the connection; what is left of an earlier one is forgotten."""
+        """Open the connection; what is left of an earlier one is forgotten."""
         self._begun.clear()
         return super().reconnect()
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """Takes in what the socket has, all whole packets of it."""
+        """Take in what the socket has, all whole packets of it."""
         if self.receiver is None or self._protocol != MQTTProtocolVersion.MQTTv5:
             return super().loop_read(max_packets)
         if self._sock is None:
@@ -108,7 +109,7 @@ class QuickClient(WebClient):
         return self._loop_rc_handle(rc) if rc > 0 else MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _take_packets(self, piece: memoryview, receiver: Receiver) -> MQTTErrorCode:
-        """Takes the packets that a piece completes, and keeps the one that it begins."""
+        """Take the packets that a piece completes, and keep the one that it begins."""
         answers, at = bytearray(), 0
         rc = MQTTErrorCode.MQTT_ERR_SUCCESS
         while rc <= 0 and self._sock is not None and at < len(piece):
@@ -150,7 +151,7 @@ class QuickClient(WebClient):
 
 
 def _is_gone(info: mqtt.MQTTMessageInfo) -> bool:
-    """Whether paho needs its content no more: it was sent, or lost with the connection."""
+    """Return True if paho needs its content no more: it was sent, or lost with the connection."""
     return info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS or info.is_published()
 
 
@@ -194,7 +195,7 @@ def _missing(begun: bytearray) -> int:
 
 
 def _take_published(command: int, body: memoryview, receiver: Receiver, answers: bytearray) -> bool:
-    """Hands on what was published at QoS 0 or 1 without properties; whether it was that."""
+    """Return hands on what was published at QoS 0 or 1 without properties; whether it was that."""
     qos = (command & 0x06) >> 1
     if command & 0xF0 != _PUBLISH or qos > _AT_LEAST_ONCE or len(body) < 2:
         return False

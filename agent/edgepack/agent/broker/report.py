@@ -49,7 +49,7 @@ def warn_of_failures(models: Models, outcomes: OutcomesOf) -> tuple[str, ...]:
 
 
 def report_due_s(device: str, *, is_news: bool) -> float:
-    """Seconds after a report until the next one is due, though nothing may have changed.
+    """Return seconds after a report until the next one is due, though nothing may have changed.
 
     A broker drops messages for a controller that cannot keep up, at any QoS: with 200 devices that
     finished at once, mosquitto (its default queue is 1,000) lost the last word of 109. So news is
@@ -61,7 +61,7 @@ def report_due_s(device: str, *, is_news: bool) -> float:
 
 
 def report_model(updater: Updater, outcomes: OutcomesOf = no_outcomes) -> ReportedModel:
-    """One model, as its journal and pointer have it, and how its inferences ended."""
+    """Return one model, as its journal and pointer have it, and how its inferences ended."""
     journal, pointer = updater.journal, updater.active
     offer = journal.offer
     active = None
@@ -76,6 +76,7 @@ def report_model(updater: Updater, outcomes: OutcomesOf = no_outcomes) -> Report
         target=offer.bundle if isinstance(offer, RunModel) else None,
         active=active,
         previous=journal.previous.bundle if journal.previous else None,
+        is_too_slow=journal.is_too_slow,
         progress=updater.progress,
         outcomes=outcomes(pointer.digest) if pointer is not None else None,
     )
@@ -92,7 +93,7 @@ def make_report(
     renewal: Renewal | None = None,
     outcomes: OutcomesOf = no_outcomes,
 ) -> Reported:
-    """Mirrors the journals.
+    """Mirror the journals.
 
     Args:
         models: The models.
@@ -126,7 +127,7 @@ def make_report(
 
 
 def _without_probes(model: ReportedModel) -> ReportedModel:
-    """A model without what led to its choice: many of them must fit into one message."""
+    """Return a model without what led to its choice: many of them must fit into one message."""
     because = model.because[:_BRIEF_TEXT]
     active = model.active
     if active is not None:

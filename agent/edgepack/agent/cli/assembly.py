@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +15,7 @@ from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
 from edgepack.agent.broker.signing import make_signer
 from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
-from edgepack.agent.config import AgentConfig, BrokerConfig, ProviderConfig
+from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.signals import stop_on_signals
 from edgepack.agent.enrolment.renewal import make_keeper
@@ -27,27 +26,24 @@ from edgepack.agent.hooks.users import find_bundle_user
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.plain_files import sweep_memory
 from edgepack.agent.runtime.probe import probe_variant
-from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
+from edgepack.agent.runtime.verdicts import Verdicts, probe_cache_key
 from edgepack.agent.state.captured import CaptureSettings, switch_capture
 from edgepack.agent.state.decryption_key import write_key_file
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import DISK_PATIENCE_S, AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
-from edgepack.agent.update.work import Bench, InlineBench, ThreadBench
+from edgepack.agent.update.work import InlineWorker, ThreadWorker, Worker
 from edgepack.bundle.manifest import Variant
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
-from edgepack.wire.messages import DeviceFacts, ProbeResult
-
-if TYPE_CHECKING:
-    pass
+from edgepack.wire.messages import ProbeResult
 
 log = logging.getLogger(__name__)
 
 PROBE_SHARE = 0.75
 """Share of the memory of a device that a probe may take, unless its settings say."""
-BENCH_STOP_S = GRACE_S + 0.5
+WORKER_STOP_S = GRACE_S + 0.5
 """How long a stopping agent waits for a probe or a hook that it told to end; with what it gives the
 broker, it stays below `STOP_S`."""
 
@@ -56,17 +52,16 @@ FETCH_STOP_S = 0.5
 
 
 def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
-    """Runs the agent until a signal ends it.
+    """Run the agent until a signal ends it.
 
     Raises:
         EdgepackError: The settings name what is not usable, or a fault ended the agent.
     """
-    check_providers(read_device_facts(config.providers), config.providers)
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
     telemetry = TelemetryBuffer(Path(config.state_dir), interval_s=config.slowdown.interval_s)
     adopt_strays()
-    bench = ThreadBench(inbox.wake, tidy=end_strays)
-    fetch_bench = ThreadBench(inbox.wake)
+    worker = ThreadWorker(inbox.wake, tidy=end_strays)
+    fetch_worker = ThreadWorker(inbox.wake)
     trust = load_device_trust(config)
     signer = make_signer(config, boot)
     identity = msgspec.structs.replace(
@@ -83,8 +78,8 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
             BrokerLink(connection),
             telemetry,
             notify,
-            bench=bench,
-            fetch_bench=fetch_bench,
+            worker=worker,
+            fetch_worker=fetch_worker,
         ),
         boot=boot,
         trust=trust,
@@ -98,37 +93,15 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     try:
         agent.run(stop)
     except Exception as error:
-        # What restarts the agent counts: an update that cannot go on is given up.
+        agent.count_fault()  # An update that cannot go on is given up.
         log.exception("the agent stops")
         raise DeviceError(f"the agent stopped because of a fault: {error}") from error
     finally:
-        if not all([fetch_bench.stop(FETCH_STOP_S), bench.stop(BENCH_STOP_S)]):
-            log.warning("what was done beside the loop did not end in time")
+        if not all([fetch_worker.stop(FETCH_STOP_S), worker.stop(WORKER_STOP_S)]):
+            log.warning("background work did not end in time")
         if fetcher is not None:
             fetcher.stop()
         connection.stop()
-
-
-def check_providers(facts: DeviceFacts, config: ProviderConfig) -> None:
-    """Refuses a device on which no model could run.
-
-    Raises:
-        DeviceError: No execution provider is there, or none that the settings allow.
-    """
-    usable = [one.name for one in facts.providers if one.available]
-    if not usable:
-        raise DeviceError(
-            "no execution provider is installed, so no model could run here",
-            found_in=facts.providers[0].because,
-            remedy="install one of the extras cpu, qnn and openvino; edgepack-agent providers "
-            "tells what is missing",
-        )
-    if config.allow and not set(usable) & set(config.allow):
-        raise DeviceError(
-            "the settings allow no execution provider that is installed here",
-            found_in=f"providers.allow; installed: {', '.join(usable)}",
-            remedy="leave providers.allow out, or install what it names",
-        )
 
 
 def assemble_models(
@@ -137,10 +110,10 @@ def assemble_models(
     telemetry: TelemetryBuffer,
     notify: Callable[[], None] = lambda: None,
     *,
-    bench: Bench | None = None,
-    fetch_bench: Bench | None = None,
+    worker: Worker | None = None,
+    fetch_worker: Worker | None = None,
 ) -> Models:
-    """Makes the models with all that they need of this device.
+    """Make the models with all that they need of this device.
 
     Raises:
         EdgepackError: A key, a hook folder or a source is not usable.
@@ -177,11 +150,11 @@ def assemble_models(
         slots=Slots(state_dir),
         tools=tools,
         link=link,
-        bench=bench or InlineBench(end_strays),
-        fetch_bench=fetch_bench,
+        worker=worker or InlineWorker(end_strays),
+        fetch_worker=fetch_worker,
         prepare=lambda: write_key_file(state_dir, config.decryption_key),
         # A command has somebody who waits for it; an agent has time.
-        disk_patience_s=DISK_PATIENCE_S if bench else 0.0,
+        disk_patience_s=DISK_PATIENCE_S if worker else 0.0,
     )
     return Models(deps, notify)
 
@@ -195,7 +168,7 @@ def _capture(config: AgentConfig) -> CaptureSettings:
 
 
 def check_sources(config: AgentConfig) -> None:
-    """Refuses sources that could never be used.
+    """Reject sources that could never be used.
 
     Raises:
         DeviceError: One of them is none.
@@ -211,13 +184,13 @@ def check_sources(config: AgentConfig) -> None:
 def _probe(
     folder: Path, variant: Variant, config: AgentConfig, verdicts: Verdicts, halt: Halt
 ) -> ProbeResult:
-    """Probes a variant of the bundle in a slot, unless it was right here and nothing changed."""
+    """Probe a variant of the bundle in a slot, unless it was right here and nothing changed."""
     threads = config.providers.threads
     facts = read_device_facts(config.providers)
     most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
     limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
-    return verdicts.reach(
-        circumstances_of(folder.name, variant, facts, threads=threads),
+    return verdicts.get_or_probe(
+        probe_cache_key(folder.name, variant, facts, threads=threads),
         lambda: probe_variant(
             folder,
             variant,

@@ -148,7 +148,7 @@ def enroll(package: Path, folder: Path, as_json: bool) -> None:
 @click.option(
     "--metadata",
     metavar="FOLDER|URL",
-    help="The fleet's metadata; the folder 'metadata' beside BUNDLE when not given.",
+    help="The fleet's metadata; default: the folder 'metadata' next to BUNDLE.",
 )
 @_json_option
 def install(
@@ -277,7 +277,7 @@ def providers(as_json: bool) -> None:
 
 
 def main() -> None:
-    """Runs the command; errors go to stderr, with exit code 1 (2 for wrong usage)."""
+    """Run the command; errors go to stderr, with exit code 1 (2 for wrong usage)."""
     forbid_core_files()
     os.umask(0o022)  # The state folder's own mode says who may look into it.
     try:

@@ -16,7 +16,7 @@ _RUNNING = {
 
 
 def describe_status(status: Status) -> str:
-    """The status as lines for a person."""
+    """Return the status as lines for a person."""
     lines = [f"agent     {_RUNNING[status.is_running]}"]
     if status.broker is not None:
         lines += _describe_broker(status.broker, is_running=status.is_running is not False)

@@ -12,7 +12,7 @@ MAX_SAMPLE_BYTES = 1024**3
 
 
 def export_samples(state_dir: Path, model: str, target: Path) -> int:
-    """Copies the kept inputs of a model, in the order in which they came.
+    """Copy the kept inputs of a model, in the order in which they came.
 
     Args:
         state_dir: The agent's state folder; the agent may run.
@@ -28,9 +28,9 @@ def export_samples(state_dir: Path, model: str, target: Path) -> int:
     kept = kept_samples(state_dir, model) if MODEL_NAME.fullmatch(model) else []
     if not kept:
         raise DeviceError(
-            f"no input of a model {model!a:.120} is kept here",
+            f"no captured input of model {model!a:.120}",
             found_in=str(captured_folder(state_dir)),
-            remedy="samples = 100 below [capture] of agent.toml, and start the agent anew",
+            remedy="samples = 100 below [capture] of agent.toml, and restart the agent",
         )
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)

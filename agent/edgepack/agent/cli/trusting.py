@@ -29,7 +29,7 @@ def make_fetcher(
     """What fetches metadata over HTTP; None where the settings name no place.
 
     Raises:
-        EdgepackError: They name one that is no URL.
+        EdgepackError: They name one that is not a URL.
     """
     if trust is None or not config.trust.metadata:
         return None
@@ -89,7 +89,7 @@ def _read_root(config: AgentConfig) -> bytes:
 def check_released(
     config: AgentConfig, bundle: BundleRef, metadata: str | None, *, beside: Path
 ) -> None:
-    """Refuses a bundle that its fleet has not released, on a device that trusts a root.
+    """Reject a bundle that its fleet has not released, on a device that trusts a root.
 
     Args:
         config: The agent's settings.
@@ -118,7 +118,7 @@ def check_released(
 
 
 def load_trust(config: AgentConfig) -> TrustPolicy:
-    """Loads whose bundles are accepted.
+    """Load whose bundles are accepted.
 
     Raises:
         EdgepackError: The settings name none, or one cannot be read.

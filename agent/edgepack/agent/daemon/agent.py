@@ -117,7 +117,7 @@ class Agent:
         self.dropped: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Goes on with what the journals say."""
+        """Go on with what the journals say."""
         self._models.start()
 
     def run(self, stop: threading.Event) -> None:
@@ -132,6 +132,10 @@ class Agent:
                 self._disk.failed("agent", error)
                 stop.wait(FAULT_PAUSE_S)
         self._models.suspend()
+
+    def count_fault(self) -> None:
+        """Count a fault that ends the agent against the updates that are under way."""
+        self._models.count_fault()
 
     def turn(self) -> None:
         """One turn of the loop: goes on, waits for messages, takes a batch of them."""
@@ -249,7 +253,7 @@ class Agent:
             self._is_news = True  # What it waits for may have been lost: the fleet hears of it.
 
     def _carry_out(self, desired: Desired, refusals: Mapping[str, str]) -> None:
-        """Does what the fleet wants, but for what must not be.
+        """Do what the fleet wants, but for what must not be.
 
         Raises:
             TransferError: An order makes no sense.
@@ -323,14 +327,14 @@ class Agent:
             self.dropped["unwanted chunk"] += 1
 
     def _drop(self, reason: str, detail: str) -> None:
-        """Counts what is not used, and says so: the first time, the tenth, the hundredth …"""
+        """Count what is not used, and state so: the first time, the tenth, the hundredth …"""
         self.dropped[reason] += 1
         count = self.dropped[reason]
         if count == 10 ** (len(str(count)) - 1):
             log.warning("dropped=%s count=%d detail=%s", reason, count, ascii(detail)[:300])
 
     def _report_when_due(self, now: float) -> None:
-        """Sends what is due: a report when a download got on or a heartbeat is due, latencies."""
+        """Send what is due: a report when a download got on or a heartbeat is due, latencies."""
         progress = self._progress()
         if (troubles := self._models.troubles) != self._reported_troubles:
             self._reported_troubles = troubles
@@ -355,7 +359,7 @@ class Agent:
         return sum(updater.progress for updater in self._models)
 
     def _report(self) -> None:
-        """Sends the report, and the events that the broker has not acknowledged."""
+        """Send the report, and the events that the broker has not acknowledged."""
         self._reported_at = self._clock.monotonic()
         self._is_news = True
         self._reported_progress = self._progress()

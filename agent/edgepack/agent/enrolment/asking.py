@@ -46,10 +46,10 @@ class _Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_url(url: str) -> None:
-    """Refuses a place where a token would be read on its way.
+    """Reject a place where a token would be read on its way.
 
     Raises:
-        DeviceError: It is no URL of http or https, or plain http to another machine.
+        DeviceError: It is not a URL of http or https, or plain http to another machine.
     """
     try:
         parts = urlsplit(url)
@@ -58,7 +58,7 @@ def check_url(url: str) -> None:
         is_url = False
     if not is_url or parts.username or parts.query or parts.fragment:
         raise DeviceError(
-            f"{url[:200]!a} is no URL of a fleet", remedy="--enrol-at https://fleet.example:8600"
+            f"{url[:200]!a} is not a URL of a fleet", remedy="--enrol-at https://fleet.example:8600"
         )
     if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
         raise DeviceError(
@@ -69,7 +69,7 @@ def check_url(url: str) -> None:
 
 
 def ask_for_certificate(package: Package, signing_request: str, limits: WaitLimits = LIMITS) -> str:
-    """PEM of a certificate for the key of a request; nothing of the answer is believed yet.
+    """Return PEM of a certificate for the key of a request; nothing of the answer is believed yet.
 
     Raises:
         DeviceError: The fleet cannot be reached, refuses, or the token is over.

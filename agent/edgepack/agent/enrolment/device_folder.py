@@ -19,7 +19,7 @@ METADATA_PATH = "/tuf/metadata"
 
 
 def check_unused(folder: Path) -> None:
-    """Refuses a folder that a device was set up from before.
+    """Reject a folder that a device was set up from before.
 
     Raises:
         DeviceError: It holds settings.
@@ -36,7 +36,7 @@ def check_unused(folder: Path) -> None:
 def write_device_folder(
     folder: Path, package: Package, certificate: str, key: ec.EllipticCurvePrivateKey
 ) -> tuple[Path, Path | None]:
-    """Writes the trusted keys and root, the device's own certificate, and `agent.toml`.
+    """Write the trusted keys and root, the device's own certificate, and `agent.toml`.
 
     Settings that are there already, and name all this, are kept as somebody has changed them;
     others are put aside as `agent.toml.before`.
@@ -88,7 +88,9 @@ def _free(path: Path) -> Path:
 
 
 def _names_all(config: Path, settings: bytes) -> bool:
-    """Whether the settings of a folder name the broker, files, trust and sources that others do."""
+    """Return True if the settings of a folder name the broker, files, trust and sources that others
+    do.
+    """
     write_file(wanted := config.with_name(f".{CONFIG_FILE}.next"), settings)
     try:
         found, new = read_config(config), read_config(wanted)

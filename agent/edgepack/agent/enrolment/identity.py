@@ -18,12 +18,12 @@ MAX_PEM = 8192
 
 
 def make_key() -> ec.EllipticCurvePrivateKey:
-    """A new ECDSA P-256 key."""
+    """Return a new ECDSA P-256 key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as PEM (PKCS #8, in the clear: its file is for its owner only)."""
+    """Return a private key as PEM (PKCS #8, in the clear: its file is for its owner only)."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -32,14 +32,14 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def make_signing_request(key: ec.EllipticCurvePrivateKey, name: str) -> bytes:
-    """PEM of a request for a certificate; the key stays where it was made."""
+    """Return PEM of a request for a certificate; the key stays where it was made."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def load_key(content: bytes, found_in: str) -> ec.EllipticCurvePrivateKey:
-    """Reads a device's private key.
+    """Read a device's private key.
 
     Raises:
         DeviceError: It is none of an elliptic curve, or encrypted.
@@ -49,18 +49,18 @@ def load_key(content: bytes, found_in: str) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError) as error:
         raise DeviceError(f"the device's key cannot be read: {error}", found_in=found_in) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise DeviceError("the device's key is no ECDSA key", found_in=found_in)
+        raise DeviceError("the device's key is not an ECDSA key", found_in=found_in)
     return key
 
 
 def name_of(certificate: x509.Certificate) -> str:
-    """The common name, which is a device's id; "" unless it has exactly one."""
+    """Return the common name, which is a device's id; "" unless it has exactly one."""
     names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
 
 def is_issued_by(certificate: x509.Certificate, authorities: Iterable[x509.Certificate]) -> bool:
-    """Whether one of these authorities signed it; an authority's own certificate is none."""
+    """Return True if one of these authorities signed it; an authority's own certificate is none."""
     for authority in authorities:
         try:
             certificate.verify_directly_issued_by(authority)
@@ -71,7 +71,7 @@ def is_issued_by(certificate: x509.Certificate, authorities: Iterable[x509.Certi
 
 
 def is_renewal_due(certificate: x509.Certificate, now: float) -> bool:
-    """Whether the last third of a certificate's life has begun, or it is over.
+    """Return True if the last third of a certificate's life has begun, or it is over.
 
     Args:
         certificate: The one that a device has.
@@ -82,19 +82,19 @@ def is_renewal_due(certificate: x509.Certificate, now: float) -> bool:
 
 
 def left_s(certificate: x509.Certificate, now: float) -> float:
-    """Seconds until a certificate ends; below 0 when it has."""
+    """Return seconds until a certificate ends; below 0 when it has."""
     return certificate.not_valid_after_utc.timestamp() - now
 
 
 def ends_on(certificate: x509.Certificate) -> str:
-    """The day on which it ends, as people write it."""
+    """Return the day on which it ends, as people write it."""
     return certificate.not_valid_after_utc.astimezone(datetime.UTC).strftime("%Y-%m-%d")
 
 
 def judge_certificate(
     pem: str, *, key: ec.EllipticCurvePublicKey, device: str, authority: bytes, now: float
 ) -> x509.Certificate:
-    """A certificate that somebody sent, if it is this device's.
+    """Return a certificate that somebody sent, if it is this device's.
 
     1. One of the authorities that this device knows has issued it.
     2. It is of this device's id, and of its key.

@@ -53,7 +53,7 @@ def install_package(
     ask: Callable[[Package, str], str] = ask_for_certificate,
     wall: Callable[[], float] = time.time,
 ) -> Installed:
-    """Sets up a device.
+    """Set up a device.
 
     1. The folder is new, or holds the settings of this very device; sources can be used.
     2. The key is made here where the package has none, and noted before anybody is asked.

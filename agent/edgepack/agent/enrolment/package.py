@@ -31,7 +31,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
         authority: PEM of the fleet's certificate authority.
         root: The fleet's TUF root metadata.
         certificate, key: PEM of both, where they were made for it; else "".
-        sources: URLs of what has bundles beside the broker, as its settings name them. Since 1.1.
+        sources: URLs of what has bundles beside the broker, as its settings name them.
         enrol_at: URL of the fleet, which gives a certificate for a key that is made here; else "".
         enrol_authority: PEM of whose certificates are believed there; "" for this machine's.
         token: What it shows there: once, and for this device alone.
@@ -54,11 +54,11 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: Moment | None = None
 
 
-_PACKAGES = Format("enrolment package", Package, Version(1, 1))
+_PACKAGES = Format("enrolment package", Package, Version(1, 0))
 
 
 def check_free(path: Path) -> None:
-    """Refuses to write over what lies there.
+    """Reject to write over what lies there.
 
     Raises:
         DeviceError: Something does.
@@ -72,7 +72,7 @@ def check_free(path: Path) -> None:
 
 
 def write_package(path: Path, package: Package) -> None:
-    """Writes a package, readable by its owner only: what it holds lets anybody be that device.
+    """Write a package, readable by its owner only: what it holds lets anybody be that device.
 
     Raises:
         DeviceError: Something lies there already, or it cannot be written.
@@ -87,7 +87,7 @@ def write_package(path: Path, package: Package) -> None:
 
 
 def read_package(path: Path) -> Package:
-    """Reads a package.
+    """Read a package.
 
     Raises:
         DeviceError: It is none, or cannot be read.
@@ -108,6 +108,6 @@ def read_package(path: Path) -> Package:
         raise DeviceError(error.problem, found_in=str(path), remedy=error.remedy) from error
     except ValueError as error:
         raise DeviceError(
-            f"this is no enrolment package: {error}", found_in=str(path), remedy=_REMEDY
+            f"this is not an enrolment package: {error}", found_in=str(path), remedy=_REMEDY
         ) from error
     return package

@@ -103,9 +103,9 @@ class CertificateKeeper:
     @property
     def trouble(self) -> str:
         """What needs a person, one sentence; "" when all is well."""
-        if invalid := describe_own_certificate(self._certificate, self._wall()):
-            return invalid
         left = left_s(self._certificate, self._wall())
+        if left > 0 and (invalid := describe_own_certificate(self._certificate, self._wall())):
+            return invalid
         begins, ends = self._certificate.not_valid_before_utc, self._certificate.not_valid_after_utc
         if left >= WARNED_AT * (ends - begins).total_seconds() and not self._problem:
             return ""
@@ -114,7 +114,7 @@ class CertificateKeeper:
         return f"this device's certificate {ends_when} on {ends_on(self._certificate)}: {because}"
 
     def accept(self, pem: str) -> bool:
-        """Takes a newer certificate that the fleet sent.
+        """Take a newer certificate that the fleet sent.
 
         Returns:
             Whether it is in its place now; False for the one that is there already.

@@ -16,7 +16,7 @@ MAX_LINKS = 40
 
 
 def find_hooks(folder: Path, stage_folder: str, *, known_names: frozenset[str]) -> list[Path]:
-    """Lists the hooks of one stage by name.
+    """List the hooks of one stage by name.
 
     A misspelt stage folder would be a guard that never runs, so one refuses the whole folder.
 
@@ -55,7 +55,7 @@ def find_hooks(folder: Path, stage_folder: str, *, known_names: frozenset[str]) 
 
 
 def why_not_runnable(hook: Path) -> str:
-    """Says why a hook may not or cannot run, as the rest of a sentence that begins with its name.
+    """State why a hook may not or cannot run, as the rest of a sentence that begins with its name.
 
     Returns:
         The reason; "" when it can run.
@@ -75,7 +75,7 @@ def why_not_runnable(hook: Path) -> str:
 
 
 def why_not_trusted(path: Path) -> str:
-    """Says why the agent must not run what lies here, as the rest of a sentence; "" when it may.
+    """State why the agent must not run what lies here, as the rest of a sentence; "" when it may.
 
     A hook has the agent's rights, so nobody but the agent's user and root may be able to put
     another one in its place: at the path itself, in any folder above it, or through a link.
@@ -135,7 +135,9 @@ def _way_to(path: Path) -> Iterator[Path]:
 
 
 def _why_no_interpreter(hook: Path) -> str:
-    """The kernel's own answer for this, "no such file", would name the hook, which is there."""
+    """Return the kernel's own answer for this, "no such file", would name the hook, which is
+    there.
+    """
     with hook.open("rb") as file:
         first_line = file.readline(256)
     if not first_line.startswith(b"#!"):

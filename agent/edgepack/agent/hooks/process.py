@@ -72,7 +72,7 @@ def run_process(
     halt: Halt = NEVER,
     user: HookUser | None = None,
 ) -> EndedHook:
-    """Runs a program in a process group of its own and ends the whole group with it.
+    """Run a program in a process group of its own and end the whole group with it.
 
     One that must end early is asked to by SIGTERM, and killed when it has not within `GRACE_S`.
 
@@ -130,7 +130,7 @@ def run_process(
 def _read_until_exit(
     pid: int, pipe: IO[bytes], output: _Output, timeout_s: float, halt: Halt = NEVER
 ) -> bool:
-    """Reads output until the process has ended; False when it is halted or its time is over."""
+    """Read output until the process has ended; False when it is halted or its time is over."""
     deadline = time.monotonic() + timeout_s
     os.set_blocking(pipe.fileno(), False)
     with selectors.DefaultSelector() as selector:
@@ -147,7 +147,7 @@ def _read_until_exit(
 
 
 def _ask_to_end(group: int, pipe: IO[bytes], output: _Output) -> None:
-    """Sends SIGTERM to a process group and gives it `GRACE_S`.
+    """Send SIGTERM to a process group and give it `GRACE_S`.
 
     A shell ends at once; what it runs, which may be writing firmware, needs the time.
     """
@@ -160,7 +160,7 @@ def _ask_to_end(group: int, pipe: IO[bytes], output: _Output) -> None:
 
 
 def _has_members(group: int) -> bool:
-    """Whether a process of this group is alive; zombies are not (Linux)."""
+    """Return True if a process of this group is alive; zombies are not (Linux)."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             # The name, in brackets, may hold anything.
@@ -171,7 +171,7 @@ def _has_members(group: int) -> bool:
 
 
 def _drain(pipe: IO[bytes], output: _Output) -> None:
-    """Takes what is in the pipe now and not a byte that is written later."""
+    """Take what is in the pipe now and not a byte that is written later."""
     left_bytes = 1024 * 1024  # the most that a pipe holds: /proc/sys/fs/pipe-max-size
     with contextlib.suppress(BlockingIOError):
         while left_bytes > 0 and (chunk := os.read(pipe.fileno(), _READ_BYTES)):

@@ -64,7 +64,7 @@ def run_hooks(
     halt: Halt = NEVER,
     users: Mapping[Path, HookUser] = _NO_USERS,
 ) -> HookVerdict:
-    """Runs the hooks of one stage, folder by folder and in name order, until one does not say go.
+    """Run the hooks of one stage, folder by folder and in name order, until one does not say go.
 
     Args:
         stage: One of `STAGES`.
@@ -114,7 +114,7 @@ def update_facts(
     choice: Choice | None = None,
     because: str = "",
 ) -> dict[str, str]:
-    """The facts that hooks get of an update; docs/reference/hooks.md lists them.
+    """Return the facts that hooks get of an update; docs/reference/hooks.md lists them.
 
     Args:
         device: Device id.
@@ -139,7 +139,7 @@ def update_facts(
 
 
 def check_hook_folder(folder: Path) -> None:
-    """Checks a device's hook folder before the first update needs it.
+    """Check a device's hook folder before the first update needs it.
 
     Raises:
         DeviceError: It is missing, holds a stage that does not exist, or a hook that cannot run.

@@ -23,7 +23,7 @@ def adopt_strays() -> None:
 
 
 def end_strays() -> int:
-    """Kills and reaps every child of this process; called while it has none of its own.
+    """Kill and reaps every child of this process; called while it has none of its own.
 
     Returns:
         How many there were.
@@ -42,7 +42,7 @@ def end_strays() -> int:
 
 
 def _children() -> list[int]:
-    """Children of every thread of this process."""
+    """Return children of every thread of this process."""
     found: list[int] = []
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):

@@ -58,7 +58,7 @@ def run_child(
     memory_bytes: int = 0,
     halt: Halt = NEVER,
 ) -> Ending:
-    """Runs a child to its end, or ends it at its limit with all that it started.
+    """Run a child to its end, or end it at its limit with all that it started.
 
     Its answer goes to a file, not a pipe: whoever else holds a pipe open, such as a process that it
     left behind, would make its reader wait.
@@ -100,7 +100,7 @@ def run_child(
 
 
 def _wait(child: PythonChild, timeout_s: float, memory_bytes: int, halt: Halt) -> tuple[str, int]:
-    """Waits until a child has ended, which stays unreaped.
+    """Wait until a child has ended, which stays unreaped.
 
     Returns:
         Why it must be ended, "" when it has by itself; and the most memory that it took.
@@ -119,7 +119,9 @@ def _wait(child: PythonChild, timeout_s: float, memory_bytes: int, halt: Halt) -
 
 
 def taken_bytes(pid: int) -> int:
-    """Memory that a process takes and the kernel cannot take back: not that of mapped files."""
+    """Return memory that a process takes and the kernel cannot take back: not that of mapped
+    files.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -128,7 +130,7 @@ def taken_bytes(pid: int) -> int:
 
 
 def end_group(child: PythonChild) -> None:
-    """Kills a child, with all that runs in its process group, and reaps it."""
+    """Kill a child, with all that runs in its process group, and reaps it."""
     with contextlib.suppress(ProcessLookupError):  # it ended by itself, and was waited for
         os.killpg(child.pid, signal.SIGKILL)
     child.communicate()

@@ -22,7 +22,7 @@ def choose(
     config: ProviderConfig,
     preference: Sequence[str],
 ) -> Choice:
-    """Decides which candidate serves.
+    """Decide which candidate serves.
 
     1. Only what is right counts.
     2. A wanted provider that is simulated here is taken: its time says nothing.

@@ -10,6 +10,7 @@ import importlib.metadata
 import platform
 import re
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 
@@ -75,7 +76,7 @@ _NOISE = re.compile(r"\(R\)|\(TM\)|\bCPU\b|\bProcessor\b|\b\d+-Core\b|with Radeo
 def read_device_facts(
     config: ProviderConfig | None = None, *, root: Path = Path("/"), arch: str = ""
 ) -> DeviceFacts:
-    """Reads what this device is.
+    """Read what this device is.
 
     Args:
         config: The device's provider settings; what they forbid is said to be so.
@@ -89,9 +90,9 @@ def read_device_facts(
     modules = _loaded_modules(root)
     kernel = _text(root / "proc/sys/kernel/osrelease")
     try:
-        runtime = load_runtime()
-    except DeviceError:
-        runtime = None  # `read_providers` says so for every provider.
+        runtime: ModuleType | DeviceError = load_runtime()
+    except DeviceError as error:
+        runtime = error  # `read_providers` says so for every provider.
     cpu_model, features, count = _read_cpu(root)
     soc = _read_soc(root)
     providers = read_providers(runtime, frozenset(modules), arch=arch)
@@ -114,7 +115,7 @@ def read_device_facts(
         soc=soc,
         python=platform.python_version(),
         agent_version=importlib.metadata.version("edgepack"),
-        runtime=runtime.__version__ if runtime is not None else "",
+        runtime=runtime.__version__ if isinstance(runtime, ModuleType) else "",
         providers=providers,
         drivers=_read_drivers(root, modules, kernel) | read_sdks(),
         hardware_class=hardware_class(arch, features, soc.split(", ")[0] or cpu_model),
@@ -122,7 +123,7 @@ def read_device_facts(
 
 
 def hardware_class(arch: str, features: tuple[str, ...], name: str) -> str:
-    """Names what devices must share for their latencies to be compared.
+    """Name what devices must share for their latencies to be compared.
 
     Returns:
         Architecture, best integer instruction set and SoC or processor model, e.g.
@@ -134,7 +135,7 @@ def hardware_class(arch: str, features: tuple[str, ...], name: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """Content of a file of the kernel's, or "" where there is none or it refuses."""
+    """Return content of a file of the kernel's, or "" where there is none or it refuses."""
     try:
         return path.read_bytes().replace(b"\0", b"\n").decode("utf-8", "replace").strip()
     except OSError:
@@ -142,7 +143,7 @@ def _text(path: Path) -> str:
 
 
 def _read_cpu(root: Path) -> tuple[str, tuple[str, ...], int]:
-    """Model, feature flags (sorted) and number of processors from `/proc/cpuinfo`."""
+    """Return model, feature flags (sorted) and number of processors from `/proc/cpuinfo`."""
     model, features, count = "", "", 0
     for line in _text(root / "proc/cpuinfo").splitlines():
         key, _, value = (part.strip() for part in line.partition(":"))
@@ -158,7 +159,9 @@ def _read_cpu(root: Path) -> tuple[str, tuple[str, ...], int]:
 
 
 def _read_soc(root: Path) -> str:
-    """Names of the SoC, separated by ", ": machine, number, device tree's name, NPU version."""
+    """Return the names of the SoC, separated by ", ": machine, number, device tree's name, NPU
+    version.
+    """
     soc0 = root / "sys/devices/soc0"
     names = [_text(soc0 / name) for name in ("machine", "soc_id")]
     compatible = _text(root / "proc/device-tree/compatible").splitlines()
@@ -185,7 +188,7 @@ def _read_os(root: Path) -> str:
 
 
 def _loaded_modules(root: Path) -> tuple[str, ...]:
-    """Those of `MODULE_DRIVERS` that are loaded or built into the kernel."""
+    """Return those of `MODULE_DRIVERS` that are loaded or built into the kernel."""
     places = ("sys/module", "sys/bus/pci/drivers", "sys/bus/platform/drivers")
     return tuple(
         name for name in MODULE_DRIVERS if any((root / place / name).is_dir() for place in places)
@@ -193,7 +196,7 @@ def _loaded_modules(root: Path) -> tuple[str, ...]:
 
 
 def _read_drivers(root: Path, modules: tuple[str, ...], kernel: str) -> dict[str, str]:
-    """Versions by driver or firmware name; a driver of the kernel's own has the kernel's."""
+    """Return versions by driver or firmware name; a driver of the kernel's own has the kernel's."""
     drivers = {"linux": kernel} if kernel else {}
     for name in modules:
         drivers[name] = _text(root / "sys/module" / name / "version") or kernel

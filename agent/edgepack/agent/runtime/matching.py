@@ -30,7 +30,7 @@ class Matches(msgspec.Struct, frozen=True, kw_only=True):
 def match_variants(
     manifest: Manifest, facts: DeviceFacts, providers: ProviderConfig, trust: TrustPolicy
 ) -> Matches:
-    """Sorts a bundle's variants into candidates and rejected ones.
+    """Sort a bundle's variants into candidates and rejected ones.
 
     1. Degraded variants need the device's leave.
     2. The provider must be allowed, there, and drive the device kind.
@@ -98,7 +98,7 @@ def _refuse_requirements(requires: Requirements, facts: DeviceFacts) -> str:
 
 
 def _is_soc(wanted: tuple[str, ...], soc: str) -> bool:
-    """Whether any wanted name is among the device's, whatever the case."""
+    """Return True if any wanted name is among the device's, whatever the case."""
     names = {name for name in re.split(r"[,\s]+", soc.lower()) if name}
     return any(name.lower() in names for name in wanted)
 

@@ -21,8 +21,7 @@ from edgepack.bundle.manifest import Variant
 from edgepack.errors import DeviceError
 
 GRAPH_OPTIMIZATION = "session.graph_optimization_level"
-"""A session setting of a variant that is no config entry of ONNX Runtime's; its values are the keys
-of `_LEVELS`."""
+"""Session setting of a variant, not a config entry of ONNX Runtime; values: keys of `_LEVELS`."""
 
 MEMORY_PATTERN = "session.enable_mem_pattern"
 """The other one: `0` or `1`, whether memory is planned once for all inferences of a session."""
@@ -74,12 +73,12 @@ def settings_of(variant: Variant) -> ProviderSettings:
 
 
 def open_session(bundle_folder: Path, variant: Variant, *, threads: int = 0) -> Session:
-    """Opens a variant of an unpacked bundle.
+    """Open a variant of an unpacked bundle.
 
     Args:
         bundle_folder: Root of the bundle.
-        variant: Which variant; its options are used as they are, what only this device knows
-            (the path of a back-end library) is filled in.
+        variant: Which variant; its options are used as they are, what only this device knows (the
+            path of a back-end library) is filled in.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
 
     Raises:
@@ -99,7 +98,7 @@ def open_model_file(
     threads: int = 0,
     log_severity: int = _ERRORS_ONLY,
 ) -> Session:
-    """Opens a model file on one provider.
+    """Open a model file on one provider.
 
     Args:
         path: The model; external data and context binaries lie beside it.
@@ -177,14 +176,14 @@ def _make_options(
 
 
 def _built_in_without_plugin(runtime: ModuleType, known: providers.Known) -> tuple[str, ...]:
-    """The runtime's own providers, when the plug-in of this one is not installed."""
+    """Return the runtime's own providers, when the plug-in of this one is not installed."""
     if known.plugin is not None and providers.is_installed(known.plugin):
         return ()
     return tuple(runtime.get_available_providers())
 
 
 def _devices(runtime: ModuleType, known: providers.Known, kind: str) -> list[Any]:
-    """The plug-in's devices of a kind, or all where it tells no kinds apart (simulators)."""
+    """Return the plug-in's devices of a kind, or all where it tells no kinds apart (simulators)."""
     devices = providers.plugin_devices(runtime, known)
     if not devices:
         raise DeviceError(
@@ -195,7 +194,7 @@ def _devices(runtime: ModuleType, known: providers.Known, kind: str) -> list[Any
 
 
 def _fill_in(plugin: providers.Plugin, device: str, options: Mapping[str, str]) -> dict[str, str]:
-    """A variant's provider options, and what only this device can know."""
+    """Return a variant's provider options, and what only this device can know."""
     filled = dict(options)
     if not any(name in filled for name in plugin.backend_options):
         filled[plugin.backend_options[0]] = providers.backend_path(plugin, device)

@@ -17,7 +17,7 @@ class LeftNode(NamedTuple):
 
 
 def read_left_nodes(inference_session: Any, provider: str) -> tuple[LeftNode, ...]:
-    """The nodes that others than the provider run, sorted; none where that is not known.
+    """Return the nodes that others than the provider run, sorted; none where that is not known.
 
     Args:
         inference_session, provider: As for `read_placement`.
@@ -35,7 +35,7 @@ def read_left_nodes(inference_session: Any, provider: str) -> tuple[LeftNode, ..
 
 
 def read_placement(inference_session: Any, provider: str) -> Placement:
-    """Counts the nodes of a session by who runs them.
+    """Count the nodes of a session by who runs them.
 
     A precompiled context counts as one node that its provider took. Where ONNX Runtime keeps no
     assignment, only a session on one provider alone is certain; of any other, nothing is claimed.

@@ -38,7 +38,7 @@ _LEFT_AFTER_S = 5.0
 
 
 def check_readable(manifest: Manifest, key_file: str) -> None:
-    """Refuses a bundle that this device could not decrypt, by its manifest alone.
+    """Reject a bundle that this device could not decrypt, by its manifest alone.
 
     Args:
         manifest: The verified manifest.
@@ -47,7 +47,7 @@ def check_readable(manifest: Manifest, key_file: str) -> None:
     Raises:
         EdgepackError: The device has no key, another one, or no memory to decrypt into.
     """
-    if isinstance(manifest.facts.encryption, Encryption):
+    if manifest.facts.encryption is not None:
         _open_key(manifest.facts.encryption, key_file)
         _memory_folder()
 
@@ -56,7 +56,7 @@ def check_readable(manifest: Manifest, key_file: str) -> None:
 def plain_files(
     bundle_folder: Path, variant: Variant, key_file: str, manifest: Manifest | None = None
 ) -> Iterator[Path]:
-    """Gives a folder in which a variant and the golden samples lie as they were before encryption.
+    """Give a folder in which a variant and the golden samples lie as they were before encryption.
 
     Args:
         bundle_folder: The bundle, verified; returned as it is where it is not encrypted.
@@ -74,7 +74,7 @@ def plain_files(
             yield bundle_folder
             return
     encryption = manifest.facts.encryption
-    if not isinstance(encryption, Encryption):
+    if encryption is None:
         yield bundle_folder
         return
     content_key = _open_key(encryption, key_file)
@@ -93,7 +93,7 @@ def plain_files(
 
 
 def sweep_memory() -> None:
-    """Removes what processes of this user left in memory that were killed."""
+    """Remove what processes of this user left in memory that were killed."""
     with contextlib.suppress(DeviceError):
         _sweep(_memory_folder())
 
@@ -150,7 +150,7 @@ def _sweep(memory: Path) -> None:
 
 
 def _memory_folder() -> Path:
-    """A folder that is memory and that this user may write to.
+    """Return a folder that is memory and that this user may write to.
 
     Raises:
         DeviceError: There is none, or the one that was named is on a disk.
@@ -168,7 +168,7 @@ def _memory_folder() -> Path:
 
 
 def _kind_of(path: Path, mounts: dict[str, str]) -> str:
-    """Type of the file system that a folder lies on."""
+    """Return type of the file system that a folder lies on."""
     resolved = path.resolve()
     return next(
         (mounts[str(place)] for place in (resolved, *resolved.parents) if str(place) in mounts), ""
@@ -176,7 +176,9 @@ def _kind_of(path: Path, mounts: dict[str, str]) -> str:
 
 
 def _mounts() -> dict[str, str]:
-    """Type of each file system by where it is mounted; empty where the system does not say."""
+    """Return type of each file system by where it is mounted; empty where the system does not
+    say.
+    """
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()
     except OSError:

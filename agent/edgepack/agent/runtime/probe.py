@@ -94,7 +94,7 @@ def probe_variant(
     command: Sequence[str] = CHILD,
     halt: Halt = NEVER,
 ) -> ProbeResult:
-    """Runs a candidate's golden samples in a child process and judges what came out.
+    """Run a candidate's golden samples in a child process and judge what came out.
 
     Args:
         bundle_folder: Root of the verified, unpacked bundle.
@@ -131,7 +131,7 @@ def probe_variant(
 
 
 def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
-    """The verdict on a candidate whose probe ended, however it did.
+    """Return the verdict on a candidate whose probe ended, however it did.
 
     Args:
         variant: The candidate.
@@ -161,9 +161,9 @@ def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
 def judge(
     session: ProbedSession, golden: Golden, variant: Variant, *, runs: int, golden_s: float
 ) -> ProbeResult:
-    """Runs golden samples in this process, compares them and times the provider.
+    """Run golden samples in this process, compare them and time the provider.
 
-    1. The provider must have taken nodes: a model all on the CPU is no accelerated variant.
+    1. The provider must have taken nodes: a model all on the CPU is not an accelerated variant.
     2. At least two samples run, and as many more as the time allows; the first warms up.
     3. Their outputs must hold the variant's tolerances.
     4. Further runs are timed, up to `runs` or for two seconds.
@@ -225,7 +225,7 @@ def main() -> None:
 
 
 def probe_here(request: ProbeRequest, open_variant: OpenVariant = open_session) -> ProbeResult:
-    """Probes in this process, which should be a child: a provider may crash or hang.
+    """Probe in this process, which should be a child: a provider may crash or hang.
 
     Args:
         request: What to probe.

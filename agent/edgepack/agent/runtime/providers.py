@@ -47,15 +47,16 @@ _registering = threading.Lock()
 
 
 def load_runtime() -> ModuleType:
-    """The module `onnxruntime`, which an extra brings, its telemetry switched off.
+    """Return the module `onnxruntime`, which an extra brings, its telemetry switched off.
 
     Raises:
         DeviceError: It is not installed, or cannot be loaded.
     """
     disable_vendor_telemetry()
+    importlib.invalidate_caches()  # It may have been installed since this process looked.
     try:
         with without_log_lines() if "onnxruntime" not in sys.modules else nullcontext():
-            return importlib.import_module("onnxruntime")
+            runtime = importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
         raise DeviceError(
             "onnxruntime is not installed", remedy="pip install 'edgepack[cpu]'"
@@ -63,12 +64,20 @@ def load_runtime() -> ModuleType:
     except (ImportError, OSError) as error:
         raise DeviceError(
             f"onnxruntime cannot be loaded: {error}",
-            remedy="install the wheel for this machine and its Python anew",
+            remedy="reinstall the wheel for this machine and its Python",
         ) from error
+    if not hasattr(runtime, "InferenceSession"):  # A folder that an uninstalled wheel left.
+        del sys.modules["onnxruntime"]
+        raise DeviceError(
+            "onnxruntime is not installed whole", remedy="pip install 'edgepack[cpu]'"
+        )
+    return runtime
 
 
 def runtime_errors(runtime: ModuleType) -> tuple[type[Exception], ...]:
-    """The exceptions that ONNX Runtime raises; its native ones share no base of their own."""
+    """Return the exceptions that ONNX Runtime raises; its native ones share no base of their
+    own.
+    """
     state = importlib.import_module(f"{runtime.__name__}.capi.onnxruntime_pybind11_state")
     native = (value for value in vars(state).values() if isinstance(value, type))
     return (
@@ -79,20 +88,20 @@ def runtime_errors(runtime: ModuleType) -> tuple[type[Exception], ...]:
 
 
 def read_providers(
-    runtime: ModuleType | None, loaded_drivers: frozenset[str], *, arch: str
+    runtime: ModuleType | DeviceError, loaded_drivers: frozenset[str], *, arch: str
 ) -> tuple[ProviderFacts, ...]:
-    """Asks the runtime and its plug-ins what they offer here.
+    """Ask the runtime and its plug-ins what they offer here.
 
     Args:
-        runtime: The module `onnxruntime`; None when there is none.
+        runtime: The module `onnxruntime`, or why it cannot be loaded.
         loaded_drivers: Kernel drivers that are loaded.
         arch: Machine name as `uname -m` prints it.
 
     Returns:
         One entry for every known provider and every other that the runtime has.
     """
-    if runtime is None:
-        because = "onnxruntime is not installed: pip install 'edgepack[cpu]'"
+    if isinstance(runtime, DeviceError):
+        because = f"{runtime.problem}: {runtime.remedy}"
         return tuple(
             ProviderFacts(name=known.name, available=False, because=because) for known in KNOWN
         )
@@ -151,8 +160,28 @@ def _judge(
     )
 
 
+def why_nothing_runs(providers: Sequence[ProviderFacts], allow: Sequence[str]) -> str:
+    """Return why no model can run on this device, one sentence; "" if a provider is usable.
+
+    Args:
+        providers: What the device has.
+        allow: The providers that the settings allow; empty for all.
+    """
+    usable = [one.name for one in providers if one.available]
+    if not usable:
+        because = providers[0].because if providers else "none is known"
+        return f"no execution provider is installed, so no model can run ({because})"
+    if allow and not set(usable) & set(allow):
+        return (
+            "the settings allow no execution provider that is installed "
+            f"(providers.allow; installed: {', '.join(usable)}), so no model can run: "
+            "leave providers.allow out, or install what it names"
+        )
+    return ""
+
+
 def is_installed(plugin: Plugin) -> bool:
-    """Whether the plug-in's package is here."""
+    """Return True if the plug-in's package is here."""
     return importlib.util.find_spec(plugin.module) is not None
 
 
@@ -192,7 +221,7 @@ def _judge_plugin(
 
 
 def plugin_devices(runtime: ModuleType, known: Known) -> list[Any]:
-    """Registers a provider's plug-in, once a process, and lists the devices it offers.
+    """Register a provider's plug-in, once a process, and list the devices it offers.
 
     Returns:
         ONNX Runtime's `OrtEpDevice` objects.
@@ -202,7 +231,7 @@ def plugin_devices(runtime: ModuleType, known: Known) -> list[Any]:
     """
     plugin = known.plugin
     if plugin is None:
-        raise ValueError(f"{known.name} is no plug-in")
+        raise ValueError(f"{known.name} is not a plug-in")
     with _registering:
         registered = _devices_of(runtime, known.name)
         if registered:
@@ -231,7 +260,7 @@ def _devices_of(runtime: ModuleType, name: str) -> list[Any]:
 
 
 def plugin_module(plugin: Plugin) -> ModuleType:
-    """The plug-in's own module; raises `DeviceError` when it is not installed."""
+    """Return the plug-in's own module; raises `DeviceError` when it is not installed."""
     try:
         return importlib.import_module(plugin.module)
     except ImportError as error:
@@ -242,7 +271,7 @@ def plugin_module(plugin: Plugin) -> ModuleType:
 
 
 def backend_path(plugin: Plugin, kind: str) -> str:
-    """Path of the back-end library of a device kind.
+    """Return path of the back-end library of a device kind.
 
     Raises:
         DeviceError: The plug-in has no back end of that kind, or is not installed.
@@ -256,12 +285,12 @@ def backend_path(plugin: Plugin, kind: str) -> str:
 
 
 def is_simulated(plugin: Plugin) -> bool:
-    """Whether the plug-in's back ends simulate their hardware on this machine."""
+    """Return True if the plug-in's back ends simulate their hardware on this machine."""
     return platform.machine() not in plugin.native_arch
 
 
 def read_sdks() -> dict[str, str]:
-    """Versions of the vendors' SDKs inside installed plug-ins, by name."""
+    """Return versions of the vendors' SDKs inside installed plug-ins, by name."""
     versions = {}
     for plugin in (known.plugin for known in KNOWN if known.plugin is not None):
         try:

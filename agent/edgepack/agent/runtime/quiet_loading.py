@@ -15,7 +15,7 @@ from edgepack.agent.runtime.runtime_words import is_log_line
 
 @contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Keeps ONNX Runtime's log off stderr; what else is written there comes when the block ends."""
+    """Keep ONNX Runtime's log off stderr; what else is written there comes when the block ends."""
     if sys.stderr is None:  # it was closed as the process began
         yield
         return

@@ -27,27 +27,27 @@ _PREAMBLE = re.compile(
 
 
 def without_colour(line: str) -> str:
-    """A line of ONNX Runtime's log, which it colours whoever reads it, as plain words."""
+    """Return a line of ONNX Runtime's log, which it colours whoever reads it, as plain words."""
     return _LOG_PREAMBLE.sub("", _COLOUR.sub("", line))
 
 
 def is_log_line(line: str) -> bool:
-    """Whether a line is of ONNX Runtime's log."""
+    """Return True if a line is of ONNX Runtime's log."""
     return _LOG_PREAMBLE.match(_COLOUR.sub("", line)) is not None
 
 
 def is_warning(line: str) -> bool:
-    """Whether a line of ONNX Runtime's log warns at most, and says of no failure why."""
+    """Return True if a line of ONNX Runtime's log warns at most, and says of no failure why."""
     return _WARNING.match(_COLOUR.sub("", line)) is not None
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error of ONNX Runtime, see `first_line_of`; or its kind."""
+    """Return the first line of an error of ONNX Runtime, see `first_line_of`; or its kind."""
     return first_line_of(str(error)) or type(error).__name__
 
 
 def first_line_of(message: str) -> str:
-    """The first line of ONNX Runtime's message, cut at 300 characters.
+    """Return the first line of ONNX Runtime's message, cut at 300 characters.
 
     Without its preamble: codes, the path of the file (often one that will not be there when a
     person reads this) and places in its own source.

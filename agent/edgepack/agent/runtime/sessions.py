@@ -82,7 +82,7 @@ class Session:
         self.left_nodes: tuple[LeftNode, ...] = read_left_nodes(inference_session, provider)
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Runs one inference.
+        """Run one inference.
 
         Args:
             feeds: A tensor for every input, of its dtype and shape.
@@ -108,7 +108,7 @@ class Session:
             ) from error
 
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
-        """Runs one inference; see `run`.
+        """Run one inference; see `run`.
 
         Returns:
             Its outputs, and how long it took, milliseconds.
@@ -118,12 +118,12 @@ class Session:
         return outputs, (time.perf_counter() - started) * 1000
 
     def close(self) -> None:
-        """Frees the session once its running inferences are done."""
+        """Free the session once its running inferences are done."""
         self._session = None
 
 
 def check_feeds(inputs: tuple[SessionTensor, ...], feeds: Mapping[str, Tensor]) -> None:
-    """Judges feeds before ONNX Runtime does, whose words would not name all that is wrong.
+    """Judge feeds before ONNX Runtime does, whose words would not name all that is wrong.
 
     Raises:
         ValueError: A name, dtype or shape does not fit.

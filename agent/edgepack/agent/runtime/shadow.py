@@ -80,7 +80,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 def write_inference(
     stream: IO[bytes], feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
 ) -> None:
-    """Sends an inference: a line of JSON that says what follows, and the values.
+    """Send an inference: a line of JSON that says what follows, and the values.
 
     Raises:
         OSError: Nobody reads it any more.
@@ -105,7 +105,7 @@ def read_header(stream: BinaryIO) -> Header | None:
 
 
 def read_tensors(stream: BinaryIO, sent: tuple[Sent, ...]) -> dict[str, Tensor]:
-    """The tensors that a header said."""
+    """Return the tensors that a header said."""
     found: dict[str, Tensor] = {}
     for one in sent:
         dtype = np.dtype(one.dtype)
@@ -115,7 +115,7 @@ def read_tensors(stream: BinaryIO, sent: tuple[Sent, ...]) -> dict[str, Tensor]:
 
 
 def check_alike(title: str, now: Iterable[SessionTensor], before: Iterable[SessionTensor]) -> None:
-    """Refuses two releases whose inferences cannot be compared.
+    """Reject two releases whose inferences cannot be compared.
 
     Args:
         title: What they are, in the plural.
@@ -153,7 +153,7 @@ def _listed(tensors: Mapping[str, SessionTensor]) -> str:
 
 
 def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> None:
-    """Opens the release before, and answers until nothing more is sent.
+    """Open the release before, and answer until nothing more is sent.
 
     Raises:
         EdgepackError: It cannot be opened, cannot be compared, or its provider failed.

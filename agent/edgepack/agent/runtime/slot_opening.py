@@ -32,7 +32,7 @@ class OpenedSlot(NamedTuple):
 
 
 def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> OpenedSlot:
-    """Opens a variant and runs it once, so that the first real inference is not the slow one.
+    """Open a variant and run it once, so that the first real inference is not the slow one.
 
     Args:
         state_dir: The agent's state folder.

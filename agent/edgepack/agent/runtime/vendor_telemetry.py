@@ -11,5 +11,5 @@ VARIABLE = "ORT_DISABLE_TELEMETRY"
 
 
 def disable_vendor_telemetry() -> None:
-    """Sets the variable for this process and its children; a value that the user gave stays."""
+    """Set the variable for this process and its children; a value that the user gave stays."""
     os.environ.setdefault(VARIABLE, "1")

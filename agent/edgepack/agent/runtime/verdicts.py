@@ -14,7 +14,7 @@ import msgspec
 
 from edgepack.agent.state.state_file import StateFile
 from edgepack.bundle.manifest import Variant
-from edgepack.versions import BARE, Format, Version
+from edgepack.versions import Format, Version
 from edgepack.wire.messages import DeviceFacts, ProbeResult
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ VERDICTS_FILE = "verdicts.json"
 MAX_VERDICTS = 64
 
 
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
     """All that a verdict depends on.
 
     Attributes:
@@ -31,7 +31,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         provider_version, runtime, drivers: What ran it.
         hardware: What it ran on.
         threads: Threads within an operator.
-        system: Operating system, processor features, Python and edgepack. Since 2.1.
+        system: Operating system, processor features, Python and edgepack.
     """
 
     digest: str
@@ -42,13 +42,13 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     drivers: dict[str, str]
     hardware: str
     threads: int
-    system: str = ""
+    system: str
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """A probe's result and the circumstances it holds in."""
 
-    circumstances: Circumstances
+    circumstances: ProbeCacheKey
     result: ProbeResult
 
 
@@ -58,20 +58,15 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...]
 
 
-VERDICTS = Format(
-    "list of verdicts",
-    _Kept,
-    Version(2, 1),
-    migrations={1: lambda document: {"verdicts": document[BARE]}},
-)
+VERDICTS = Format("list of verdicts", _Kept, Version(1, 0))
 
 
-def circumstances_of(
+def probe_cache_key(
     digest: str, variant: Variant, facts: DeviceFacts, *, threads: int
-) -> Circumstances:
+) -> ProbeCacheKey:
     """What a verdict on a variant of that bundle depends on, on this device now."""
     versions = {provider.name: provider.version for provider in facts.providers}
-    return Circumstances(
+    return ProbeCacheKey(
         digest=digest,
         variant=variant.name,
         provider=variant.provider,
@@ -101,8 +96,10 @@ class Verdicts:
             found = None
         self._kept = found.verdicts if found else ()
 
-    def reach(self, circumstances: Circumstances, probe: Callable[[], ProbeResult]) -> ProbeResult:
-        """The verdict reached before in the same circumstances, else the probe's, kept.
+    def get_or_probe(
+        self, circumstances: ProbeCacheKey, probe: Callable[[], ProbeResult]
+    ) -> ProbeResult:
+        """Return the verdict reached before in the same circumstances, else the probe's, kept.
 
         A verdict that cannot be kept is as good as one that is; it is only reached again.
         """
@@ -117,8 +114,8 @@ class Verdicts:
             logger.warning("the verdict on %s cannot be kept: %s", result.variant, error)
         return result
 
-    def recall(self, circumstances: Circumstances) -> ProbeResult | None:
-        """The verdict that was reached in the same circumstances, if any."""
+    def recall(self, circumstances: ProbeCacheKey) -> ProbeResult | None:
+        """Return the verdict that was reached in the same circumstances, if any."""
         for verdict in self._kept:
             if verdict.circumstances == circumstances:
                 return verdict.result
@@ -128,8 +125,8 @@ class Verdicts:
         """Forget the verdicts on a bundle until the agent ends, so that it is probed again."""
         self._kept = tuple(one for one in self._kept if one.circumstances.digest != digest)
 
-    def keep(self, circumstances: Circumstances, result: ProbeResult) -> None:
-        """Keeps a verdict, when it is "right".
+    def keep(self, circumstances: ProbeCacheKey, result: ProbeResult) -> None:
+        """Keep a verdict, when it is "right".
 
         Raises:
             OSError: The disk is full; the verdict then counts until the agent restarts.

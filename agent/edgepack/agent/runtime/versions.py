@@ -24,14 +24,14 @@ Bound = tuple[str, tuple[int, ...]]
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """The leading dotted number of a version, without trailing zeros.
+    """Return the leading dotted number of a version, without trailing zeros.
 
     Raises:
         ValueError: The text does not start with a number.
     """
     match = _NUMBER.match(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no version: it does not start with a number")
+        raise ValueError(f"{text!r} is not a version: it does not start with a number")
     parts = [int(part) for part in match[1].split(".")]
     while len(parts) > 1 and parts[-1] == 0:
         parts.pop()
@@ -39,22 +39,22 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 
 def parse_range(text: str) -> tuple[Bound, ...]:
-    """The bounds of a range; none for the empty text, which every version fits.
+    """Return the bounds of a range; none for the empty text, which every version fits.
 
     Raises:
-        ValueError: A part is no comparison with a dotted number.
+        ValueError: A part is not a comparison with a dotted number.
     """
     bounds = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _BOUND.fullmatch(part)
         if match is None:
-            raise ValueError(f"{text!r} is no version range: {part!r} is not like '>=1.23'")
+            raise ValueError(f"{text!r} is not a version range: {part!r} is not like '>=1.23'")
         bounds.append((match[1], parse_version(match[2])))
     return tuple(bounds)
 
 
 def is_within(version: str, text: str) -> bool:
-    """Whether a version fits every bound of a range.
+    """Return True if a version fits every bound of a range.
 
     Raises:
         ValueError: The version or the range cannot be read.

@@ -40,7 +40,7 @@ class SampleKeeper:
         self._fails = False
 
     def offer(self, feeds: Mapping[str, Tensor]) -> None:
-        """Takes the inputs of an inference, if one is due and its turn; the last one waits."""
+        """Take the inputs of an inference, if one is due and its turn; the last one waits."""
         if self._settings is None or time.monotonic() < self._next_at:
             return
         self._next_at = time.monotonic() + OFFER_S
@@ -53,7 +53,7 @@ class SampleKeeper:
             self._waiting = priority, {name: np.array(value) for name, value in feeds.items()}
 
     def write(self) -> None:
-        """Keeps what waits, and looks whether that is still wanted."""
+        """Keep what waits, and look whether that is still wanted."""
         self._settings = read_capture(self._state_dir)
         waiting, self._waiting = self._waiting, None
         is_active = pointer_path(self._state_dir, self._model).exists()

@@ -85,7 +85,7 @@ class Follower:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """True if it was closed."""
         return self._stop.is_set()
 
     def hold(self, holder: Holder) -> OpenedModel:
@@ -131,7 +131,7 @@ class Follower:
             self._spool(is_final=True)
 
     def _open_first(self) -> tuple[tuple[int, ...], OpenedModel]:
-        """Opens the active model; when the pointer moves meanwhile, the newer one."""
+        """Open the active model; when the pointer moves meanwhile, the newer one."""
         for _ in range(_OPENING_TRIES):
             stamp = self._look()
             pointer = read_pointer(self._state_dir, self._name)
@@ -191,7 +191,7 @@ class Follower:
                 logger.exception("watching the active model failed, trying on")
 
     def _follow(self) -> None:
-        """Swaps in another model when the pointer names one."""
+        """Swap in another model when the pointer names one."""
         stamp = self._look()
         is_known = not stamp or stamp == self._stamp
         if is_known and (not self._retry_at or time.monotonic() < self._retry_at):
@@ -238,7 +238,7 @@ class Follower:
             give_memory_back()
 
     def _spool(self, *, is_final: bool = False) -> None:
-        """Writes every record that changed since it was written last."""
+        """Write every record that changed since it was written last."""
         try:
             is_swapping = any(one() is not None for one in self._replaced)
             serving = getattr(self, "serving", None)  # None when the first one cannot be opened

@@ -58,7 +58,7 @@ class Model:
         _models.add(self)
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Runs one inference on the model that is active now.
+        """Run one inference on the model that is active now.
 
         How long it took is counted, and told to the fleet by the agent.
 
@@ -150,7 +150,7 @@ class Model:
         return self._here().troubles
 
     def close(self) -> None:
-        """Stops watching, and writes what inferences took; running ones end undisturbed."""
+        """Stop watching, and write what inferences took; running ones end undisturbed."""
         self._follower.close()
 
     @property
@@ -212,7 +212,7 @@ def open_model(
     threads: int = 0,
     poll_s: float = POLL_S,
 ) -> Model:
-    """Opens a model of this device and follows its releases from then on.
+    """Open a model of this device and follow its releases from then on.
 
     One process may open several models, and several processes the same one. The name is never left
     out: what works while a device has one model would fail on the day that it gets a second.

@@ -68,7 +68,10 @@ class ModelSession:
         """
         follower, held = self._follower, self._held
         if follower.is_foreign:
-            raise ValueError("the session was begun before this process was forked")
+            raise ValueError(
+                "the session was begun before this process was forked: begin another one here, "
+                "with model.session()"
+            )
         if follower.is_closed:
             raise ValueError("the model is closed")
         if held is None:

@@ -110,7 +110,7 @@ def open_release(
     *,
     threads: int,
 ) -> OpenedModel:
-    """Opens what a pointer leads to.
+    """Open what a pointer leads to.
 
     Args:
         state_dir: The agent's state folder.
@@ -125,7 +125,7 @@ def open_release(
     """
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
     reference = opened.manifest.facts.reference
-    if isinstance(reference, tuple):
+    if reference:
         record.values.expect(reference)
     shadow = None
     if pointer.shadow is not None:

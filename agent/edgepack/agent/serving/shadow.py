@@ -80,7 +80,7 @@ class ShadowRunner:
         self._thread.start()
 
     def offer(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        """Takes an inference, if it is its turn; never waits."""
+        """Take an inference, if it is its turn; never wait."""
         if random.random() >= self._shadow.share or self._stop.is_set():
             return
         if not self._is_free.acquire(blocking=False):
@@ -89,7 +89,7 @@ class ShadowRunner:
         judged = {name: outputs[name] for name in self._request.tolerances if name in outputs}
         both = (*feeds.values(), *judged.values())
         if not all(isinstance(one, np.ndarray) and one.dtype.kind in "biuf" for one in both):
-            self._end("its tensors are no numbers")
+            self._end("its tensors are not numbers")
         elif sum(one.nbytes for one in both) > MAX_BYTES:
             self._end(f"the tensors of one inference have more than {MAX_BYTES / 1e6:.0f} MB")
         else:
@@ -99,11 +99,11 @@ class ShadowRunner:
                 self._end("no memory is left to copy an inference")
 
     def look(self) -> None:
-        """Ends a process that takes too long or too much; to be called now and then."""
+        """End a process that takes too long or too much; to be called now and then."""
         self._process.look()
 
     def close(self) -> None:
-        """Ends it, and its process with it."""
+        """End it, and its process with it."""
         self._stop.set()
         self._queue.put(None)
         self._process.end("it was closed")
@@ -128,7 +128,7 @@ class ShadowRunner:
             self._process.close()
 
     def _run(self, errors: BinaryIO, held: contextlib.ExitStack) -> None:
-        """Goes on until it is closed; the release before is opened with the first inference."""
+        """Go on until it is closed; the release before is opened with the first inference."""
         is_open = False
         while (taken := self._queue.get()) is not None and not self._stop.is_set():
             if not is_open and not _lock(self._folder, held):
@@ -151,7 +151,7 @@ class ShadowRunner:
 
 
 def _lock(folder: Path, held: contextlib.ExitStack) -> bool:
-    """Locks a slot for this process, until `held` ends; whether no other one has.
+    """Lock a slot for this process, until `held` ends; whether no other one has.
 
     Raises:
         DeviceError: It is not there, or may not be read.

@@ -49,7 +49,7 @@ class ShadowProcess:
         self._guard = threading.Lock()
 
     def open(self, request: ShadowRequest, errors: BinaryIO) -> None:
-        """Starts it, and waits until the release is ready.
+        """Start it, and wait until the release is ready.
 
         Args:
             request: What to open.
@@ -59,7 +59,7 @@ class ShadowProcess:
             DeviceError: It cannot be started, or will not answer.
         """
         if "python" not in Path(CHILD[0]).name:
-            raise DeviceError(f"{CHILD[0]!a:.99} is no Python that could be started")
+            raise DeviceError(f"{CHILD[0]!a:.99} is not a Python that can be started")
         self._errors = errors
         try:
             with self._guard:
@@ -71,7 +71,7 @@ class ShadowProcess:
         self._exchange(lambda stream: stream.write(msgspec.json.encode(request) + b"\n"), OPEN_S)
 
     def ask(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> bool:
-        """Has it compute an inference; whether it came to the same.
+        """Have it compute an inference; whether it came to the same.
 
         Raises:
             DeviceError: It will not answer.
@@ -79,7 +79,7 @@ class ShadowProcess:
         return self._exchange(lambda stream: write_inference(stream, feeds, outputs), ANSWER_S)
 
     def look(self) -> None:
-        """Ends it where it takes too long or too much."""
+        """End it where it takes too long or too much."""
         child = self._child
         if child is not None and time.monotonic() > self._deadline:
             self.end("it did not answer in time")
@@ -87,7 +87,7 @@ class ShadowProcess:
             self.end(f"it needs more than {self._memory_bytes / 1e6:.0f} MB of memory")
 
     def end(self, because: str) -> None:
-        """Kills it, and keeps it from being started; the kernel takes its memory back."""
+        """Kill it, and keep it from being started; the kernel takes its memory back."""
         with self._guard:
             self._because = self._because or because
             if self._child is not None:
@@ -95,7 +95,7 @@ class ShadowProcess:
                     os.killpg(self._child.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kills and reaps it; for the thread that opened it."""
+        """Kill and reaps it; for the thread that opened it."""
         self.end("it was closed")
         with self._guard:
             child, self._child = self._child, None

@@ -107,7 +107,7 @@ def switch_capture(state_dir: Path, settings: CaptureSettings) -> str:
 
 
 def read_capture(state_dir: Path) -> CaptureSettings | None:
-    """The settings; None where nothing is to be kept, or where that cannot be read."""
+    """Return the settings; None where nothing is to be kept, or where that cannot be read."""
     try:
         content = read_shared(captured_folder(state_dir) / SETTINGS_FILE)
         found = CAPTURE.decode(content).value if content is not None else None
@@ -117,7 +117,7 @@ def read_capture(state_dir: Path) -> CaptureSettings | None:
 
 
 def kept_samples(state_dir: Path, model: str) -> list[Kept]:
-    """The samples of a model, those that go first at the front."""
+    """Return the samples of a model, those that go first at the front."""
     found = []
     for path in captured_folder(state_dir).glob(f"*-{model}.npz"):
         name = _NAME.fullmatch(path.name)
@@ -137,7 +137,7 @@ def keep_sample(
     *,
     priority: int,
 ) -> None:
-    """Keeps the inputs of one inference, where there is room or they take the place of others.
+    """Keep the inputs of one inference, where there is room or they take the place of others.
 
     Args:
         state_dir: The state folder.
@@ -160,7 +160,7 @@ def keep_sample(
 
 
 def forget_samples(state_dir: Path, model: str) -> None:
-    """Removes all samples of a model.
+    """Remove all samples of a model.
 
     Raises:
         OSError: One cannot be removed.
@@ -170,12 +170,12 @@ def forget_samples(state_dir: Path, model: str) -> None:
 
 
 def draw_priority() -> int:
-    """A random number for `keep_sample`."""
+    """Return a random number for `keep_sample`."""
     return secrets.randbits(64)
 
 
 def encode_sample(feeds: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
-    """A `.npz` with an array for each input, as `edgepack build --calibration` reads it.
+    """Return a `.npz` with an array for each input, as `edgepack build --calibration` reads it.
 
     It is not compressed: 5 MB of floats took 0.6 s that way, and 10 ms as they are.
     """
@@ -188,7 +188,7 @@ def encode_sample(feeds: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
 
 
 def _make_room(kept: list[Kept], settings: CaptureSettings, new: Kept | None = None) -> bool:
-    """Removes what has to go; whether there is room then for a new one.
+    """Remove what has to go; whether there is room then for a new one.
 
     That is not so where what would have to go ranks higher, or is another user's.
     """

@@ -29,7 +29,7 @@ KEY_PLACE = Format("place of the decryption key", KeyPlace, Version(1, 0))
 
 
 def write_key_file(state_dir: Path, key_file: str, *, write: Write = write_file) -> None:
-    """Notes where the key lies, once; "" where the device has none.
+    """Note where the key lies, once; "" where the device has none.
 
     Raises:
         OSError: The state folder cannot be written.
@@ -51,7 +51,7 @@ def write_key_file(state_dir: Path, key_file: str, *, write: Write = write_file)
 
 
 def read_key_file(state_dir: Path) -> str:
-    """Path of the private key; "" where the agent noted none.
+    """Return path of the private key; "" where the agent noted none.
 
     Raises:
         DeviceError: The note cannot be read; the agent mends it when it starts.

@@ -70,7 +70,9 @@ def describe_fault(error: OSError, state_dir: Path) -> str:
     title = _TITLES.get(error.errno or 0, "cannot go on")
     place = f", {error.filename}" if error.filename else ""
     free = _free_bytes(state_dir)
-    left = f"; {free} bytes are free" if title == "disk full" and free is not None else ""
+    left = ""
+    if title == "disk full" and free is not None:
+        left = f"; {free} bytes are free: delete files on the disk of {state_dir}"
     return f"{title} ({error.strerror or error}{place}){left}"
 
 

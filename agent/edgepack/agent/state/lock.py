@@ -22,7 +22,7 @@ LOCK_MODE = 0o600
 
 @contextmanager
 def lock_state_dir(state_dir: Path) -> Iterator[None]:
-    """Holds the state folder, which is made when it is missing, while the block runs.
+    """Hold the state folder, which is made when it is missing, while the block runs.
 
     The kernel lets go of the lock when the process ends, however it ends. Whoever may open its file
     may hold it too, so nobody else may.
@@ -123,7 +123,7 @@ def lock_when_disk_works(state_dir: Path, retry_s: float) -> Iterator[None]:
 
 
 def is_locked(state_dir: Path) -> bool | None:
-    """Whether an agent runs on this state folder; None when this user may not look."""
+    """Return True if an agent runs on this state folder; None when this user may not look."""
     try:
         descriptor = os.open(state_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:

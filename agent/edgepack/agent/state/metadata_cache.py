@@ -31,7 +31,7 @@ class MetadataCache:
         self._write = write
 
     def load(self, name: str) -> bytes | None:
-        """A file; None when it is missing or damaged: then it is fetched again.
+        """Return a file; None when it is missing or damaged: then it is fetched again.
 
         Raises:
             OSError: The disk cannot be read now. What was accepted must not be forgotten for that,
@@ -46,7 +46,7 @@ class MetadataCache:
             return None
 
     def save(self, name: str, content: bytes) -> None:
-        """Keeps a file.
+        """Keep a file.
 
         Raises:
             OSError: It cannot be written.

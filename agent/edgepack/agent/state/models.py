@@ -12,18 +12,18 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
 def model_folder(state_dir: Path, name: str) -> Path:
-    """The folder of a model's journal and pointer.
+    """Return the folder of a model's journal and pointer.
 
     Raises:
         ValueError: No model can have that name.
     """
     if not MODEL_NAME.fullmatch(name):
-        raise ValueError(f"{name!a:.120} is no name of a model")
+        raise ValueError(f"{name!a:.120} is not a name of a model")
     return state_dir / MODELS_FOLDER / name
 
 
 def make_model_folder(state_dir: Path, name: str) -> Path:
-    """Makes the folder of a model; what else lies in its place is put aside.
+    """Make the folder of a model; what else lies in its place is put aside.
 
     Raises:
         ValueError: No model can have that name.
@@ -38,7 +38,7 @@ def make_model_folder(state_dir: Path, name: str) -> Path:
 
 
 def model_names(state_dir: Path) -> tuple[str, ...]:
-    """The models that have a folder, in order."""
+    """Return the models that have a folder, in order."""
     try:
         found = [path.name for path in (state_dir / MODELS_FOLDER).iterdir() if path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):

@@ -29,7 +29,7 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
         share: Of the inferences, those that are tried, 0..1.
         busy_share: Of the time, in which one may run, 0..1.
         memory_bytes: What the process that computes them may take.
-        spacing_s: Seconds between two of them that count as independent. Since 2.2.
+        spacing_s: Seconds between two of them that count as independent.
     """
 
     bundle: BundleRef
@@ -48,9 +48,9 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         choice: Which variant of it runs, and why; `choice.chosen` is never "".
         since: When the pointer was switched to it, seconds since the epoch.
         committed: Whether it has stood its soak.
-        shadow: What runs beside it while it soaks; None when nothing does. Since 2.1.
+        shadow: What runs beside it while it soaks; None when nothing does.
         basis: Versions and settings that the choice was based on (`runtime.basis`); empty where
-            they are not known. Since 2.2.
+            they are not known.
     """
 
     bundle: BundleRef
@@ -66,12 +66,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         return self.bundle.digest
 
 
-POINTER = Format(
-    "pointer to the active model",
-    ActivePointer,
-    Version(2, 2),
-    migrations={1: lambda document: document},
-)
+POINTER = Format("pointer to the active model", ActivePointer, Version(1, 0))
 
 
 def pointer_path(state_dir: Path, name: str) -> Path:
@@ -110,7 +105,7 @@ def read_pointer(state_dir: Path, name: str) -> ActivePointer | None:
 
 
 def active_models(state_dir: Path) -> tuple[str, ...]:
-    """Names of the models that serve on this device."""
+    """Return the names of the models that serve on this device."""
     return tuple(name for name in model_names(state_dir) if pointer_path(state_dir, name).is_file())
 
 
@@ -134,7 +129,7 @@ class PointerFile:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether a newer edgepack wrote it, so that it must be left alone."""
+        """True if a newer edgepack wrote it, so that it must be left alone."""
         return self._file.is_sealed
 
     def read(self) -> ActivePointer | None:
@@ -162,7 +157,7 @@ class PointerFile:
         return found
 
     def write(self, pointer: ActivePointer) -> None:
-        """Switches to another release, or marks the one that serves as committed: THE switch.
+        """Switch to another release, or mark the one that serves as committed: THE switch.
 
         Raises:
             OSError: It could not be written; the old pointer still stands.
@@ -171,7 +166,7 @@ class PointerFile:
         self._last = pointer
 
     def remove(self) -> None:
-        """Takes the pointer away: nothing of this model serves any more.
+        """Take the pointer away: nothing of this model serves any more.
 
         Raises:
             OSError: It could not be removed.

@@ -55,7 +55,7 @@ class ReleaseCounters:
         return self._file.trouble
 
     def highest(self, name: str) -> int:
-        """The highest release of a model that was committed here; 0 when none was.
+        """Return the highest release of a model that was committed here; 0 when none was.
 
         Raises:
             DeviceError: A newer edgepack wrote the file, so nobody here can tell.
@@ -65,7 +65,7 @@ class ReleaseCounters:
         return self._highest.get(name, 0)
 
     def raise_to(self, name: str, release: int) -> None:
-        """Notes a release that is committed now; a counter never goes down.
+        """Note a release that is committed now; a counter never go down.
 
         Raises:
             OSError: It cannot be written.

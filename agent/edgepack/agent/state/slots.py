@@ -40,7 +40,7 @@ DOWNLOADS_FOLDER = "downloads"
 
 
 def slot_folder(state_dir: Path, digest: str) -> Path:
-    """The folder of the bundle with that digest."""
+    """Return the folder of the bundle with that digest."""
     return state_dir / SLOTS_FOLDER / digest
 
 
@@ -50,16 +50,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     held: dict[str, bytes]
 
 
-NOTE = Format(
-    "note of a download",
-    Note,
-    Version(2, 0),
-    migrations={
-        1: lambda document: {
-            "held": {name: bits for name, bits in document.items() if name not in ("v", "minor")}
-        }
-    },
-)
+NOTE = Format("note of a download", Note, Version(1, 0))
 
 
 class StoredChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +61,7 @@ class StoredChunk(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
     def read(self) -> bytes:
-        """Its bytes; fewer or none when the file is not what it should be."""
+        """Return its bytes; fewer or none when the file is not what it should be."""
         try:
             with open_regular(self.path) as file:
                 file.seek(self.offset)
@@ -105,15 +96,15 @@ class Slots:
             folder.mkdir(exist_ok=True)
 
     def folder(self, digest: str) -> Path:
-        """The slot of a bundle, whether it is there or not."""
+        """Return the slot of a bundle, whether it is there or not."""
         return slot_folder(self._state_dir, digest)
 
     def digests(self) -> frozenset[str]:
-        """The bundles that have a slot."""
+        """Return the bundles that have a slot."""
         return frozenset(path.name for path in _inside(self._state_dir / SLOTS_FOLDER))
 
     def allocated_bytes(self, digest: str) -> int:
-        """Disk that a slot takes."""
+        """Return disk that a slot takes."""
         found = 0
         for path in self.folder(digest).rglob("*"):
             with contextlib.suppress(OSError):
@@ -126,7 +117,7 @@ class Slots:
         return found.f_bavail * found.f_frsize
 
     def write_file(self, digest: str, path: str, content: bytes) -> None:
-        """Puts a small file into a slot, which is made when it is missing.
+        """Put a small file into a slot, which is made when it is missing.
 
         Raises:
             OSError: The disk is full.
@@ -142,7 +133,7 @@ class Slots:
         self._write(target, content)
 
     def read_file(self, digest: str, path: str) -> bytes | None:
-        """A small file of a slot; None when it is missing, or is no regular file.
+        """Return a small file of a slot; None when it is missing, or is not a regular file.
 
         Raises:
             OSError: The disk cannot be read now.
@@ -158,7 +149,7 @@ class Slots:
             return {}  # Then every chunk is looked at, and the note is written anew.
 
     def write_held(self, digest: str, held: dict[str, bytes]) -> None:
-        """Notes which chunks are there; the chunks themselves must be on the disk before.
+        """Note which chunks are there; the chunks themselves must be on the disk before.
 
         Raises:
             OSError: The disk is full; the older note still stands.
@@ -170,14 +161,14 @@ class Slots:
         self._write(path, NOTE.encode(Note(held=held)))
 
     def forget_held(self, digest: str) -> None:
-        """Removes the note about a partial slot."""
+        """Remove the note about a partial slot."""
         path = self._held_path(digest)
         if os.path.lexists(path):
             remove(path)
             flush_folder(path.parent)
 
     def remove(self, digest: str) -> None:
-        """Removes a slot; the note goes first, so that it never speaks of chunks that are gone.
+        """Remove a slot; the note goes first, so that it never speaks of chunks that are gone.
 
         A slot that a session holds stays, until `remove_retired`.
         """
@@ -199,7 +190,7 @@ class Slots:
             lock.release()
 
     def remove_retired(self, kept: Collection[str]) -> None:
-        """Removes what sessions held, and hold no longer.
+        """Remove what sessions held, and hold no longer.
 
         Args:
             kept: Slots that are needed again.
@@ -209,7 +200,7 @@ class Slots:
             self.remove(digest)
 
     def keep_only(self, digests: Iterable[str]) -> tuple[str, ...]:
-        """Removes every other slot, with the notes of what it still lacked.
+        """Remove every other slot, with the notes of what it still lacked.
 
         A note that is being written has another name until it is done, and is left alone.
 
@@ -241,7 +232,7 @@ class Slots:
                     remove(path)
 
     def remove_strangers(self, digest: str, known: Iterable[str]) -> None:
-        """Remove what a slot must not hold: other files, and what is no regular file.
+        """Remove what a slot must not hold: other files, and what is not a regular file.
 
         A link, pipe, device or folder in a file's place goes, and so does a link in a folder's
         place. Nothing is followed.

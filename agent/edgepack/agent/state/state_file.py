@@ -2,7 +2,7 @@
 
 What is damaged is put aside under another name, for a person to look at. What a newer edgepack
 wrote is left as it is: nothing is read from it, and nothing is written over it. A disk that cannot
-be read now (EIO) is no damage: the file stays, and is read again later.
+be read now (EIO) is not damage: the file stays, and is read again later.
 """
 
 import errno
@@ -75,7 +75,7 @@ def _read(path: Path, flags: int, limit_bytes: int) -> bytes | None:
 
 
 def put_aside(path: Path) -> Path:
-    """Renames whatever lies there, file or folder, so that its name is free.
+    """Rename whatever lies there, file or folder, so that its name is free.
 
     Raises:
         OSError: It cannot be renamed.
@@ -88,7 +88,7 @@ def put_aside(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Removes whatever lies there, file or folder.
+    """Remove whatever lies there, file or folder.
 
     Raises:
         OSError: It cannot be removed.
@@ -147,14 +147,14 @@ class StateFile(Generic[T]):
         return document.value
 
     def _is_lasting(self) -> bool:
-        """Whether the file could not be read for so long that it counts as damaged."""
+        """Return True if the file could not be read for so long that it counts as damaged."""
         now = time.monotonic()
         if self._fails_since is None:
             self._fails_since = now
         return now - self._fails_since >= LASTING_FAULT_S
 
     def reject(self, because: str) -> None:
-        """Puts the file aside: it cannot be used."""
+        """Put the file aside: it cannot be used."""
         title = self._form.title
         try:
             aside = put_aside(self.path)
@@ -166,7 +166,7 @@ class StateFile(Generic[T]):
         log.warning("%s: %s", self.path, self.trouble)
 
     def save(self, value: T) -> None:
-        """Writes it; what was unknown in it stays.
+        """Write it; what was unknown in it stays.
 
         Raises:
             OSError: It could not be written; the old content still stands.

@@ -35,7 +35,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """Why a process could not follow a model to a newer release.
 
     Attributes:
-        model: Its name; "" when an older process said it.
+        model: Its name.
         because: One sentence.
     """
 
@@ -74,16 +74,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, Spooled]
 
 
-KNOWN = Format(
-    "list of what was collected",
-    _Known,
-    Version(2, 3),
-    migrations={
-        1: lambda document: {
-            "files": {name: file for name, file in document.items() if name not in ("v", "minor")}
-        }
-    },
-)
+KNOWN = Format("list of what was collected", _Known, Version(1, 0))
 
 
 def _is_running(pid: int) -> bool:
@@ -107,7 +98,7 @@ class LatencyCollector:
         self._drift = DriftWatch()
 
     def collect(self) -> Collected:
-        """Reads the spool, and hands out what is new.
+        """Read the spool, and hands out what is new.
 
         Files of closed models and of processes that are gone are removed once they were
         collected; files that cannot be read are removed at once.

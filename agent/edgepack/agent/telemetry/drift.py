@@ -24,7 +24,7 @@ class DriftWatch:
         self._judged: dict[Release, dict[str, float]] = {}
 
     def judge(self, release: Release, seen: Iterable[Seen]) -> float | None:
-        """Takes what was counted since it was last asked.
+        """Take what was counted since it was last asked.
 
         Args:
             release: What ran.

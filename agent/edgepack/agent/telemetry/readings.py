@@ -11,7 +11,7 @@ _COLDEST_C, _HOTTEST_C = -60.0, 200.0
 
 
 def memory_bytes(statm: Path = _STATM) -> int:
-    """Memory that this process holds now, bytes; 0 where the system does not tell it."""
+    """Return memory that this process holds now, bytes; 0 where the system does not tell it."""
     try:
         pages = int(statm.read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -20,7 +20,7 @@ def memory_bytes(statm: Path = _STATM) -> int:
 
 
 def highest_temperature_c(folder: Path = THERMAL) -> float | None:
-    """The highest temperature that a sensor tells, degrees Celsius; None where none does."""
+    """Return the highest temperature that a sensor tells, degrees Celsius; None where none does."""
     told: list[float] = []
     for path in folder.glob("thermal_zone*/temp"):
         try:

@@ -66,15 +66,15 @@ class ShadowRecorder:
         )
 
     def drop(self) -> None:
-        """Counts one that was left out."""
+        """Count one that was left out."""
         self._plus(Shadowed(dropped=1))
 
     def end(self, because: str) -> None:
-        """Says why there are no more."""
+        """State why there are no more."""
         self._plus(Shadowed(because=because[:MAX_REASON]))
 
     def snapshot(self) -> Shadowed:
-        """All that was counted."""
+        """Return all that was counted."""
         return self._told
 
     def _plus(self, other: Shadowed) -> None:
@@ -83,7 +83,7 @@ class ShadowRecorder:
 
 
 def add_up(*told: Mapping[str, Shadowed]) -> dict[str, Shadowed]:
-    """All of them together, by digest of the release; of several reasons the first."""
+    """Return all of them together, by digest of the release; of several reasons the first."""
     whole: dict[str, Shadowed] = {}
     for one in told:
         for digest, counted in one.items():
@@ -92,7 +92,7 @@ def add_up(*told: Mapping[str, Shadowed]) -> dict[str, Shadowed]:
 
 
 def check_shadowed(told: Shadowed, *, found_in: str) -> None:
-    """Judges what a process says; any process of the device may have written it.
+    """Judge what a process says; any process of the device may have written it.
 
     Raises:
         TransferError: Its numbers contradict each other, or its reason is too long.

@@ -35,25 +35,24 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         token: Random id of the process's record: another one under the same file name is new.
         pid: The process.
-        model: The model's name; "" when an older process wrote this.
+        model: The model's name.
         digest, variant, provider: What ran.
         since, written_at: When counting began, and when this was written; seconds since the epoch.
         latency: Of all its inferences so far.
         failures: Inferences that raised, but for mistakes of the application.
         not_finite: Inferences with NaN or infinity in an output that has none in the golden
-            samples. Since 1.5.
+            samples.
         is_final: Whether the process closed the model: the file will not change any more.
         troubles: Why it could not follow the pointer to a newer model, one sentence each.
         memory_bytes: Memory that the process held when it wrote this; 0 when not known, or when
-            the process held another release of the model, too. Since 1.2.
-        seen: Values of inputs and outputs by bin, of the inferences that were looked at. Since 1.3.
-        shadowed: Inferences that the release before computed, too. Since 1.4; the spaced ones
-            since 1.5.
+            the process held another release of the model, too.
+        seen: Values of inputs and outputs by bin, of the inferences that were looked at.
+        shadowed: Inferences that the release before computed, too.
     """
 
     token: str
     pid: int
-    model: str = ""
+    model: str
     digest: str
     variant: str
     provider: str
@@ -69,7 +68,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     shadowed: Shadowed = Shadowed()
 
 
-SPOOLED = Format("latency file", Spooled, Version(1, 5))
+SPOOLED = Format("latency file", Spooled, Version(1, 0))
 
 
 def spool_folder(state_dir: Path) -> Path:
@@ -99,7 +98,7 @@ def open_spool(state_dir: Path) -> str:
 
 
 def write_spooled(state_dir: Path, spooled: Spooled) -> Path:
-    """Writes what a process saw, over what it wrote before.
+    """Write what a process saw, over what it wrote before.
 
     Raises:
         OSError: The folder cannot be made or written.
@@ -112,7 +111,7 @@ def write_spooled(state_dir: Path, spooled: Spooled) -> Path:
 
 
 def read_spooled(path: Path) -> Spooled:
-    """Reads a spool file; any process of the device may have written it, so it is judged.
+    """Read a spool file; any process of the device may have written it, so it is judged.
 
     Raises:
         TransferError: It is malformed, or its numbers contradict each other.
@@ -210,5 +209,5 @@ class Record:
 
     @property
     def has_new_failures(self) -> bool:
-        """Whether inferences failed, or gave no finite outputs, since it was last written."""
+        """True if inferences failed, or gave no finite outputs, since it was last written."""
         return (self.failures, self.not_finite) != self._written[1:3]

@@ -60,11 +60,11 @@ class ValueRecorder:
         self._lock = threading.Lock()
 
     def expect(self, reference: Iterable[Distribution]) -> None:
-        """Says what to count; without it nothing is."""
+        """State what to count; without it nothing is."""
         self._reference = tuple(reference)
 
     def offer(self, feeds: Mapping[str, Values], outputs: Mapping[str, Values]) -> None:
-        """Looks at an inference, if one is due."""
+        """Look at an inference, if one is due."""
         if not self._reference or time.monotonic() < self._next_at:
             return
         with self._lock:
@@ -79,7 +79,7 @@ class ValueRecorder:
         self._waiting.append(taken)
 
     def snapshot(self) -> tuple[Seen, ...]:
-        """All that was counted."""
+        """Return all that was counted."""
         while self._waiting:
             taken = self._waiting.popleft()
             for each in self._reference:
@@ -100,7 +100,7 @@ class ValueRecorder:
 
 
 def check_seen(seen: tuple[Seen, ...], *, found_in: str) -> None:
-    """Judges what a process says; any process of the device may have written it.
+    """Judge what a process says; any process of the device may have written it.
 
     Raises:
         TransferError: There is too much of it, or numbers contradict each other.

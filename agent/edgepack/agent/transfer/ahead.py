@@ -55,7 +55,7 @@ def take_ahead(
     stall_s: float = STALL_S,
     bandwidth: Bandwidth = UNLIMITED,
 ) -> Taken:
-    """Takes what one source has of what is missing.
+    """Take what one source has of what is missing.
 
     Args:
         source: The source.
@@ -113,13 +113,15 @@ class _Pace:
         self._next_at = time.monotonic()
 
     def await_leave(self) -> float | None:
-        """Bytes a second that may be taken now, None for any number; waits while that is none."""
+        """Return bytes a second that may be taken now, None for any number; waits while that is
+        none.
+        """
         while (rate := self._bandwidth.now()) == 0:
             self._wait(_PAUSE_S)
         return rate
 
     def spend(self, size_bytes: int) -> None:
-        """Waits as long as these bytes shall take."""
+        """Wait as long as these bytes shall take."""
         rate = self.await_leave()
         if rate is not None:
             now = time.monotonic()

@@ -16,7 +16,7 @@ from edgepack.web.urls import shown_url
 
 
 def check_source(source: SourceConfig) -> None:
-    """Refuses a source that could never be used.
+    """Reject a source that could never be used.
 
     Raises:
         DeviceError: Its URL, its proxy or a file that it names is none.
@@ -35,7 +35,7 @@ def check_source(source: SourceConfig) -> None:
 
 
 def check_urls(urls: Iterable[str]) -> None:
-    """Refuses sources that have nothing but a URL, where one could never be used.
+    """Reject sources that have nothing but a URL, where one could never be used.
 
     Raises:
         DeviceError: See `check_source`.
@@ -45,7 +45,7 @@ def check_urls(urls: Iterable[str]) -> None:
 
 
 def open_source(source: SourceConfig) -> Source:
-    """Makes a client of it; nothing is asked yet.
+    """Make a client of it; nothing is asked yet.
 
     Raises:
         SourceError: A file that it names cannot be used.
@@ -70,7 +70,7 @@ def open_source(source: SourceConfig) -> Source:
 
 
 def template_of(source: SourceConfig) -> str:
-    """The URL of a file or an archive, with words in braces.
+    """Return the URL of a file or an archive, with words in braces.
 
     Raises:
         ValueError: It is none.
@@ -80,7 +80,7 @@ def template_of(source: SourceConfig) -> str:
         reference = read_reference(source.url)
         return f"https://{reference.host}/v2/{reference.repository}/blobs/sha256:{{sha256}}"
     if not source.url.startswith(("https://", "http://")):
-        raise ValueError("it is no https://, http:// or oci:// URL")
+        raise ValueError("it is not an https://, http:// or oci:// URL")
     return source.url
 
 

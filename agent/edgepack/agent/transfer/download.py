@@ -94,7 +94,7 @@ class Download:
         return self._lacking_bytes
 
     def allocated_bytes(self) -> int:
-        """Disk that the wanted files take already."""
+        """Return disk that the wanted files take already."""
         found = 0
         for entry in (*self._files, *(other for _, other in self._copies)):
             with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ class Download:
         return found
 
     def reserve(self) -> None:
-        """Makes every file at its full size, with the disk for it.
+        """Make every file at its full size, with the disk for it.
 
         Raises:
             OSError: The disk is full.
@@ -153,7 +153,7 @@ class Download:
 
     @property
     def can_patch(self) -> bool:
-        """Whether the deltas that it began with are there, and were not used yet."""
+        """True if the deltas that it began with are there, and were not used yet."""
         is_lacking = any(self._lacking[file] for file in self._deltas)
         return bool(self._deltas) and not self._is_patched and not is_lacking
 
@@ -166,11 +166,11 @@ class Download:
         self._is_patched = True
 
     def resume(self, *, check: bool, halt: Halt = NEVER) -> None:
-        """Finds out which chunks are there already; in a file that was just made there is none.
+        """Find out which chunks are there already; in a file that was just made there is none.
 
         Args:
-            check: Read every chunk and believe nothing; otherwise the note is believed, and only
-                a slot without one is read.
+            check: Read every chunk and believe nothing; otherwise the note is believed, and only a
+                slot without one is read.
             halt: Ends it early.
 
         Raises:
@@ -197,7 +197,7 @@ class Download:
         )
 
     def take_stored(self, stored: dict[bytes, StoredChunk], *, halt: Halt = NEVER) -> int:
-        """Copies the chunks that the device has elsewhere.
+        """Copy the chunks that the device has elsewhere.
 
         Returns:
             Bytes that need not be sent.
@@ -219,7 +219,7 @@ class Download:
         return copied
 
     def accept(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
-        """Takes a chunk that came from outside.
+        """Take a chunk that came from outside.
 
         Args:
             sha256: The file.
@@ -243,7 +243,7 @@ class Download:
         return "new"
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """Takes the one chunk that lacks of those in a coded message.
+        """Take the one chunk that lacks of those in a coded message.
 
         Raises:
             OSError: The disk is full, or a chunk that is there cannot be read.
@@ -262,15 +262,15 @@ class Download:
         return solved
 
     def chunk_count(self, sha256: str) -> int:
-        """Chunks of a wanted file."""
+        """Return chunks of a wanted file."""
         return len(self._digests[self._by_sha256[sha256]])
 
     def wants(self, sha256: bytes) -> bool:
-        """Whether a chunk is missing somewhere."""
+        """Return True if a chunk is missing somewhere."""
         return any(it.index in self._lacking[it.file] for it in self._places.get(sha256, ()))
 
     def take(self, sha256: bytes, content: bytes) -> int:
-        """Takes a chunk that was made here, if it is the right one.
+        """Take a chunk that was made here, if it is the right one.
 
         Returns:
             Bytes that were written.
@@ -282,12 +282,12 @@ class Download:
         return self._put(sha256, content) if is_right else 0
 
     def lacks(self, sha256: str) -> bool:
-        """Whether chunks of that file are missing."""
+        """Return True if chunks of that file are missing."""
         return bool(self._lacking[self._by_sha256[sha256]])
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         return self._lacking_bytes == 0
 
     def missing(self) -> tuple[MissingChunks, ...]:
@@ -305,7 +305,7 @@ class Download:
         )
 
     def note(self) -> None:
-        """Flushes the chunks to the disk and then notes that they are there.
+        """Flush the chunks to the disk and then note that they are there.
 
         Raises:
             OSError: The disk is full; the older note still stands.
@@ -324,7 +324,7 @@ class Download:
         )
 
     def finish(self) -> None:
-        """Makes the copies of files that are there twice, removes deltas, and closes everything.
+        """Make the copies of files that are there twice, remove deltas, and close everything.
 
         Raises:
             OSError: The disk is full.
@@ -343,7 +343,7 @@ class Download:
         self.close()
 
     def close(self) -> None:
-        """Closes the files; what is there stays."""
+        """Close the files; what is there stays."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
@@ -359,7 +359,7 @@ class Download:
         return os.pread(self._descriptors[file], size, self._offsets[file][index])
 
     def _is_there(self, file: int, index: int) -> bool:
-        """Whether a chunk is there; one that the disk cannot read is written again."""
+        """Return True if a chunk is there; one that the disk cannot read is written again."""
         with contextlib.suppress(OSError):
             return self._has_digest(file, index)
         return False
@@ -368,7 +368,7 @@ class Download:
         return hashlib.sha256(self._read(file, index)).digest() == self._digests[file][index]
 
     def _put(self, sha256: bytes, content: Content) -> int:
-        """Writes a checked chunk to every place that lacks it."""
+        """Write a checked chunk to every place that lacks it."""
         written = 0
         for place in self._places[sha256]:
             if place.index not in self._lacking[place.file]:
@@ -392,5 +392,5 @@ def _write_at(descriptor: int, content: Content, start: int) -> None:
 
 
 def _noted(bitmap: bytes, count: int) -> set[int]:
-    """The chunks that a note says are there; none where it counts others."""
+    """Return the chunks that a note says are there; none where it counts others."""
     return set(read_bits(bitmap, count)) if len(bitmap) == (count + 7) // 8 else set()

@@ -53,7 +53,7 @@ class HttpSource:
         self._ended.set()
 
     def read(self, remotes: Sequence[Remote]) -> Iterator[Chunk]:
-        """Gives the chunks of one file after the other.
+        """Give the chunks of one file after the other.
 
         Raises:
             SourceError: It gives no more.
@@ -79,7 +79,9 @@ class HttpSource:
                 raise SourceError(f"{error.problem} ({error.found_in})") from error
 
     def _ask(self, remote: Remote, pieces: deque[Piece]) -> Iterator[Chunk]:
-        """One request: for the first pieces that lie side by side. What comes leaves the list."""
+        """Yield one request: for the first pieces that lie side by side. What comes leaves the
+        list.
+        """
         start = pieces[0].start
         count, end = _side_by_side(pieces)
         headers = {"Range": f"bytes={start}-{end - 1}"}
@@ -99,7 +101,7 @@ class HttpSource:
     def _cut(
         self, answer: Answer, pieces: deque[Piece], count: int, at: int, title: str
     ) -> Iterator[Chunk]:
-        """Cuts the next pieces out of a body that begins at a place; one is held at a time."""
+        """Cut the next pieces out of a body that begins at a place; one is held at a time."""
         held = bytearray()
         for _ in range(count):
             piece = pieces[0]

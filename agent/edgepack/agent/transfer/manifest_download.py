@@ -23,12 +23,12 @@ class ManifestDownload:
         self._contents: dict[str, bytes] = {}
 
     def give(self, ref: FileRef, content: bytes | None) -> None:
-        """Offers a whole file that the device has; it is taken when it is the right one."""
+        """Offer a whole file that the device has; it is taken when it is the right one."""
         if content is not None and hashlib.sha256(content).hexdigest() == ref.sha256:
             self._contents[ref.sha256] = content
 
     def accept(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
-        """Takes a chunk; when the last one makes a file that is not the right one, all go."""
+        """Take a chunk; when the last one makes a file that is not the right one, all go."""
         ref = self._refs.get(sha256)
         if ref is None:
             return "unwanted"
@@ -52,16 +52,16 @@ class ManifestDownload:
         return "new"
 
     def content(self, ref: FileRef) -> bytes:
-        """The bytes of a file that is complete; raises `KeyError` before."""
+        """Return the bytes of a file that is complete; raises `KeyError` before."""
         return self._contents[ref.sha256]
 
     def lacks(self, sha256: str) -> bool:
-        """Whether chunks of that file are missing."""
+        """Return True if chunks of that file are missing."""
         return sha256 not in self._contents
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         return len(self._contents) == len(self._refs)
 
     def missing(self) -> tuple[MissingChunks, ...]:

@@ -68,7 +68,7 @@ class NeedScheduler:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether what is due is only to say how far the device is, for chunks come."""
+        """True if what is due is only to say how far the device is, for chunks come."""
         return self._is_under_way
 
     @property
@@ -108,7 +108,7 @@ class NeedScheduler:
         self._due_at = now + self._rng.uniform(0, FIRST_JITTER_S)
 
     def ask(self, digest: str, missing: tuple[MissingChunks, ...], now: float) -> tuple[Need, ...]:
-        """The messages to publish now; the next time is set.
+        """Return the messages to publish now; the next time is set.
 
         What did not come counts as lost only when something came: a depot that is away loses
         nothing, and must not be told to slow down.
@@ -146,7 +146,9 @@ class NeedScheduler:
         return tuple(messages)
 
     def complete(self, digest: str) -> Need:
-        """The message that nothing is wanted any more, so that nobody waits for this device."""
+        """Return the message that nothing is wanted any more, so that nobody waits for this
+        device.
+        """
         self.round += 1
         received, self.received = self.received, 0
         return Need(digest=digest, files=(), round=self.round, received=received)
@@ -160,7 +162,7 @@ def _told_chunks(jitter: float) -> int:
 def _batches(
     missing: Iterable[MissingChunks], latest: Mapping[str, int]
 ) -> Iterable[tuple[NeedFile, ...]]:
-    """Files so many to a message that none is too long; at least one, maybe empty, message.
+    """Return files so many to a message that none is too long; at least one, maybe empty, message.
 
     A bitmap over a million chunks (64 GB) does not fit at worst: no file is that long.
     """

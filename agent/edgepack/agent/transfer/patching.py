@@ -28,7 +28,7 @@ def useful_deltas(
     lacking_bytes: int,
     room_bytes: int,
 ) -> tuple[FileEntry, ...]:
-    """The deltas of a bundle that spare this device something.
+    """Return the deltas of a bundle that spare this device something.
 
     Args:
         manifest: The bundle's, verified.
@@ -53,7 +53,7 @@ def useful_deltas(
 
 
 def patch(download: Download, stored: Mapping[bytes, StoredChunk], halt: Halt) -> int:
-    """Makes what the deltas of a download give.
+    """Make what the deltas of a download give.
 
     Args:
         download: The bundle, of which nobody else takes anything meanwhile.

@@ -23,7 +23,7 @@ def solve(
     lacking: Collection[int],
     read: Callable[[int], bytes],
 ) -> Solved | ChunkOutcome:
-    """XORs out of a message what is there of the file.
+    """Return XORs out of a message what is there of the file.
 
     Args:
         coded: The message.

@@ -64,7 +64,7 @@ class Source(Protocol):
         """What a person knows it by."""
 
     def read(self, remotes: Sequence[Remote]) -> Iterator[Chunk]:
-        """Gives what is wanted, in any order, some of it or all.
+        """Give what is wanted, in any order, some of it or all.
 
         Raises:
             SourceError: It gives no more.

@@ -16,7 +16,7 @@ _OF_A_FILE = ("path", "sha256")
 
 
 def check_template(url: str) -> None:
-    """Refuses what names no place of a bundle.
+    """Reject what names no place of a bundle.
 
     Raises:
         ValueError: It has a word that nobody fills in, or none at all.

@@ -68,11 +68,11 @@ class Actions:
 
     @property
     def is_busy(self) -> bool:
-        """Whether long work of the action is under way."""
+        """True if long work of the action is under way."""
         return bool(self._context.scratch.jobs)
 
     def act(self) -> Step:
-        """Runs the action of the journal's state, or goes on with it.
+        """Run the action of the journal's state, or go on with it.
 
         Raises:
             OSError: The disk is full or broken.
@@ -110,17 +110,22 @@ class Actions:
         self._reconsider_at = self._context.now() + RETRY_S if self.trouble else math.inf
         return None
 
+    def reconsider_again(self) -> None:
+        """Have the choice of the serving release compared with this device once more."""
+        self._reconsider_at = 0.0
+        self._context.read_facts()
+
     @property
     def reconsider_in_s(self) -> float | None:
         """Seconds until a release of which no variant worked is probed again."""
         return max(0.0, self._reconsider_at - self._context.now()) if self.trouble else None
 
     def leave(self) -> None:
-        """Forgets what an action remembered: the state has changed, or the offer has."""
+        """Forget what an action remembered: the state has changed, or the offer has."""
         self._context.leave()
 
     def suspend(self) -> None:
-        """Notes on the disk how far a download is; the agent is about to stop."""
+        """Note on the disk how far a download is; the agent is about to stop."""
         scratch = self._context.scratch
         if scratch.download and scratch.is_open:
             scratch.download.note()
@@ -132,7 +137,7 @@ class Actions:
             context.deps.slots.remove(context.digest)
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
-        """Takes a chunk that came, if anything waits for it."""
+        """Take a chunk that came, if anything waits for it."""
         scratch = self._context.scratch
         target = scratch.download if scratch.is_open else scratch.manifest_download
         if target is None or scratch.need_scheduler is None or scratch.trouble:
@@ -147,7 +152,9 @@ class Actions:
         return received
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """The same for chunks that came as one; of a manifest no chunk is known to be right."""
+        """Return the same for chunks that came as one; of a manifest no chunk is known to be
+        right.
+        """
         scratch = self._context.scratch
         target = scratch.download if scratch.is_open else None
         if target is None or scratch.need_scheduler is None or scratch.trouble:
@@ -178,7 +185,7 @@ class Actions:
             self._context.listen_to(target)
 
     def own_slots(self) -> frozenset[str]:
-        """Slots that this model needs, that of an update under way not among them."""
+        """Return slots that this model needs, that of an update under way not among them."""
         return self._context.own_slots()
 
     def note_connected(self) -> None:

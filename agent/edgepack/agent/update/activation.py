@@ -20,7 +20,7 @@ SOAK_LOOK_S = 0.5
 
 
 def activate(context: UpdateContext) -> Step:
-    """Switches the pointer between the hooks."""
+    """Switch the pointer between the hooks."""
     model, choice = context.model, context.journal.choice
     if choice is None:
         raise DeviceError("the journal has no choice of a variant to activate")
@@ -51,7 +51,7 @@ def activate(context: UpdateContext) -> Step:
 
 
 def soak(context: UpdateContext) -> Step:
-    """Watches the model serve until it has stood its time."""
+    """Watch the model serve until it has stood its time."""
     scratch, offer = context.scratch, context.offer
     if scratch.soak_from is None:
         scratch.soak_from = context.now()
@@ -72,7 +72,8 @@ def soak(context: UpdateContext) -> Step:
         or slowdown.because
     )
     if because:
-        return Ended(outcome="failure", because=because)
+        changes = {"is_too_slow": because == slowdown.because}
+        return Ended(outcome="failure", because=because, changes=changes)
     soaked_s = context.now() - scratch.soak_from
     if soaked_s < offer.soak_s:
         return Wait(seconds=min(offer.soak_s - soaked_s, SOAK_LOOK_S))
@@ -99,7 +100,7 @@ def soak(context: UpdateContext) -> Step:
 
 
 def settle_commit(context: UpdateContext) -> Step:
-    """Makes the commit final; a hook can delay nothing but itself.
+    """Make the commit final; a hook can delay nothing but itself.
 
     The release counter rises first: what is marked as committed is counted.
     """
@@ -125,7 +126,7 @@ def settle_commit(context: UpdateContext) -> Step:
 
 
 def roll_back(context: UpdateContext) -> Step:
-    """Puts back what served before; no hook can keep it from that."""
+    """Put back what served before; no hook can keep it from that."""
     deps, model, journal = context.deps, context.model, context.journal
     if journal.was_staged:
         context.tell_hooks_once("rolled_back", "before")
@@ -145,7 +146,7 @@ def roll_back(context: UpdateContext) -> Step:
 
 
 def remove(context: UpdateContext) -> Step:
-    """Takes the model off this device; its release counter stays."""
+    """Take the model off this device; its release counter stays."""
     journal = context.journal
     context.model.pointer.remove()
     ways = ("choice", "back", "committed", "committed_by", "previous")

@@ -24,7 +24,7 @@ def take_from_sources(
     download: Download,
     halt: Halt,
 ) -> tuple[Taken, ...]:
-    """Asks one source after the other for what is missing.
+    """Ask one source after the other for what is missing.
 
     Args:
         config: The settings.

@@ -16,7 +16,7 @@ from edgepack.agent.transfer.need_scheduler import NeedScheduler
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
-from edgepack.agent.update.work import Bench, Job, Work
+from edgepack.agent.update.work import Job, Work, Worker
 from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from edgepack.errors import DeviceError
@@ -155,35 +155,35 @@ class UpdateContext:
         return self._facts or self.read_facts()
 
     def read_facts(self) -> DeviceFacts:
-        """Reads anew what the device is."""
+        """Read anew what the device is."""
         self._facts = self.deps.tools.read_facts()
         return self._facts
 
     def now(self) -> float:
-        """Monotonic clock, seconds."""
+        """Return monotonic clock, seconds."""
         return self.deps.clock.monotonic()
 
-    def beside(self, title: str, work: Work, bench: Bench | None = None) -> Any:
-        """The result of long work, which is begun when this is called first.
+    def run_in_background(self, title: str, work: Work, worker: Worker | None = None) -> Any:
+        """Return the result of long work, which is begun when this is called first.
 
         Args:
             title: Tells it from other work of the same state.
             work: What to do, outside of the loop's thread.
-            bench: Where; None is where all long work is done.
+            worker: Where; None is where all long work is done.
 
         Raises:
             NotYetError: It is not done.
         """
         job = self.scratch.jobs.get(title)
         if job is None:
-            job = self.scratch.jobs[title] = (bench or self.deps.bench).begin(work)
+            job = self.scratch.jobs[title] = (worker or self.deps.worker).begin(work)
         if not job.is_done:
             raise NotYetError
         del self.scratch.jobs[title]
         return job.result()
 
     def leave(self) -> None:
-        """Forgets what an action remembered: the state has changed, or the offer has.
+        """Forget what an action remembered: the state has changed, or the offer has.
 
         What works beside is told to end; the next action waits until it has. A hook is left to end
         by itself, in its time: it may be writing firmware.
@@ -200,7 +200,7 @@ class UpdateContext:
         self.is_clear()
 
     def is_clear(self) -> bool:
-        """Whether no work of an earlier state goes on."""
+        """Return True if no work of an earlier state goes on."""
         for left in tuple(self._left):
             if all(job.is_done for job in left.jobs.values()):
                 if left.download:
@@ -209,20 +209,20 @@ class UpdateContext:
         return not self._left
 
     def own_slots(self) -> frozenset[str]:
-        """Slots of this model that no update may touch: what serves, and the ways back."""
+        """Return slots of this model that no update may touch: what serves, and the ways back."""
         journal = self.journal
         ways = (self.model.pointer.read(), journal.committed, journal.previous, journal.back)
         return frozenset(pointer.digest for pointer in ways if pointer)
 
     def clear_slots(self, *, also_kept: frozenset[str] = frozenset()) -> None:
-        """Removes every slot that no model of this device points to."""
+        """Remove every slot that no model of this device points to."""
         others = self.model.others.kept()
         if others is None:
             return  # A model whose journal is not read here may need any of them.
         self.deps.slots.keep_only(self.own_slots() | others | also_kept)
 
     def read_manifest(self) -> Manifest:
-        """The manifest of the update's slot, verified anew in every state.
+        """Return the manifest of the update's slot, verified anew in every state.
 
         Raises:
             DeviceError: It disappeared.
@@ -243,15 +243,16 @@ class UpdateContext:
         return manifest
 
     def start_requests(self, target: ManifestDownload | Download) -> None:
-        """Listens to the files that are not complete, and asks for them soon."""
+        """Listen to the files that are not complete, and ask for them soon."""
         bandwidth = parse_bandwidth(self.deps.config.limits.bandwidth)
         self.scratch.need_scheduler = NeedScheduler(self.now(), self.deps.rng, bandwidth)
         self.scratch.was_told_complete, self.scratch.came_bytes = False, 0
         self.listen_to(target)
 
     def listen_to(self, target: ManifestDownload | Download) -> None:
-        """Listens to what is missing, unless this device has a limit: then it is sent what it asks
-        for, and no more."""
+        """Listen to what is missing, unless this device has a limit: then it is sent what it asks
+        for, and no more.
+        """
         scheduler = self.scratch.need_scheduler
         is_limited = scheduler is not None and scheduler.limit is not None
         self.scratch.is_limited = is_limited
@@ -259,7 +260,7 @@ class UpdateContext:
         self.model.link.listen(frozenset(files))
 
     def request_missing(self, target: ManifestDownload | Download) -> Wait | None:
-        """Publishes the need when it is time to; None when nothing is missing.
+        """Publish the need when it is time to; None when nothing is missing.
 
         Raises:
             OSError: The progress of the download cannot be noted.
@@ -284,13 +285,13 @@ class UpdateContext:
         return Wait(seconds=max(0.0, scheduler.due_at - self.now()))
 
     def _tell_complete(self, scheduler: NeedScheduler) -> None:
-        """Says once that nothing is wanted any more, so that nobody waits for this device."""
+        """State once that nothing is wanted any more, so that nobody waits for this device."""
         if scheduler.round and not self.scratch.was_told_complete:
             self.model.link.ask(scheduler.complete(self.digest))
         self.scratch.was_told_complete = True
 
     def run_hooks(self, stage: str, when: str) -> Ended | Wait | None:
-        """Runs the hooks of a stage once; None when they said go."""
+        """Run the hooks of a stage once; None when they said go."""
         scratch, deps = self.scratch, self.deps
         if (stage, when) in scratch.hooks_done:
             return None
@@ -308,9 +309,9 @@ class UpdateContext:
         return Wait(seconds=wait_s)
 
     def tell_hooks(self, stage: str, when: str) -> HookVerdict:
-        """Runs the hooks of a stage, and notes what did not say go."""
+        """Run the hooks of a stage, and note what did not say go."""
         folders, facts = self._hook_folders(), self._hook_facts()
-        verdict: HookVerdict = self.beside(
+        verdict: HookVerdict = self.run_in_background(
             f"{_HOOKS} {stage}.{when}",
             lambda halt: self.deps.tools.run_hooks(stage, when, folders, facts, halt),
         )
@@ -319,7 +320,7 @@ class UpdateContext:
         return verdict
 
     def tell_hooks_once(self, stage: str, when: str) -> None:
-        """Runs the hooks of a stage that can decide nothing any more."""
+        """Run the hooks of a stage that can decide nothing any more."""
         if (stage, when) not in self.scratch.hooks_done:
             self.tell_hooks(stage, when)
             self.scratch.hooks_done.add((stage, when))

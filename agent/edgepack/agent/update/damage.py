@@ -26,7 +26,7 @@ def find_fault(context: UpdateContext, pointer: ActivePointer) -> str:
             return error.problem
         return ""
 
-    known[digest] = context.beside(f"look at {digest}", look)
+    known[digest] = context.run_in_background(f"look at {digest}", look)
     if known[digest]:
         because = f"the slot of {digest[:12]} is damaged: {known[digest]}"
         context.note("warning", because)

@@ -17,7 +17,7 @@ from edgepack.agent.state.state_file import Write
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.journal import JournalStore
-from edgepack.agent.update.work import Bench, InlineBench
+from edgepack.agent.update.work import InlineWorker, Worker
 from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.durable import write_file
@@ -47,7 +47,7 @@ class Link(Protocol):
         """Wants the broadcast chunks of exactly these files (SHA-256) from now on."""
 
     def ask(self, need: Need) -> None:
-        """Says what is missing."""
+        """State what is missing."""
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +79,8 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
         slots: The slots.
         tools: What touches the hardware.
         link: Where chunks come from.
-        bench: Where long work is done.
-        fetch_bench: Where sources are read, which may take hours; None reads none.
+        worker: Where long work is done.
+        fetch_worker: Where sources are read, which may take hours; None reads none.
         write: Writes a small file durably.
         prepare: What must be done once at start, and is tried again while the disk does not work.
         disk_patience_s: How long an update waits for a disk that does not work, before the update
@@ -93,8 +93,8 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
     slots: Slots
     tools: Tools
     link: Link
-    bench: Bench = msgspec.field(default_factory=InlineBench)
-    fetch_bench: Bench | None = None
+    worker: Worker = msgspec.field(default_factory=InlineWorker)
+    fetch_worker: Worker | None = None
     write: Write = write_file
     prepare: Callable[[], None] = lambda: None
     disk_patience_s: float = DISK_PATIENCE_S
@@ -111,10 +111,10 @@ class Neighbours(Protocol):
     """What the update of one model must know of the device's others."""
 
     def kept(self) -> frozenset[str] | None:
-        """Slots that they need; None when one of them cannot say."""
+        """Return slots that they need; None when one of them cannot say."""
 
     def promised_bytes(self) -> int:
-        """Disk that was promised to their updates and is not taken yet."""
+        """Return disk that was promised to their updates and is not taken yet."""
 
     def memory_bytes(self) -> dict[str, int]:
         """What of each of them serves takes in memory, by name."""
@@ -151,5 +151,5 @@ class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sealed(self) -> bool:
-        """Whether a newer edgepack wrote its files, so that it must be left alone."""
+        """True if a newer edgepack wrote its files, so that it must be left alone."""
         return self.store.is_sealed or self.pointer.is_sealed

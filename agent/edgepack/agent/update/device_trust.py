@@ -112,25 +112,25 @@ class DeviceTrust:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a director's word waits for metadata."""
+        """True if a director's word waits for metadata."""
         return self._waiting is not None or self._undecided is not None
 
     @property
     def is_lacking(self) -> bool:
-        """Whether metadata must come before anything new can be installed."""
+        """True if metadata must come before anything new can be installed."""
         return not self._is_whole or self.is_waiting
 
     def put_metadata(self, name: str, content: bytes) -> bool:
-        """Takes a file that came, to be judged in the next turn; False when there is none such."""
+        """Take a file that came, to be judged in the next turn; False when there is none such."""
         return self._cache.load(name) == content or self._pool.put(name, content)
 
     def put_orders(self, content: bytes) -> None:
-        """Takes a director's word that came; only the newest arrival waits to be judged."""
+        """Take a director's word that came; only the newest arrival waits to be judged."""
         if len(content) <= MAX_ORDERS_BYTES:
             self._waiting = content
 
     def turn(self) -> Decision | None:
-        """Judges what came.
+        """Judge what came.
 
         Returns:
             A new word of the director and what follows; None when there is none, or it cannot be
@@ -156,7 +156,7 @@ class DeviceTrust:
         return Decision(desired=said.desired, refusals=self._refusals(said.desired))
 
     def check_release(self, bundle: BundleRef, fetch: Fetch = fetch_nothing) -> None:
-        """Refuses a bundle that the image repository does not list for this device, now.
+        """Reject a bundle that the image repository does not list for this device, now.
 
         Args:
             bundle: What shall be installed.
@@ -171,7 +171,7 @@ class DeviceTrust:
             raise TrustError(refusal)
 
     def _refresh(self) -> None:
-        """Judges what came, and what is kept once more; `trouble` says what does not hold.
+        """Judge what came, and what is kept once more; `trouble` says what does not hold.
 
         What is not accepted is dropped, and all else judged again: it changes nothing.
         """
@@ -196,7 +196,7 @@ class DeviceTrust:
         return ""
 
     def _read_known(self) -> SignedOrders | None:
-        """The word that was accepted last, if who signed it still counts."""
+        """Return the word that was accepted last, if who signed it still counts."""
         content = self._cache.load(ORDERS_FILE)
         if content is None:
             return None
@@ -210,7 +210,7 @@ class DeviceTrust:
         return verify_orders(content, targets, tenant=self._tenant, device=self._device)
 
     def _accept(self, content: bytes) -> SignedOrders | None:
-        """Judges a director's word; only what is accepted is kept, and its number.
+        """Judge a director's word; only what is accepted is kept, and its number.
 
         Raises:
             TrustError: It is not for this device, not signed, older than what is known, or expired.
@@ -230,7 +230,7 @@ class DeviceTrust:
         return said
 
     def _is_fresh_for(self, said: SignedOrders) -> bool:
-        """Whether the repository is known as the director knew it, at least."""
+        """Return True if the repository is known as the director knew it, at least."""
         return self._is_whole and self._repository.timestamp_version >= said.timestamp
 
     def _has_expired(self) -> bool:

@@ -41,7 +41,7 @@ MEMORY_WAIT_S = 1.0
 
 
 def judge_offer(context: UpdateContext) -> Step:
-    """Judges an offer; nothing is written before all is found right.
+    """Judge an offer; nothing is written before all is found right.
 
     1. Time, release, and whether there is anything to do.
     2. The device's hooks may refuse before anything is fetched.
@@ -99,7 +99,9 @@ def judge_offer(context: UpdateContext) -> Step:
 def _judge_bundle(
     context: UpdateContext, signature: bytes, content: bytes, pointer: ActivePointer | None
 ) -> Ended | None:
-    """Steps 4 and 5 of `judge_offer`; None when there is room once other updates have ended."""
+    """Return steps 4 and 5 of `judge_offer`; None when there is room once other updates have
+    ended.
+    """
     deps, model, offer = context.deps, context.model, context.offer
     signed, manifest = deps.trust.check_manifest(signature, content)
     check_identity(offer, signed, manifest)
@@ -164,7 +166,9 @@ def _fetch(context: UpdateContext) -> Step:
     if held_up := context.request_missing(download):
         return held_up
     try:
-        context.beside("finish", lambda halt: _finish(download, folder, deps.trust, halt))
+        context.run_in_background(
+            "finish", lambda halt: _finish(download, folder, deps.trust, halt)
+        )
     except BundleError as error:
         raise_disk_fault(error)
         if scratch.was_rechecked:
@@ -184,7 +188,7 @@ def _fetch(context: UpdateContext) -> Step:
 
 
 def wanted_files(manifest: Manifest, candidates: tuple[str, ...]) -> tuple[FileEntry, ...]:
-    """The files that a device fetches: its candidates, the golden samples, the hooks."""
+    """Return the files that a device fetches: its candidates, the golden samples, the hooks."""
     shared = (
         entry
         for entry in manifest.facts.files
@@ -206,7 +210,7 @@ def _open_manifest_download(context: UpdateContext) -> ManifestDownload:
 
 
 def _open_download(context: UpdateContext) -> Download:
-    """Makes the files at their full size, and finds out what is there already, beside the loop.
+    """Make the files at their full size, and find out what is there already, beside the loop.
 
     Raises:
         OSError: The disk is full.
@@ -242,7 +246,7 @@ def _open_download(context: UpdateContext) -> Download:
             download.note()
 
     if not scratch.is_prepared:
-        context.beside("open", prepare)
+        context.run_in_background("open", prepare)
         scratch.is_prepared = True
     _patch(context, download)
     _take_from_sources(context, manifest, download)
@@ -265,19 +269,19 @@ def _patch(context: UpdateContext, download: Download) -> None:
         download.note()
         log.info("slot=%s patched_bytes=%d", digest, made)
 
-    context.beside("patch", make)
+    context.run_in_background("patch", make)
     download.end_deltas()
 
 
 def _take_from_sources(context: UpdateContext, manifest: Manifest, download: Download) -> None:
     """What the settings' sources have comes from them; what they have not, the broker has."""
     deps, scratch, offer = context.deps, context.scratch, context.offer
-    if not deps.config.transfer.sources or deps.fetch_bench is None:
+    if not deps.config.transfer.sources or deps.fetch_worker is None:
         return
-    scratch.taken = context.beside(
+    scratch.taken = context.run_in_background(
         "sources",
         lambda halt: take_from_sources(deps.config, offer, manifest, download, halt),
-        deps.fetch_bench,
+        deps.fetch_worker,
     )
     if not download.is_complete:
         context.note("source", describe_fallback(scratch.taken, download.lacking_bytes))

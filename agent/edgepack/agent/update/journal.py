@@ -17,7 +17,6 @@ from edgepack.agent.state.state_file import StateFile, Write, read_regular
 from edgepack.agent.update.lifecycle import RESTING, TABLE, State
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
-from edgepack.wire.first_version import migrate_order
 from edgepack.wire.messages import Choice, Event, ModelOrder, RunModel
 
 log = logging.getLogger(__name__)
@@ -25,6 +24,10 @@ log = logging.getLogger(__name__)
 JOURNAL_FILE = "journal.json"
 MAX_OUTBOX = 64
 """Events kept for a broker that is away; the oldest go first. `Reported` mirrors the rest."""
+
+
+NOTHING_SERVES = "nothing serves: "
+"""Begins the reason of a model whose committed release does not work on this device any more."""
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +41,13 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         taken_at: When that offer was taken, seconds since the epoch; 0 when it is not known.
         pending: A newer offer that waits until the current update has ended.
         acted_sequence: Highest sequence of an order whose bundle was verified, or that was done.
-        restarts: Restarts during the current update.
+        restarts: Restarts that count against the current update: the release or a hook was at work.
+        was_stopped: Whether the agent was stopped in order, so that the next start does not count.
         candidates: Names of the variants to fetch and probe, in order of preference.
         rejected: The other variants, each with its reason.
         size_bytes: What the files of the candidates take on the disk.
         memory_bytes: What the largest candidate takes in memory.
+        is_too_slow: Whether the release was rolled back since it was slower than the previous one.
         was_staged: Whether hooks of `staged` were asked, which those of `rolled_back` may undo.
         choice: Result of probing; None before.
         back: What served before the switch, to go back to; None when nothing did.
@@ -60,10 +65,12 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     pending: ModelOrder | None = None
     acted_sequence: int = 0
     restarts: int = 0
+    was_stopped: bool = False
     candidates: tuple[str, ...] = ()
     rejected: dict[str, str] = {}
     size_bytes: int = 0
     memory_bytes: int = 0
+    is_too_slow: bool = False
     was_staged: bool = False
     choice: Choice | None = None
     back: ActivePointer | None = None
@@ -74,7 +81,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is under way, and nothing waits."""
+        """True if nothing is under way, and nothing waits."""
         return self.state in RESTING and self.is_settled and self.pending is None
 
 
@@ -84,24 +91,7 @@ class _AnyState(Journal, frozen=True, kw_only=True):
     state: str = "IDLE"  # type: ignore[assignment]
 
 
-def _from_first(journal: dict[str, Any]) -> dict[str, Any]:
-    """A journal of a device that ran one model.
-
-    Its `previous` had no choice of a variant, which only `back` has; its release counters went to
-    a file of their own (`first_layout`).
-    """
-    made = dict(journal)
-    for key in ("offer", "pending"):
-        if made.get(key):
-            made[key] = migrate_order(made[key])
-    made.pop("highest_releases", None)
-    back, previous = made.get("back"), made.get("previous")
-    is_the_same = back and previous and back["bundle"]["digest"] == previous["digest"]
-    made["previous"] = back if is_the_same else None
-    return made
-
-
-JOURNAL = Format("journal", _AnyState, Version(2, 1), migrations={1: _from_first})
+JOURNAL = Format("journal", _AnyState, Version(1, 0))
 
 
 class JournalStore:
@@ -130,11 +120,11 @@ class JournalStore:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether a newer edgepack wrote it, so that the model must be left alone."""
+        """True if a newer edgepack wrote it, so that the model must be left alone."""
         return self._file.is_sealed
 
     def update(self, **changes: Any) -> Journal:
-        """Saves the journal with some fields changed, and only then believes them.
+        """Save the journal with some fields changed, and only then believes them.
 
         Raises:
             OSError: It could not be written; nothing has changed.
@@ -145,12 +135,12 @@ class JournalStore:
         return journal
 
     def add_event(self, event: Event) -> None:
-        """Puts an event into the outbox; it is saved with the next update."""
+        """Put an event into the outbox; it is saved with the next update."""
         outbox = (*self._journal.outbox, event)[-MAX_OUTBOX:]
         self._journal = msgspec.structs.replace(self._journal, outbox=outbox)
 
     def drop_event(self, event: Event) -> None:
-        """Takes an acknowledged event out of the outbox; this is saved with the next update."""
+        """Take an acknowledged event out of the outbox; this is saved with the next update."""
         outbox = tuple(kept for kept in self._journal.outbox if kept is not event)
         self._journal = msgspec.structs.replace(self._journal, outbox=outbox)
 
@@ -174,7 +164,9 @@ def _known(found: _AnyState) -> Journal:
 
 
 def read_journal(state_dir: Path, name: str) -> Journal | None:
-    """The journal for a reader that is not the agent; None when there is none that it can read."""
+    """Return the journal for a reader that is not the agent; None when there is none that it can
+    read.
+    """
     try:
         content = read_regular(model_folder(state_dir, name) / JOURNAL_FILE)
         if content is None:

@@ -40,6 +40,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         newer: The state that follows when a newer offer waits; None lets the action end first.
         already: The state that follows when there is nothing to do.
         removal: The state that follows when what waits is that the model shall go.
+        is_risky: Whether the release, or a hook, is at work: a restart may be its doing.
     """
 
     action: str
@@ -49,6 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     newer: State | None = None
     already: State | None = None
     removal: State | None = None
+    is_risky: bool = False
 
 
 TABLE: dict[State, Row] = {
@@ -79,6 +81,7 @@ TABLE: dict[State, Row] = {
         failure="ROLLING_BACK",
         restart="VERIFIED",
         newer="ROLLING_BACK",
+        is_risky=True,
     ),
     "STAGED": Row(
         action="run the hooks staged.after",
@@ -86,6 +89,7 @@ TABLE: dict[State, Row] = {
         failure="ROLLING_BACK",
         restart="STAGED",
         newer="ROLLING_BACK",
+        is_risky=True,
     ),
     "PROBING": Row(
         action="run the golden inputs on every candidate, choose the fastest that is right",
@@ -93,6 +97,7 @@ TABLE: dict[State, Row] = {
         failure="ROLLING_BACK",
         restart="PROBING",
         newer="ROLLING_BACK",
+        is_risky=True,
     ),
     "ACTIVATING": Row(
         action="hooks activating.before, switch the pointer, hooks activating.after",
@@ -100,6 +105,7 @@ TABLE: dict[State, Row] = {
         failure="ROLLING_BACK",
         restart="ACTIVATING",
         newer="ROLLING_BACK",
+        is_risky=True,
     ),
     "SOAKING": Row(
         action="watch real inferences for the soak time, run the hooks committed.before",
@@ -107,6 +113,7 @@ TABLE: dict[State, Row] = {
         failure="ROLLING_BACK",
         restart="SOAKING",
         newer="ROLLING_BACK",
+        is_risky=True,
     ),
     "COMMITTED": Row(
         action="mark the pointer, remove old slots, run the hooks committed.after",
@@ -149,7 +156,7 @@ RESTING: frozenset[State] = frozenset(s for s, row in TABLE.items() if row.newer
 
 
 def follow(state: State, outcome: Outcome) -> State:
-    """The state that follows an action.
+    """Return the state that follows an action.
 
     Raises:
         ValueError: The action of that state cannot end so.
@@ -173,7 +180,7 @@ def resume(state: State, *, restarts: int, max_restarts: int) -> Resumption:
 
     Args:
         state: State in the journal.
-        restarts: Restarts of this update, this one included.
+        restarts: Restarts that count against this update, this one included.
         max_restarts: How many are allowed.
     """
     row = TABLE[state]
@@ -187,7 +194,7 @@ def resume(state: State, *, restarts: int, max_restarts: int) -> Resumption:
 
 
 def mermaid() -> str:
-    """The table as a Mermaid state diagram; a semicolon would end a label there."""
+    """Return the table as a Mermaid state diagram; a semicolon would end a label there."""
     lines = ["stateDiagram-v2", "    [*] --> IDLE"]
     for state, row in TABLE.items():
         lines.append(f"    {state} : {state}<br/>{row.action.replace(';', ',')}")

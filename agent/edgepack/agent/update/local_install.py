@@ -41,11 +41,11 @@ class LocalLink:
         """Nothing is broadcast here."""
 
     def ask(self, need: Need) -> None:
-        """Keeps a need until `deliver`."""
+        """Keep a need until `deliver`."""
         self._needs.append(need)
 
     def deliver(self, accept: Callable[[str, int, bytes], object]) -> bool:
-        """Hands out every chunk that was asked for.
+        """Return hands out every chunk that was asked for.
 
         Returns:
             Whether anything was asked for.
@@ -68,7 +68,7 @@ class LocalLink:
 
 
 def local_offer(bundle: VerifiedBundle, *, soak_s: float, rollback: bool) -> RunModel:
-    """The offer that stands for a bundle on this device."""
+    """Return the offer that stands for a bundle on this device."""
     facts = bundle.manifest.facts
     ref = BundleRef(
         name=facts.name, version=facts.version, release=facts.release, digest=bundle.digest
@@ -77,7 +77,7 @@ def local_offer(bundle: VerifiedBundle, *, soak_s: float, rollback: bool) -> Run
 
 
 def rollback_offer(models: Models, name: str, folder_of: Callable[[str], Path]) -> RunModel:
-    """The offer that stands for the release of a model that was committed before.
+    """Return the offer that stands for the release of a model that was committed before.
 
     Args:
         models: The models of the device.
@@ -105,7 +105,7 @@ def rollback_offer(models: Models, name: str, folder_of: Callable[[str], Path]) 
 
 
 def removal(models: Models, name: str) -> RemoveModel:
-    """The order that stands for removing a model.
+    """Return the order that stands for removing a model.
 
     Raises:
         DeviceError: There is no such model.
@@ -163,6 +163,6 @@ def _offer(bundle: BundleRef, folder: Path, *, soak_s: float, rollback: bool) ->
 
 
 def file_ref(folder: Path, path: str) -> FileRef:
-    """Names a file whole, as an offer does."""
+    """Name a file whole, as an offer does."""
     content = (folder / path).read_bytes()
     return FileRef(path=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())

@@ -59,11 +59,11 @@ class MetadataFetcher:
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
 
     def start(self) -> None:
-        """Starts looking."""
+        """Start looking."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Looks no more; a fetch that is under way is not waited for."""
+        """Look no more; a fetch that is under way is not waited for."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -71,7 +71,7 @@ class MetadataFetcher:
             self.look(_LOOK_S)
 
     def look(self, passed_s: float) -> None:
-        """Fetches, if something has been lacking for long enough.
+        """Fetch, if something has been lacking for long enough.
 
         Args:
             passed_s: Since it looked last.

@@ -21,7 +21,7 @@ class MetadataPool:
         self.has_news = False
 
     def put(self, name: str, content: bytes) -> bool:
-        """Takes a file; False when there can be no such file."""
+        """Take a file; False when there can be no such file."""
         if read_file_name(name) is None or not 0 < len(content) <= MAX_METADATA_BYTES:
             return False
         self._files.pop(name, None)
@@ -32,7 +32,7 @@ class MetadataPool:
         return True
 
     def __call__(self, role: str, version: int | None, max_bytes: int) -> bytes | None:
-        """Gives a file to be judged: a root by its version, of all else the newest that came."""
+        """Give a file to be judged: a root by its version, of all else the newest that came."""
         for name in (file_name(role, version), file_name(role)):
             content = self._files.get(name)
             if content is not None and len(content) <= max_bytes:
@@ -41,7 +41,7 @@ class MetadataPool:
         return None
 
     def forget_last(self) -> bool:
-        """Drops the file that was given out last: it was accepted, or never will be.
+        """Drop the file that was given out last: it was accepted, or never will be.
 
         Returns:
             Whether there was one.
@@ -50,6 +50,6 @@ class MetadataPool:
         return self._files.pop(last, None) is not None
 
     def forget_accepted(self, load: Callable[[str], bytes | None]) -> None:
-        """Drops what is kept elsewhere by now."""
+        """Drop what is kept elsewhere by now."""
         for name in [name for name, content in self._files.items() if load(name) == content]:
             del self._files[name]

@@ -8,6 +8,7 @@ from typing import get_args
 
 import msgspec
 
+from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.state.models import (
     MODEL_NAME,
@@ -19,11 +20,10 @@ from edgepack.agent.state.pointer import PointerFile
 from edgepack.agent.state.release_counters import ReleaseCounters
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
-from edgepack.agent.update.care import Care
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
-from edgepack.agent.update.first_layout import migrate_first_layout
 from edgepack.agent.update.journal import JournalStore
 from edgepack.agent.update.orders import OfferOutcome
+from edgepack.agent.update.slot_scrubber import SlotScrubber
 from edgepack.agent.update.updater import DISK_RETRY_S, Updater
 from edgepack.errors import TransferError
 from edgepack.wire.coded import CodedChunk
@@ -32,6 +32,8 @@ from edgepack.wire.messages import Desired, DeviceFacts, ModelOrder, Need, RunMo
 log = logging.getLogger(__name__)
 
 NO_REFUSALS: Mapping[str, str] = {}
+PROVIDERS_LOOK_S = 5.0
+"""How often the agent looks for an execution provider while none is usable."""
 MAX_MODELS = 64
 """Models of one device; a report of all of them stays below what a broker lets pass."""
 
@@ -54,10 +56,11 @@ class Models:
         self._disk = DiskWatch(deps.state_dir)
         self._counters: ReleaseCounters | None = None
         self._is_prepared = False
-        self._retry_at = self._look_at = 0.0
+        self._retry_at = self._look_at = self._providers_at = 0.0
+        self._why_nothing_runs = ""
         self._try("state folder", self._load)
-        self._care = Care(
-            deps.bench,
+        self._scrubber = SlotScrubber(
+            deps.worker,
             deps.slots,
             deps.tools.collect,
             interval_s=deps.config.limits.check_interval_s,
@@ -76,28 +79,50 @@ class Models:
     @property
     def facts(self) -> DeviceFacts:
         """What the device is, as last read."""
-        for updater in self:
-            return updater.facts
+        if not self._why_nothing_runs:
+            for updater in self:
+                return updater.facts
         if self._facts is None:
             self._facts = self._deps.tools.read_facts()
         return self._facts
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What is wrong with the state folder, one sentence each."""
+        """What is wrong with the device or the state folder, one sentence each."""
         of_models = (f"{one.name}: {one.trouble}" for one in self if one.trouble)
         counters = self._counters.trouble if self._counters else ""
-        care = self._care.troubles
-        return (*self._disk.troubles, *filter(None, (counters,)), *of_models, *care)
+        care = self._scrubber.troubles
+        own = filter(None, (self._why_nothing_runs, counters))
+        return (*self._disk.troubles, *own, *of_models, *care)
 
     def start(self) -> None:
         """Go on where the journals say, after the agent was started.
 
         A disk that does not work keeps no agent from starting: `advance` tries again.
         """
+        self._look_for_providers()
         self._prepare()
         for updater in self:
             updater.start()
+
+    def _look_for_providers(self) -> None:
+        """Note whether any execution provider is usable; go on with all models when one is back."""
+        config = self._deps.config.providers
+        self._providers_at = self._deps.clock.monotonic() + PROVIDERS_LOOK_S
+        self._facts = self._deps.tools.read_facts()
+        found = why_nothing_runs(self._facts.providers, config.allow)
+        before, self._why_nothing_runs = self._why_nothing_runs, found
+        if found and found != before:
+            log.warning("%s", found)
+        elif before and not found:
+            log.info("an execution provider is usable again, after: %s", before)
+            for updater in self:
+                updater.note_providers()
+
+    def count_fault(self) -> None:
+        """Count a fault that ends the agent against the updates that are under way."""
+        for updater in self:
+            updater.count_fault()
 
     def _prepare(self) -> None:
         def work() -> None:
@@ -113,7 +138,6 @@ class Models:
             OSError: Something cannot be read now, or the disk is full.
         """
         deps = self._deps
-        migrate_first_layout(deps.state_dir, write=deps.write)
         found = model_names(deps.state_dir)
         pointers = {name: PointerFile(deps.state_dir, name, write=deps.write) for name in found}
         serving = {name: pointer.read() for name, pointer in pointers.items()}
@@ -153,7 +177,7 @@ class Models:
         return max(0.0, self._retry_at - now)
 
     def _known_counters(self) -> ReleaseCounters:
-        """The counters of the device.
+        """Return the counters of the device.
 
         Raises:
             OSError: The state folder cannot be read yet.
@@ -165,7 +189,7 @@ class Models:
     def take(
         self, desired: Desired, refusals: Mapping[str, str] = NO_REFUSALS
     ) -> dict[str, OfferOutcome]:
-        """Takes what the controller wants; a model that it does not name stays as it is.
+        """Take what the controller wants; a model that it does not name stays as it is.
 
         Args:
             desired: What it wants.
@@ -203,13 +227,13 @@ class Models:
         return outcomes
 
     def install(self, name: str, order: ModelOrder) -> Updater:
-        """Takes an order from a person on this device; see `Orders.install`."""
+        """Take an order from a person on this device; see `Orders.install`."""
         updater = self.open(name)
         updater.orders.install(order)
         return updater
 
     def open(self, name: str) -> Updater:
-        """The update of a model, which may be new here.
+        """Return the update of a model, which may be new here.
 
         Raises:
             TransferError: It cannot be a model's name, or there are too many models.
@@ -218,7 +242,7 @@ class Models:
         counters = self._known_counters()
         if name not in self._updaters:
             if not MODEL_NAME.fullmatch(name):
-                raise TransferError(f"{name[:100]!a} is no name of a model")
+                raise TransferError(f"{name[:100]!a} is not a name of a model")
             if len(self._updaters) >= MAX_MODELS:
                 self._forget_one(name)
             make_model_folder(self._deps.state_dir, name)
@@ -227,11 +251,11 @@ class Models:
         return self._updaters[name]
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
-        """Takes a chunk that came; several models may want the same file."""
+        """Take a chunk that came; several models may want the same file."""
         return _foremost({one.accept_chunk(sha256, index, content) for one in self})
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """Takes several chunks that came as one, likewise."""
+        """Take several chunks that came as one, likewise."""
         return _foremost({one.accept_coded(sha256, coded) for one in self})
 
     def note_connected(self) -> None:
@@ -240,12 +264,12 @@ class Models:
             updater.note_connected()
 
     def suspend(self) -> None:
-        """Notes how far downloads are, before the agent stops."""
+        """Note how far downloads are, before the agent stops."""
         for updater in self:
             updater.suspend()
 
     def advance(self) -> float | None:
-        """Goes on with every update as far as possible now.
+        """Go on with every update as far as possible now.
 
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
@@ -255,10 +279,12 @@ class Models:
         if now >= self._look_at:
             self._look_at = now + DISK_RETRY_S
             self._disk.look()
+        if self._why_nothing_runs and now >= self._providers_at:
+            self._look_for_providers()
         updaters = tuple(self)
         waits += [updater.advance() for updater in updaters]
         try:
-            waits.append(self._care.turn(updaters, self._deps.clock.monotonic()))
+            waits.append(self._scrubber.turn(updaters, self._deps.clock.monotonic()))
         except OSError as error:
             self._disk.failed("slots", error)
             waits.append(DISK_RETRY_S)
@@ -294,7 +320,7 @@ class Models:
         return Updater(self._deps, model, self._disk, self._notify)
 
     def _forget_one(self, newcomer: str) -> None:
-        """Makes room for another model: one goes of which nothing was ever proven, or is left."""
+        """Make room for another model: one goes of which nothing was ever proven, or is left."""
         for updater in self:
             if updater.is_at_rest and updater.active is None and not updater.is_sealed:
                 del self._updaters[updater.name]
@@ -305,7 +331,7 @@ class Models:
         )
 
     def _collect(self, name: str) -> Collected:
-        """Takes what processes that serve a model saw; what others saw waits for them."""
+        """Take what processes that serve a model saw; what others saw waits for them."""
         found = self._deps.tools.collect()
         mine = self._seen.pop(name, Collected())
         for updater in self:
@@ -317,12 +343,12 @@ class Models:
         return msgspec.structs.replace(both, troubles=troubles)
 
     def listen(self, name: str, files: frozenset[str]) -> None:
-        """Subscribes to what all models want, once one of them wants something else."""
+        """Subscribe to what all models want, once one of them wants something else."""
         self._wanted_files[name] = files
         self._deps.link.listen(frozenset().union(*self._wanted_files.values()))
 
     def ask(self, need: Need) -> None:
-        """Says what is missing."""
+        """State what is missing."""
         self._deps.link.ask(need)
 
 
@@ -342,7 +368,7 @@ class _ModelLink:
         self._models.listen(self._name, files)
 
     def ask(self, need: Need) -> None:
-        """Says what is missing."""
+        """State what is missing."""
         self._models.ask(need)
 
 
@@ -357,13 +383,13 @@ class _Others:
         return (one for name, one in self._updaters.items() if name != self._name)
 
     def kept(self) -> frozenset[str] | None:
-        """Slots that they need; None when one of them cannot say."""
+        """Return slots that they need; None when one of them cannot say."""
         slots = [one.kept_slots() for one in self._each()]
         known = [kept for kept in slots if kept is not None]
         return frozenset().union(*known) if len(known) == len(slots) else None
 
     def promised_bytes(self) -> int:
-        """Disk that was promised to their updates and is not taken yet."""
+        """Return disk that was promised to their updates and is not taken yet."""
         return sum(one.promised_bytes() for one in self._each())
 
     def memory_bytes(self) -> dict[str, int]:

@@ -30,7 +30,7 @@ _WORD = re.compile(r"[ -~]{0,100}")
 
 
 def check_order(name: str, order: ModelOrder, *, acted_sequence: int) -> None:
-    """Checks that every field of an order can be what it says; a digest becomes a folder's name.
+    """Check that every field of an order can be what it says; a digest becomes a folder's name.
 
     Args:
         name: The model that it is about.
@@ -88,7 +88,7 @@ def _check(holds: object, field: str, value: object) -> None:
 
 
 def check_time(offer: RunModel, now: float) -> None:
-    """Refuses an offer that must not be started any more.
+    """Reject an offer that must not be started any more.
 
     Raises:
         DeviceError: It has expired.
@@ -100,7 +100,7 @@ def check_time(offer: RunModel, now: float) -> None:
 def check_release(
     offer: RunModel, highest: int, *, committed: BundleRef | None, previous: BundleRef | None
 ) -> None:
-    """Refuses an older release than was ever committed, save the way back to the one before.
+    """Reject an older release than was ever committed, save the way back to the one before.
 
     Args:
         offer: What is offered.
@@ -128,13 +128,14 @@ def check_release(
 
 
 def is_active(offer: RunModel, pointer: ActivePointer | None) -> bool:
-    """Whether the offered bundle serves already, for good; one of that digest with another name,
-    version or release is a lie, to be refused as such."""
+    """Return True if the offered bundle serves already, for good; one of that digest with another
+    name, version or release is a lie, to be refused as such.
+    """
     return pointer is not None and pointer.committed and pointer.bundle == offer.bundle
 
 
 def check_identity(offer: RunModel, signed: SignedList, manifest: Manifest) -> None:
-    """Refuses a bundle that is signed, but is not the one that was offered.
+    """Reject a bundle that is signed, but is not the one that was offered.
 
     Raises:
         DeviceError: Digest, name, version or release differ.
@@ -154,7 +155,7 @@ def check_identity(offer: RunModel, signed: SignedList, manifest: Manifest) -> N
 def check_room(
     needed_bytes: int, *, free_bytes: int, reserve_bytes: int, promised_bytes: int
 ) -> None:
-    """Refuses an update that would take the disk below its reserve.
+    """Reject an update that would take the disk below its reserve.
 
     Args:
         needed_bytes: What it will take.
@@ -177,7 +178,7 @@ def check_room(
 def check_memory(
     needed_bytes: int, *, serving_bytes: int, others: Mapping[str, int], limit_bytes: int
 ) -> float:
-    """Refuses a release that would not fit into memory beside all other models.
+    """Reject a release that would not fit into memory beside all other models.
 
     Args:
         needed_bytes: What its largest candidate takes.

@@ -48,7 +48,7 @@ class Orders:
         self._refused: ModelOrder | None = None
 
     def offer(self, order: ModelOrder, refusal: str = "") -> OfferOutcome:
-        """Takes an order from the controller; the newest one wins.
+        """Take an order from the controller; the newest one wins.
 
         What it says is not remembered before its bundle was verified, but as what is judged now.
 
@@ -85,7 +85,7 @@ class Orders:
         return self._take(order)
 
     def install(self, order: ModelOrder) -> OfferOutcome:
-        """Takes an order from a person on this device; what was under way gives way to it.
+        """Take an order from a person on this device; what was under way gives way to it.
 
         Raises:
             DeviceError: A newer edgepack wrote what is here of this model.
@@ -128,7 +128,7 @@ class Orders:
         return "taken"
 
     def _refuse(self, order: ModelOrder, because: str) -> None:
-        """Refuses an order at the door; an update that is under way goes on."""
+        """Reject an order at the door; an update that is under way goes on."""
         self._refused = order
         if self._model.store.journal.is_at_rest and not self._model.is_sealed:
             changes = {"offer": order, "was_staged": False, "choice": None, "back": None}
@@ -138,7 +138,7 @@ class Orders:
 
 
 def _is_same(current: ModelOrder, order: ModelOrder) -> bool:
-    """Whether both ask for the same in the end."""
+    """Return True if both ask for the same in the end."""
     if isinstance(current, RunModel) and isinstance(order, RunModel):
         return current.bundle == order.bundle
     return isinstance(current, RemoveModel) and isinstance(order, RemoveModel)

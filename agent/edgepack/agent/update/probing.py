@@ -10,7 +10,7 @@ _NOT_ALLOWED = (
 
 
 def before_staging(context: UpdateContext) -> Step:
-    """Asks the hooks, the bundle's own among them: its files were verified."""
+    """Ask the hooks, the bundle's own among them: its files were verified."""
     if not context.journal.was_staged:
         context.model.store.update(was_staged=True)
         if not context.deps.config.hooks.from_bundles and context.bundle_hooks().is_dir():
@@ -21,14 +21,14 @@ def before_staging(context: UpdateContext) -> Step:
 
 
 def after_staging(context: UpdateContext) -> Step:
-    """Asks the hooks once more, before hardware is touched."""
+    """Ask the hooks once more, before hardware is touched."""
     return context.run_hooks("staged", "after") or Ended(
         outcome="success", because="staged, to be probed"
     )
 
 
 def probe(context: UpdateContext) -> Step:
-    """Probes one candidate a call, so that a newer offer need not wait for all."""
+    """Probe one candidate a call, so that a newer offer need not wait for all."""
     journal, probes = context.journal, context.scratch.probes
     manifest = context.read_manifest()
     folder = context.deps.slots.folder(context.digest)
@@ -36,7 +36,7 @@ def probe(context: UpdateContext) -> Step:
         name = journal.candidates[len(probes)]
         variant = manifest.variant(name)
         probes.append(
-            context.beside(
+            context.run_in_background(
                 f"probe {name}", lambda halt: context.deps.tools.probe(folder, variant, halt)
             )
         )

@@ -13,9 +13,10 @@ import msgspec
 from edgepack.agent.runtime.basis import basis_of, describe_change
 from edgepack.agent.runtime.choice import choose, why_not
 from edgepack.agent.runtime.matching import match_variants
+from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Evidence, UpdateContext
-from edgepack.agent.update.journal import Journal
+from edgepack.agent.update.journal import NOTHING_SERVES, Journal
 from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, Variant, decode_manifest
 from edgepack.bundle.slot import verify_slot
@@ -25,7 +26,6 @@ from edgepack.wire.messages import Choice, RunModel
 
 log = logging.getLogger(__name__)
 
-_NOTHING = "nothing serves: "
 RETRY_S = 600.0
 """How long the agent waits before it probes again a release of which no variant worked."""
 
@@ -35,6 +35,8 @@ Move = Callable[..., None]
 
 def reconsider(context: UpdateContext, evidence: Evidence, move: Move) -> str:
     """Choose again for the release that serves, or served, if its basis is gone.
+
+    While no execution provider is usable, no release can be tried, and all stays as it is.
 
     1. The best variant of the same release that works takes over.
     2. If none does, the release that was committed before takes over.
@@ -56,8 +58,11 @@ def reconsider(context: UpdateContext, evidence: Evidence, move: Move) -> str:
     pointer = context.model.pointer.read() or journal.committed
     facts = context.facts if evidence.checked else context.read_facts()
     now = basis_of(facts, context.deps.config.providers)
+    providers = context.deps.config.providers
     if pointer is None or not pointer.committed or pointer.basis == now:
         return ""
+    if why_nothing_runs(facts.providers, providers.allow):
+        return ""  # `Models` reports it, and has this done again when a provider is back.
     changed = describe_change(pointer.basis, now)
     choice = choose_again(context, pointer, evidence)
     if choice.chosen:  # 1
@@ -73,7 +78,7 @@ def reconsider(context: UpdateContext, evidence: Evidence, move: Move) -> str:
             because = f"{previous.bundle.version} serves again: {because}"
             move("ROLLED_BACK", because, committed=back, committed_by=None, previous=pointer)
             return ""
-    because = f"{_NOTHING}{because}"  # 3
+    because = f"{NOTHING_SERVES}{because}"  # 3
     context.model.pointer.remove()
     if (journal.state, journal.because) != ("ROLLED_BACK", because[:MAX_TEXT]):
         move("ROLLED_BACK", because, committed=msgspec.structs.replace(pointer, basis={}))
@@ -85,7 +90,7 @@ def reconsider(context: UpdateContext, evidence: Evidence, move: Move) -> str:
 
 def is_gone(journal: Journal) -> bool:
     """Check whether the committed release was found not to work, so that nothing serves."""
-    return journal.because.startswith(_NOTHING)
+    return journal.because.startswith(NOTHING_SERVES)
 
 
 def prove_again(context: UpdateContext, pointer: ActivePointer) -> str:
@@ -155,7 +160,7 @@ def choose_again(
             rejected[variant.name] = problem
         else:
             if key not in evidence.probes:
-                evidence.probes[key] = context.beside(
+                evidence.probes[key] = context.run_in_background(
                     f"probe again {digest} {variant.name}",
                     partial(deps.tools.probe, folder, variant),
                 )
@@ -248,7 +253,7 @@ def _check(context: UpdateContext, evidence: Evidence, digest: str, variant: Var
         return ""
 
     if key not in evidence.checked:
-        evidence.checked[key] = context.beside(f"check {digest} {variant.name}", look)
+        evidence.checked[key] = context.run_in_background(f"check {digest} {variant.name}", look)
     return evidence.checked[key]
 
 

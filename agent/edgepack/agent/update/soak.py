@@ -9,7 +9,7 @@ TOLERATED_FAILURES = 0.01
 
 
 def count_inferences(windows: Iterable[Telemetry], digest: str) -> int:
-    """Real inferences of a bundle that these latency reports tell of."""
+    """Return real inferences of a bundle that these latency reports tell of."""
     return sum(window.latency.count for window in windows if window.digest == digest)
 
 

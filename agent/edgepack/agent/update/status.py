@@ -24,7 +24,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
         target: The bundle that the state speaks of.
         rollout, sequence: The order it came with; 0 and "" when it was given on this device.
         pending: A newer offer that waits.
-        restarts: Restarts during the latest update.
+        restarts: Restarts that count against the latest update.
         active: What serves now.
         previous: The release to go back to: what served before the switch until the update is
             committed, then what was committed before.
@@ -63,7 +63,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_status(state_dir: Path) -> Status:
-    """Reads the status.
+    """Read the status.
 
     Raises:
         DeviceError: There is no such folder.

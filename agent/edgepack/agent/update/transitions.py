@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgepack.agent.update.dependencies import Clock, ModelParts
-from edgepack.agent.update.journal import MAX_OUTBOX
+from edgepack.agent.update.journal import MAX_OUTBOX, NOTHING_SERVES
 from edgepack.agent.update.lifecycle import State
 from edgepack.wire.messages import BundleRef, Event, ModelOrder, RunModel
 
@@ -39,7 +39,7 @@ class Transitions:
         self._notify = notify
 
     def move(self, state: State, because: str, **changes: Any) -> None:
-        """Saves a transition, and only then lets it be known.
+        """Save a transition, and only then lets it be known.
 
         Args:
             state: The state that follows.
@@ -61,13 +61,16 @@ class Transitions:
             **changes,
         )
         self._leave()
-        log.info(
-            "bundle=%s from=%s to=%s because=%s", self.title(offer), journal.state, state, because
+        level = logging.WARNING if because.startswith(NOTHING_SERVES) else logging.INFO
+        log.log(
+            level,
+            "bundle=%s from=%s to=%s because=%s",
+            *(self.title(offer), journal.state, state, because),
         )
         self._notify()
 
     def note(self, kind: str, because: str) -> None:
-        """Tells of what is no transition: a hook's answer, a warning."""
+        """Report an event that is not a transition: a hook's answer, a warning."""
         offer = self._model.store.journal.offer
         log.warning("bundle=%s %s", self.title(offer), because)
         self.tell(kind, offer, because)
@@ -103,5 +106,5 @@ class Transitions:
 
 
 def title(bundle: BundleRef) -> str:
-    """A bundle's name as logs and events say it."""
+    """Return a bundle's name as logs and events say it."""
     return f"{bundle.name}-{bundle.version}"

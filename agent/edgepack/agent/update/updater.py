@@ -105,24 +105,24 @@ class Updater:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether a newer edgepack wrote its files, so that it must be left alone."""
+        """True if a newer edgepack wrote its files, so that it must be left alone."""
         return self._model.is_sealed
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is under way, and nothing waits."""
+        """True if nothing is under way, and nothing waits."""
         return self.journal.is_at_rest
 
     @property
     def is_on_fallback(self) -> bool:
-        """Whether the last good release serves at rest, since the committed one was damaged."""
+        """True if the last good release serves at rest, since the committed one was damaged."""
         active, committed = self.active, self.journal.committed
         if not self.is_at_rest or active is None or committed is None:
             return False
         return active.digest != committed.digest
 
     def kept_slots(self) -> frozenset[str] | None:
-        """Slots that this model needs; None when that cannot be known."""
+        """Return slots that this model needs; None when that cannot be known."""
         if self.is_sealed:
             return None
         try:
@@ -135,7 +135,7 @@ class Updater:
         return self._actions.own_slots() | under_way
 
     def promised_bytes(self) -> int:
-        """Disk that was promised to the update under way and is not taken yet."""
+        """Return disk that was promised to the update under way and is not taken yet."""
         journal = self.journal
         if journal.state != "DOWNLOADING" or not isinstance(journal.offer, RunModel):
             return 0
@@ -175,14 +175,15 @@ class Updater:
         if journal.state in RESTING and journal.is_settled:
             self._is_resumed = True
             return
-        restarts = journal.restarts + 1
+        restarts = journal.restarts + (self._is_risky and not journal.was_stopped)
         after = resume(
             journal.state,
             restarts=restarts,
             max_restarts=self._deps.config.limits.max_restarts,
         )
         if after.state == journal.state:
-            self._model.store.update(restarts=restarts)
+            if restarts != journal.restarts or journal.was_stopped:
+                self._model.store.update(restarts=restarts, was_stopped=False)
             log.info(
                 "bundle=%s resumed=%s restarts=%d",
                 self._transitions.title(journal.offer),
@@ -190,11 +191,11 @@ class Updater:
                 restarts,
             )
         else:
-            self._transitions.move(after.state, after.because, restarts=restarts)
+            self._transitions.move(after.state, after.because, restarts=restarts, was_stopped=False)
         self._is_resumed = True
 
     def _mend(self) -> None:
-        """Puts journal and pointer in step again, when one of them was lost."""
+        """Put journal and pointer in step again, when one of them was lost."""
         journal, pointer = self.journal, self._model.pointer
         serving = pointer.read()
         is_lost = serving is None and journal.committed and not is_gone(journal)
@@ -208,26 +209,49 @@ class Updater:
         self._model.store.drop_event(event)
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
-        """Takes a chunk that came."""
+        """Take a chunk that came."""
         return self._actions.accept_chunk(sha256, index, content)
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """Takes several chunks that came as one."""
+        """Take several chunks that came as one."""
         return self._actions.accept_coded(sha256, coded)
+
+    def note_providers(self) -> None:
+        """Have the choice of the serving release made again: a provider is there again."""
+        self._actions.reconsider_again()
 
     def note_connected(self) -> None:
         """The broker is there again; what it was asked for is asked anew."""
         self._actions.note_connected()
 
     def suspend(self) -> None:
-        """Notes how far a download is, before the agent stops."""
+        """Notes how far a download is, and that the agent stops in order."""
         try:
             self._actions.suspend()
+            if self._is_resumed and not self.is_sealed and self._is_risky:
+                self._model.store.update(was_stopped=True)
         except OSError as error:
-            log.warning("the download's progress could not be noted: %s", error)
+            log.warning("it could not be noted how far the update is: %s", error)
+
+    def count_fault(self) -> None:
+        """Count a fault that ends the agent against the update that is under way."""
+        journal = self.journal
+        if journal.state in RESTING or self._is_risky or self.is_sealed:
+            return  # In a risky state the restart counts.
+        try:
+            self._model.store.update(restarts=journal.restarts + 1)
+        except OSError as error:
+            log.warning("the fault could not be counted: %s", error)
+
+    @property
+    def _is_risky(self) -> bool:
+        """Whether a restart may be the doing of the release or of a hook."""
+        state = self.journal.state
+        has_hooks = bool(self._deps.config.hooks.folder) and state not in RESTING
+        return TABLE[state].is_risky or has_hooks
 
     def advance(self) -> float | None:
-        """Goes on as far as possible now.
+        """Go on as far as possible now.
 
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
@@ -257,12 +281,14 @@ class Updater:
         self._retry_at = now + DISK_RETRY_S
 
     def _has_worked_for_long(self) -> bool:
-        """Whether what failed went well since: waiting for work beside the loop proves nothing."""
+        """Return True if what failed went well since: waiting for work beside the loop proves
+        nothing.
+        """
         now = self._deps.clock.monotonic()
         return not self._actions.is_busy and now >= self._retry_at + 2 * DISK_RETRY_S
 
     def _step(self) -> Wait | None:
-        """One step of the table; None when the next one can follow at once."""
+        """Return one step of the table; None when the next one can follow at once."""
         journal = self.journal
         row = TABLE[journal.state]
         pending = journal.pending
@@ -300,7 +326,7 @@ class Updater:
             return Ended(outcome="failure", because=_one_line(error))
 
     def _is_tired_of_waiting(self) -> bool:
-        """Whether the disk has failed for as long as an update waits for it."""
+        """Return True if the disk has failed for as long as an update waits for it."""
         now, since = self._deps.clock.monotonic(), self._fails_since
         return now - (now if since is None else since) >= self._deps.disk_patience_s
 
@@ -320,10 +346,12 @@ class Updater:
             taken_at=self._deps.clock.wall(),
             pending=None,
             restarts=0,
+            was_stopped=False,
             candidates=(),
             rejected={},
             size_bytes=0,
             memory_bytes=0,
+            is_too_slow=False,
             was_staged=False,
             choice=None,
             back=None,
@@ -331,5 +359,5 @@ class Updater:
 
 
 def _one_line(error: EdgepackError) -> str:
-    """An error as one sentence for a journal; the remedy is for whoever is at a keyboard."""
+    """Return an error as one sentence for a journal; the remedy is for whoever is at a keyboard."""
     return f"{error.problem} ({error.found_in})" if error.found_in else error.problem

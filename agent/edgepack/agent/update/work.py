@@ -25,7 +25,7 @@ class Job:
         self._error: BaseException | None = None
 
     def do(self, tidy: Callable[[], object] = lambda: None) -> None:
-        """Does the work, in whatever thread this is, and tidies up after it."""
+        """Do the work, in whatever thread this is, and tidies up after it."""
         try:
             self.halt.check()
             self._result = self._work(self.halt)
@@ -36,11 +36,11 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether it ended, in whatever way."""
+        """True if it ended, in whatever way."""
         return self._done.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until it is done; False when it is not by then."""
+        """Wait until it is done; False when it is not by then."""
         return self._done.wait(timeout_s)
 
     def result(self) -> Any:
@@ -50,14 +50,14 @@ class Job:
         return self._result
 
 
-class Bench(Protocol):
+class Worker(Protocol):
     """Where work is done."""
 
     def begin(self, work: Work) -> Job:
-        """Takes a piece of work; it may be done already when this returns."""
+        """Take a piece of work; it may be done already when this returns."""
 
 
-class InlineBench:
+class InlineWorker:
     """Does the work at once; for a command that has nothing else to do, and for tests.
 
     Args:
@@ -74,7 +74,7 @@ class InlineBench:
         return job
 
 
-class ThreadBench:
+class ThreadWorker:
     """A thread that does one piece of work after the other.
 
     Args:
@@ -90,11 +90,11 @@ class ThreadBench:
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._current: Job | None = None
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="bench", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
         self._thread.start()
 
     def begin(self, work: Work) -> Job:
-        """Takes a piece of work; it is done when those before it are."""
+        """Take a piece of work; it is done when those before it are."""
         job = Job(work)
         if self._stopped:
             job.halt.set()
@@ -102,7 +102,7 @@ class ThreadBench:
         return job
 
     def stop(self, timeout_s: float) -> bool:
-        """Halts what is done now and all that waits; False when that did not end in time."""
+        """Halt what is done now and all that waits; False when that did not end in time."""
         self._stopped = True
         current = self._current
         if current is not None:

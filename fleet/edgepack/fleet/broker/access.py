@@ -37,7 +37,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_tls(self) -> bool:
-        """Whether the broker is reached over TLS."""
+        """True if the broker is reached over TLS."""
         return self.url.startswith(("mqtts://", "wss://"))
 
     def nodes(self) -> tuple[BrokerAddress, ...]:
@@ -50,7 +50,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
             return read_broker_urls(self.url)
         except ValueError as error:
             raise TransferError(
-                f"{self.url!r} is no broker URL",
+                f"{self.url!r} is not a broker URL",
                 remedy="--broker mqtt://broker.example:1883, or several nodes of it: "
                 "--broker mqtts://one.example:8883,two.example:8883",
             ) from error
@@ -59,7 +59,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
 def open_client(
     access: BrokerAccess, client_id: str, *, reopens: bool = True, first: int = 0
 ) -> QuickClient:
-    """A paho client with the settings that edgepack relies on; not connected yet.
+    """Return a paho client with the settings that edgepack relies on; not connected yet.
 
     Args:
         access: The broker.

@@ -63,7 +63,7 @@ class EmbeddedBroker:
         self._watcher = threading.Thread(target=self._watch, name="broker", daemon=True)
 
     def start(self) -> None:
-        """Starts listening.
+        """Start listening.
 
         Raises:
             TransferError: The port is taken, or the broker does not come up.
@@ -79,7 +79,7 @@ class EmbeddedBroker:
         self._watcher.start()
 
     def stop(self) -> None:
-        """Ends it."""
+        """End it."""
         self._stopping.set()
         self._watcher.join()
         self._broker.stop()
@@ -97,7 +97,7 @@ class EmbeddedBroker:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """Return a port of this machine that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

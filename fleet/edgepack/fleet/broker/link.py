@@ -81,7 +81,7 @@ class Link:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker is there now."""
+        """True if the broker is there now."""
         return self._client.is_connected()
 
     def broker_certificate(self) -> x509.Certificate | None:
@@ -107,7 +107,7 @@ class Link:
         """Not called: nobody else could lead."""
 
     def open(self, timeout_s: float = 10.0) -> None:
-        """Connects; from then on the connection is renewed whenever it breaks.
+        """Connect; from then on the connection is renewed whenever it breaks.
 
         Raises:
             TransferError: The broker cannot be reached, does not answer, or refuses.
@@ -148,7 +148,7 @@ class Link:
             )
 
     def look_after(self) -> None:
-        """Starts paho's thread again should it have ended; call it now and then.
+        """Start paho's thread again should it have ended; call it now and then.
 
         Without it the connection would look as if it were there, and nothing would come or go.
         """
@@ -162,22 +162,22 @@ class Link:
         self._client.loop_start()
 
     def subscribe(self, subscription: str) -> None:
-        """Holds another filter from now on."""
+        """Hold another filter from now on."""
         self._subscriptions = (*self._subscriptions, subscription)
         self._client.subscribe(subscription, qos=1)
 
     def unsubscribe(self, subscription: str) -> None:
-        """Holds that filter no longer."""
+        """Hold that filter no longer."""
         self._subscriptions = tuple(one for one in self._subscriptions if one != subscription)
         self._client.unsubscribe(subscription)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         self._client.disconnect()
         self._client.loop_stop()
 
     def publish_retained(self, topic: str, payload: bytes) -> None:
-        """Publishes at QoS 1; what is said while the broker is away is sent when it is back."""
+        """Publish at QoS 1; what is said while the broker is away is sent when it is back."""
         self._client.publish(topic, payload, qos=1, retain=True)
 
     def publish(self, topic: str, payload: bytes) -> None:
@@ -185,7 +185,7 @@ class Link:
         self._client.publish(topic, payload, qos=1)
 
     def send_chunks(self, topic: str, payloads: Sequence[bytes]) -> bool:
-        """Publishes at QoS 0 once the socket took earlier ones; False without a connection.
+        """Publish at QoS 0 once the socket took earlier ones; False without a connection.
 
         Waits: never call it from a callback.
         """
@@ -272,7 +272,7 @@ class Link:
 
 
 def _properties(lasting: int | None) -> Properties:
-    """Asks the broker for no message longer than any that a device has to say."""
+    """Ask the broker for no message longer than any that a device has to say."""
     asked = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     asked.MaximumPacketSize = MAX_PACKET_BYTES
     if lasting is not None:

@@ -1,9 +1,9 @@
-"""The two connections of one of several controllers: its own, and one of whoever leads.
+"""Two MQTT connections of a controller among several: its own and the leader's.
 
-Whoever leads opens the second one under the same client id, the voice. So the broker ends that of
-the leader before at that moment: whatever a controller that hung had yet to say reaches nobody.
-What devices said meanwhile waits in the voice's session, where the broker keeps one. Nothing opens
-it anew by itself: only a controller that has just made sure that it leads does.
+Each leader connects with the same client id. The broker therefore closes the previous leader's
+connection, and a hung controller cannot publish any more. The leader's session at the broker
+(if the broker supports sessions) stores what devices publish meanwhile. Only a controller that
+has just verified its leadership opens the leader's connection; paho never reconnects it.
 """
 
 from collections.abc import Callable
@@ -13,22 +13,22 @@ from edgepack.fleet.broker.link import Link
 from edgepack.wire import topics
 
 SESSION_S = 300
-"""How long the broker keeps what devices say while nobody leads."""
+"""Lifetime of the leader's session at the broker while no controller leads, seconds."""
 GROUP = "edgepack"
 KEEPALIVE_S = 10
-"""Of a controller's own connection: what devices measure goes to one that hangs until it ends."""
+"""Keepalive of a controller's own connection; a hung controller receives telemetry until then."""
 
 
 class Links:
-    """Publishes as the leader, and takes in telemetry with all other controllers.
+    """Publisher for the leader, and subscriber to the telemetry that all controllers share.
 
     Args:
         own: The controller's own connection; open.
-        access: Of the voice.
-        voice: Its client id, which is known once this controller leads.
-        tenant: Whose devices.
-        on_message: Gets topic and payload, on paho's threads.
-        on_connected: Called on paho's thread once the leader's connection is there.
+        access: Returns the broker access for a client id.
+        leader_client_id: Returns the leader's client id, known once this controller leads.
+        tenant: Tenant of the devices.
+        on_message: Called with topic and payload, on paho's threads.
+        on_connected: Called on paho's thread when the leader's connection is open.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Links:
         own: Link,
         *,
         access: Callable[[str], BrokerAccess],
-        voice: Callable[[], str],
+        leader_client_id: Callable[[], str],
         tenant: str,
         on_message: Callable[[str, bytes], None],
         on_connected: Callable[[], None],
     ) -> None:
-        self._own, self._access, self._voice = own, access, voice
+        self._own, self._access, self._leader_client_id = own, access, leader_client_id
         self._tenant = tenant
         self._on_message, self._on_connected = on_message, on_connected
         self._leading: Link | None = None
@@ -51,37 +51,37 @@ class Links:
 
     @property
     def can_publish(self) -> bool:
-        """Whether what a leader says goes out now."""
+        """True while the leader's connection is open."""
         return self._leading is not None and self._leading.is_connected
 
     def publish_retained(self, topic: str, payload: bytes) -> None:
-        """Publishes at QoS 1; without the leader's connection it is lost, and told again later."""
+        """Publish at QoS 1; drop the message without the leader's connection (it is sent later)."""
         if self._leading is not None:
             self._leading.publish_retained(topic, payload)
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """The same for what nobody needs who comes later."""
+        """Publish a message that is not retained."""
         if self._leading is not None:
             self._leading.publish(topic, payload)
 
     def lead(self) -> None:
-        """Opens the leader's connection if it is not there; for one that just made sure to lead.
+        """Open the leader's connection unless open. Call only after leadership was verified.
 
         Raises:
-            TransferError: The broker cannot be reached, or refuses.
+            TransferError: The broker cannot be reached, or rejects the connection.
         """
         if self.can_publish:
             return
         self.follow()
-        voice = self._voice()
+        leader_client_id = self._leader_client_id()
         kinds = [
             kind for kind in topics.UP_KINDS if kind != "telemetry" or not self._own.has_shared
         ]
         link = Link(
-            self._access(voice),
-            client_id=voice,
+            self._access(leader_client_id),
+            client_id=leader_client_id,
             subscriptions=[topics.up(self._tenant, "+", kind) for kind in kinds],
-            trial=topics.desired(self._tenant, voice),
+            trial=topics.desired(self._tenant, leader_client_id),
             on_message=self._on_message,
             on_connected=self._on_connected,
             lasting=SESSION_S,
@@ -90,13 +90,13 @@ class Links:
         self._leading = link
 
     def follow(self) -> None:
-        """Ends the leader's connection."""
+        """Close the leader's connection."""
         if self._leading is not None:
             self._leading.close()
             self._leading = None
 
     def look_after(self) -> None:
-        """Starts paho's thread of the controller's own connection again should it have ended.
+        """Start paho's thread of the controller's own connection again should it have ended.
 
         Takes its share of the telemetry: whoever calls this goes round.
         """
@@ -106,7 +106,7 @@ class Links:
             self._is_sharing = True
 
     def leave_share(self) -> None:
-        """Leaves telemetry to the other controllers, until this one is looked after again."""
+        """Leave telemetry to the other controllers, until this one is looked after again."""
         if self._is_sharing:
             self._own.unsubscribe(self._share)
             self._is_sharing = False

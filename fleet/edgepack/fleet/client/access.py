@@ -19,7 +19,7 @@ class AccessMethods:
     _connection: Connection
 
     def login_link(self) -> LoginLink:
-        """A link that opens the dashboard once, without a token, for two minutes.
+        """Return a link that opens the dashboard once, without a token, for two minutes.
 
         Returns:
             The link; whoever opens it may do what this token may.
@@ -38,13 +38,13 @@ class AccessMethods:
         return LoginLink(url=url, valid_s=made.valid_s)
 
     def tokens(self) -> tuple[TokenView, ...]:
-        """The tokens that let people and programs in, without their secrets.
+        """Return the tokens that let people and programs in, without their secrets.
 
         Returns:
             By name; the one in the fleet's folder is not among them.
 
         Raises:
-            FleetError: Nobody serves there, or this token is no administrator's.
+            FleetError: Nobody serves there, or this token is not an administrator's.
 
         Example:
             ```python
@@ -54,7 +54,7 @@ class AccessMethods:
         return self._connection.get("/v1/tokens", tuple[TokenView, ...])
 
     def make_token(self, name: str, *, role: Role, valid_s: float | None = None) -> NewToken:
-        """Makes a token.
+        """Make a token.
 
         Args:
             name: What it is called, in lists and in the audit log.
@@ -65,7 +65,7 @@ class AccessMethods:
             The token; its secret is told this once.
 
         Raises:
-            FleetError: The name is taken or cannot be one, or this token is no administrator's.
+            FleetError: The name is taken or cannot be one, or this token is not an administrator's.
 
         Example:
             ```python
@@ -77,7 +77,7 @@ class AccessMethods:
         return self._connection.post("/v1/tokens", NewToken, request)
 
     def revoke_token(self, name: str) -> TokenView:
-        """Ends a token and the sessions that it opened.
+        """End a token and the sessions that it opened.
 
         Args:
             name: What it is called.
@@ -86,7 +86,7 @@ class AccessMethods:
             What was known of it.
 
         Raises:
-            FleetError: There is none of that name, or this token is no administrator's.
+            FleetError: There is none of that name, or this token is not an administrator's.
 
         Example:
             ```python

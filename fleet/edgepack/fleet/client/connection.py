@@ -44,7 +44,7 @@ class Connection:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise FleetError(
-                f"{url!r} is no URL of a fleet", remedy=f"{URL_VARIABLE}={DEFAULT_URL}"
+                f"{url!r} is not a URL of a fleet", remedy=f"{URL_VARIABLE}={DEFAULT_URL}"
             )
         self.url = url.rstrip("/")
         self._host, self._port = (
@@ -55,7 +55,7 @@ class Connection:
         self._token = token
 
     def get(self, path: str, kind: type[T], **query: str | int) -> T:
-        """Asks for something.
+        """Ask for something.
 
         Raises:
             FleetError: Nobody serves there, or the fleet refuses and says why.
@@ -64,7 +64,7 @@ class Connection:
         return self._ask("GET", full, kind)
 
     def pages(self, path: str, kind: type[T], key: Callable[[T], str], **query: str) -> Iterator[T]:
-        """Asks for page after page until one is empty; raises as `get` does.
+        """Ask for page after page until one is empty; raise as `get` does.
 
         Args:
             path: Of the list.
@@ -78,15 +78,15 @@ class Connection:
             after = key(page[-1])
 
     def post(self, path: str, kind: type[T], body: msgspec.Struct | None = None) -> T:
-        """Asks the fleet to do something; raises as `get` does."""
+        """Ask the fleet to do something; raise as `get` does."""
         return self._ask("POST", path, kind, msgspec.json.encode(body) if body else b"")
 
     def delete(self, path: str, kind: type[T]) -> T:
-        """Asks the fleet to forget something; raises as `get` does."""
+        """Ask the fleet to forget something; raise as `get` does."""
         return self._ask("DELETE", path, kind)
 
     def upload(self, path: str, kind: type[T], file: Path) -> T:
-        """Sends a file; raises as `get` does."""
+        """Send a file; raise as `get` does."""
         size = file.stat().st_size
         with file.open("rb") as content:
             return self._ask("POST", path, kind, content, size, _UPLOAD_TIMEOUT_S)
@@ -140,7 +140,7 @@ class Connection:
 def connect(
     url: str | None, data: Path | None, token: str | None, timeout_s: float = _TIMEOUT_S
 ) -> Connection:
-    """A connection from what was said, else from the environment, else from the defaults.
+    """Return a connection from what was said, else from the environment, else from the defaults.
 
     Args:
         url: Where the fleet serves.

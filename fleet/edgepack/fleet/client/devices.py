@@ -21,12 +21,12 @@ class DeviceMethods:
     _connection: Connection
 
     def devices(self, group: str = "", *, where: str = "") -> tuple[DeviceView, ...]:
-        """The enrolled devices: what each runs, on which provider, and how it fares.
+        """Return the enrolled devices: what each runs, on which provider, and how it fares.
 
         Args:
             group: Only the devices of this group; "" means all.
-            where: Only the devices that this means, over labels and facts, such as
-                `soc=QCS6490 and site=berlin`; "" means all.
+            where: Only the devices that this means, over labels and facts, such as `soc=QCS6490 and
+                site=berlin`; "" means all.
 
         Returns:
             By id, `cam-2` before `cam-10`; empty when there are none.
@@ -45,7 +45,7 @@ class DeviceMethods:
         return tuple(sorted(found, key=lambda view: natural_order(view.device)))
 
     def groups(self) -> tuple[GroupView, ...]:
-        """The groups of devices.
+        """Return the groups of devices.
 
         Returns:
             By name, each with its number of devices and of those that are online.
@@ -61,7 +61,7 @@ class DeviceMethods:
         return self._connection.get("/v1/groups", tuple[GroupView, ...])
 
     def device(self, device: str) -> DeviceDetails:
-        """One enrolled device.
+        """Return one enrolled device.
 
         Args:
             device: Its id.
@@ -80,7 +80,7 @@ class DeviceMethods:
         return self._connection.get(f"/v1/devices/{quote(device, safe='')}", DeviceDetails)
 
     def move_devices(self, devices: Sequence[str], group: str) -> tuple[DeviceView, ...]:
-        """Moves devices to another group.
+        """Move devices to another group.
 
         What they are at goes on; afterwards they get what the rollouts gave that group.
 
@@ -105,7 +105,7 @@ class DeviceMethods:
     def label_devices(
         self, devices: Sequence[str], labels: Mapping[str, str]
     ) -> tuple[DeviceView, ...]:
-        """Gives devices labels, to select them by.
+        """Give devices labels, to select them by.
 
         Args:
             devices: Their ids.
@@ -127,7 +127,7 @@ class DeviceMethods:
         return self._connection.post("/v1/devices/change", tuple[DeviceView, ...], change)
 
     def remove_devices(self, devices: Sequence[str]) -> tuple[RemovedDevice, ...]:
-        """Takes devices out of the fleet: nobody listens to them, their certificates are revoked.
+        """Take devices out of the fleet: nobody listens to them, their certificates are revoked.
 
         The broker learns of that from what `revocations` writes.
 

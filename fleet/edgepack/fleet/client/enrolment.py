@@ -37,7 +37,7 @@ class EnrolmentMethods:
     _connection: Connection
 
     def revocations(self, path: str | Path) -> Revocations:
-        """Writes the list of revoked certificates for the broker, which reads it at a SIGHUP.
+        """Write the list of revoked certificates for the broker, which reads it at a SIGHUP.
 
         Args:
             path: The file, `ca.crl` in the broker's folder.
@@ -64,7 +64,7 @@ class EnrolmentMethods:
         return found
 
     def revoke(self, certificate: str | Path) -> Revocations:
-        """Revokes a certificate of which the fleet does not know the number.
+        """Revoke a certificate of which the fleet does not know the number.
 
         Those of devices that were enrolled before numbers were kept are such, and nothing else
         ends them before they expire. The broker learns of it from what `revocations` writes.
@@ -103,7 +103,7 @@ class EnrolmentMethods:
         replace: bool = False,
         sources: Sequence[str] = (),
     ) -> EnrolledDevice:
-        """Takes a device into the fleet and writes the folder that it is set up from.
+        """Take a device into the fleet and write the folder that it is set up from.
 
         The folder gets `agent.toml`, the public keys that the device shall trust, a private key
         and its certificate. The key is made here and is sent to nobody.
@@ -156,7 +156,7 @@ class EnrolmentMethods:
         replace: bool = False,
         sources: Sequence[str] = (),
     ) -> PackagedDevice:
-        """Takes a device into the fleet and writes the one file that it is set up from.
+        """Take a device into the fleet and write the one file that it is set up from.
 
         Where the device can reach the fleet, it makes its key itself and gets a certificate by a
         token, which is good once and for that device alone. Else the file holds a key that is made
@@ -223,7 +223,7 @@ class EnrolmentMethods:
         return EnrollRequest(device=device, group=group, labels=dict(labels or {}), replace=replace)
 
     def _enroll(self, request: EnrollRequest, state_dir: Path, sources: Sequence[str]) -> Package:
-        """Enrols a device; its key is made here, unless it gets a token to use with its own."""
+        """Enrol a device; its key is made here, unless it gets a token to use with its own."""
         key = None
         if request.token_valid_s is None:
             key = make_key()

@@ -68,7 +68,7 @@ class FleetClient(
         self._connection = connect(url, Path(data) if data is not None else None, token)
 
     def info(self) -> FleetInfo:
-        """The fleet at a glance: devices, broker, message counters, bytes sent.
+        """Return the fleet at a glance: devices, broker, message counters, bytes sent.
 
         Returns:
             The numbers as they are now.

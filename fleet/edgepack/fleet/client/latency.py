@@ -25,7 +25,7 @@ class LatencyMethods:
         until: float | None = None,
         by: Sequence[Dimension] = _DEFAULT.by,
     ) -> LatencyReport:
-        """Latency of real inferences over any devices and any time.
+        """Return latency of real inferences over any devices and any time.
 
         It is kept by minute for a day, by hour for 30 days, by day for 400 days; the shortest sums
         that cover the time are read.
@@ -54,8 +54,8 @@ class LatencyMethods:
         """
         if unknown := sorted(set(by) - set(get_args(Dimension))):
             raise FleetError(
-                f"latency cannot be told apart by {unknown[0]!r}",
-                found_in=f"it can by: {', '.join(get_args(Dimension))}",
+                f"latency cannot be grouped by {unknown[0]!r}",
+                found_in=f"dimensions: {', '.join(get_args(Dimension))}",
             )
         times = {"since": since, "until": until}
         query = {name: repr(float(at)) for name, at in times.items() if at is not None}

@@ -42,23 +42,23 @@ class PublishingMethods(ReleaseMethods):
     def sign_release(
         self, bundle: str | Path, keys: Sequence[str | Path], source: str = ""
     ) -> PublishedMetadata:
-        """Lists a bundle that the fleet holds as a release, signed by a publisher's keys.
+        """List a bundle that the fleet holds as a release, signed by a publisher's keys.
 
         What is listed is computed from the bundle as it lies here, not from what the fleet says.
 
         Args:
             bundle: An `.edgepack` archive, or a bundle's folder; `publish` has given it to the
                 fleet.
-            keys: Private keys of the publisher: PEM files, or PKCS #11 URIs of keys in tokens.
-                They sign here and are sent to nobody.
+            keys: Private keys of the publisher: PEM files, or PKCS #11 URIs of keys in tokens. They
+                sign here and are sent to nobody.
             source: As for `publish`.
 
         Returns:
             What became of it: it may need signatures of other keys.
 
         Raises:
-            FleetError: The fleet does not hold the bundle, what it says is not what must come
-                next, or the keys are not the publisher's.
+            FleetError: The fleet does not hold the bundle, what it says is not what must come next,
+                or the keys are not the publisher's.
 
         Example:
             ```python
@@ -83,7 +83,7 @@ class PublishingMethods(ReleaseMethods):
     def withdraw(
         self, release: str, keys: Sequence[str | Path] = ()
     ) -> ReleaseView | PublishedMetadata:
-        """Lists a release no more: devices that do not run it yet refuse it from now on.
+        """List a release no more: devices that do not run it yet refuse it from now on.
 
         Args:
             release: `NAME@VERSION`, or the first digits of its digest.
@@ -112,7 +112,7 @@ class PublishingMethods(ReleaseMethods):
         return self._sign(view, target_path(view.bundle), None, keys)
 
     def export(self, bundle: str | Path, folder: str | Path) -> Path:
-        """Writes a bundle, and the metadata that says that it is released, for a device offline.
+        """Write a bundle, and the metadata that says that it is released, for a device offline.
 
         Args:
             bundle: An `.edgepack` archive, or a bundle's folder.
@@ -170,7 +170,7 @@ class PublishingMethods(ReleaseMethods):
             signer = KeySigner(load_signing_key(key))
             if signer.public_key.keyid not in view.keys:
                 raise FleetError(
-                    f"this is no key of '{view.role}', which releases {view.bundle.name}",
+                    f"this is not a key of '{view.role}', which releases {view.bundle.name}",
                     found_in=str(key),
                     remedy="edgepack fleet keys list shows whose key is which",
                 )
@@ -182,7 +182,7 @@ class PublishingMethods(ReleaseMethods):
 def next_metadata(
     view: PublishingView, path: str, target: TargetFile | None, now: float
 ) -> Metadata[Targets]:
-    """A publisher's next metadata: as it is, but for one release.
+    """Return a publisher's next metadata: as it is, but for one release.
 
     What others have signed of it already is added to, when it is that very change.
 

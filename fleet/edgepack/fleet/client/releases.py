@@ -20,7 +20,7 @@ class ReleaseMethods:
     _connection: Connection
 
     def releases(self) -> tuple[ReleaseView, ...]:
-        """The releases that the fleet holds.
+        """Return the releases that the fleet holds.
 
         Returns:
             The newest first.
@@ -36,7 +36,7 @@ class ReleaseMethods:
         return self._connection.get("/v1/releases", tuple[ReleaseView, ...])
 
     def unneeded_releases(self, keep: int = KEPT_RELEASES) -> tuple[ReleaseView, ...]:
-        """Releases that could be withdrawn: nothing points to them, and newer ones are there.
+        """Release that could be withdrawn: nothing points to them, and newer ones are there.
 
         A publisher can list a few hundred releases; `publish` says when there is no room left.
 
@@ -58,7 +58,7 @@ class ReleaseMethods:
         return self._connection.get("/v1/releases/unneeded", tuple[ReleaseView, ...], keep=keep)
 
     def remove_release(self, release: str) -> ReleaseView:
-        """Deletes a release that nothing points to; its name, version and counter stay taken.
+        """Delete a release that nothing points to; its name, version and counter stay taken.
 
         Args:
             release: `NAME@VERSION`, or the first digits of its digest.
@@ -84,7 +84,7 @@ class ReleaseMethods:
         return self._connection.delete(path, ReleaseView)
 
     def publish(self, bundle: str | Path, source: str = "") -> ReleaseView:
-        """Gives the fleet a bundle; one that it holds already stays as it is.
+        """Give the fleet a bundle; one that it holds already stays as it is.
 
         Args:
             bundle: An `.edgepack` archive, or a bundle's folder.
@@ -96,8 +96,8 @@ class ReleaseMethods:
 
         Raises:
             FleetError: There is no such bundle, no key that the fleet trusts signed it, it is
-                damaged, the fleet holds another content under its name and version or its
-                release counter, the fleet's disk has no room for it, or the source is none.
+                damaged, the fleet holds another content under its name and version or its release
+                counter, the fleet's disk has no room for it, or the source is none.
 
         Example:
             ```python
@@ -115,7 +115,7 @@ class ReleaseMethods:
 
 
 def existing(bundle: str | Path) -> Path:
-    """The path of a bundle that is there.
+    """Return the path of a bundle that is there.
 
     Raises:
         FleetError: There is none.
@@ -131,7 +131,7 @@ def existing(bundle: str | Path) -> Path:
 
 
 def read_bundle_head(bundle: Path) -> BundleHead:
-    """Manifest and signature of a bundle, folder or archive.
+    """Return manifest and signature of a bundle, folder or archive.
 
     Raises:
         BundleError: It is none.

@@ -63,7 +63,7 @@ class RolloutMethods:
     def start_rollout(
         self, release: ReleaseView, to: Selector, settings: RolloutSettings | None = None
     ) -> RolloutView:
-        """Starts giving a release to devices, wave by wave.
+        """Start giving a release to devices, wave by wave.
 
         Args:
             release: What to roll out, from `publish` or `releases`.
@@ -90,7 +90,7 @@ class RolloutMethods:
         return self._connection.post("/v1/rollouts", RolloutView, request)
 
     def rollouts(self) -> tuple[RolloutView, ...]:
-        """All rollouts, without their devices and latencies.
+        """Return all rollouts, without their devices and latencies.
 
         Returns:
             The newest first.
@@ -106,7 +106,7 @@ class RolloutMethods:
         return self._connection.get("/v1/rollouts", tuple[RolloutView, ...])
 
     def rollout(self, rollout: str) -> RolloutView:
-        """One rollout with every device's part in it and the latency of what it rolled out.
+        """Return one rollout with every device's part in it and the latency of what it rolled out.
 
         Args:
             rollout: Its id, such as `r1`.
@@ -125,7 +125,7 @@ class RolloutMethods:
         return self._connection.get(_path(rollout), RolloutView)
 
     def rollout_devices(self, rollout: str, *, state: str = "") -> Iterator[AssignmentView]:
-        """A rollout's devices, however many, as they are asked for page by page.
+        """Return a rollout's devices, however many, as they are asked for page by page.
 
         Args:
             rollout: Its id, such as `r1`.
@@ -147,15 +147,15 @@ class RolloutMethods:
         return self._connection.pages(path, AssignmentView, lambda part: part.device, state=state)
 
     def watch_rollout(self, rollout: str, *, every_s: float = WATCH_S) -> Iterator[RolloutView]:
-        """Follows a rollout until it is finished, aborted or paused.
+        """Follow a rollout until it is finished, aborted or paused.
 
         Args:
             rollout: Its id, such as `r1`.
             every_s: How often the fleet is asked, seconds.
 
         Yields:
-            The rollout as it stands, then again whenever something of it has changed; last of
-            all as it stopped.
+            The rollout as it stands, then again whenever something of it has changed; last of all
+            as it stopped.
 
         Raises:
             FleetError: There is no such rollout, or the fleet does not answer any more.
@@ -177,7 +177,7 @@ class RolloutMethods:
             time.sleep(every_s)
 
     def pause_rollout(self, rollout: str) -> RolloutView:
-        """Offers the release to nobody more; devices that are at it go on.
+        """Offer the release to nobody more; devices that are at it go on.
 
         Args:
             rollout: Its id, such as `r1`.
@@ -196,7 +196,7 @@ class RolloutMethods:
         return self._connection.post(_path(rollout, "pause"), RolloutView)
 
     def resume_rollout(self, rollout: str) -> RolloutView:
-        """Goes on after a pause; the failures so far are accepted, further ones are not.
+        """Go on after a pause; the failures so far are accepted, further ones are not.
 
         Args:
             rollout: Its id, such as `r1`.
@@ -215,7 +215,7 @@ class RolloutMethods:
         return self._connection.post(_path(rollout, "resume"), RolloutView)
 
     def approve_rollout(self, rollout: str) -> RolloutView:
-        """Lets the next wave begin, of a rollout whose waves wait for a person.
+        """Let the next wave begin, of a rollout whose waves wait for a person.
 
         Args:
             rollout: Its id, such as `r1`.
@@ -235,7 +235,7 @@ class RolloutMethods:
         return self._connection.post(_path(rollout, "approve"), RolloutView)
 
     def retry_rollout(self, rollout: str) -> RolloutView:
-        """Offers the release once more to the devices that failed it or stayed silent.
+        """Offer the release once more to the devices that failed it or stayed silent.
 
         Args:
             rollout: Its id, such as `r1`; it may be finished.
@@ -283,7 +283,7 @@ class RolloutMethods:
     def rollback(
         self, what: str, to: Selector | None = None, settings: RolloutSettings | None = None
     ) -> tuple[RolloutView, ...]:
-        """Takes a release back: its devices go back to what they ran before it, wave by wave.
+        """Take a release back: its devices go back to what they ran before it, wave by wave.
 
         A device goes back to the one release that it keeps for that. A rollout that is under way
         ends first.
@@ -291,8 +291,8 @@ class RolloutMethods:
         Args:
             what: A rollout, such as `r2`, or a release: `NAME@VERSION`, or the first digits of its
                 digest.
-            to: Of the devices that run a release, those that shall go back; all when not given.
-                The devices of a rollout are its own.
+            to: Of the devices that run a release, those that shall go back; all when not given. The
+                devices of a rollout are its own.
             settings: Waves, soak, deadline and the failures that are let pass.
 
         Returns:
@@ -313,7 +313,7 @@ class RolloutMethods:
         return self._connection.post("/v1/rollbacks", tuple[RolloutView, ...], request)
 
     def abort_rollout(self, rollout: str) -> RolloutView:
-        """Ends a rollout for good; devices that have not decided keep what they ran before.
+        """End a rollout for good; devices that have not decided keep what they ran before.
 
         Devices that committed keep what they have: `rollback` takes it back.
 

@@ -25,7 +25,7 @@ class WebhookMethods:
             By name.
 
         Raises:
-            FleetError: Nobody serves there, or this token is no administrator's.
+            FleetError: Nobody serves there, or this token is not an administrator's.
 
         Example:
             ```python
@@ -37,7 +37,7 @@ class WebhookMethods:
     def add_webhook(
         self, name: str, url: str, *, types: Sequence[str] = DEFAULT_TYPES, is_unsafe: bool = False
     ) -> NewWebhook:
-        """Has what happens from now on posted, signed, until it is taken.
+        """Have what happens from now on posted, signed, until it is taken.
 
         Args:
             name: What it is called, in lists and in the audit log.
@@ -50,8 +50,8 @@ class WebhookMethods:
             The webhook; the secret that its messages are signed with is told this once.
 
         Raises:
-            FleetError: The name is taken or cannot be one, messages may not go there, or this
-                token is no administrator's.
+            FleetError: The name is taken or cannot be one, messages may not go there, or this token
+                is not an administrator's.
 
         Example:
             ```python
@@ -64,7 +64,7 @@ class WebhookMethods:
         return self._connection.post("/v1/webhooks", NewWebhook, request)
 
     def remove_webhook(self, name: str) -> WebhookView:
-        """Ends a webhook; what it had yet to tell is not told.
+        """End a webhook; what it had yet to tell is not told.
 
         Args:
             name: What it is called.
@@ -73,7 +73,7 @@ class WebhookMethods:
             What was known of it.
 
         Raises:
-            FleetError: There is none of that name, or this token is no administrator's.
+            FleetError: There is none of that name, or this token is not an administrator's.
 
         Example:
             ```python
@@ -84,7 +84,7 @@ class WebhookMethods:
         return self._connection.delete(f"/v1/webhooks/{quote(name, safe='')}", WebhookView)
 
     def try_webhook(self, name: str) -> WebhookTrial:
-        """Posts a message for a trial, once.
+        """Post a message for a trial, once.
 
         Args:
             name: What it is called.
@@ -93,7 +93,7 @@ class WebhookMethods:
             Whether the receiver took it, and what it answered where it did not.
 
         Raises:
-            FleetError: There is none of that name, or this token is no administrator's.
+            FleetError: There is none of that name, or this token is not an administrator's.
 
         Example:
             ```python

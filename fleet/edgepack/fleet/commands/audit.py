@@ -77,7 +77,7 @@ def audit(
 
 
 def audit_table(entries: Sequence[AuditEntry], now: float) -> RenderableType:
-    """Entries of the audit log, one line each."""
+    """Return entries of the audit log, one line each."""
     if not entries:
         return "no entry"
     table = Table(box=None, header_style="bold", pad_edge=False)

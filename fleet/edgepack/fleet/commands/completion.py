@@ -55,7 +55,7 @@ def _completing(names: Names) -> Complete:
 
 
 def _devices(connection: Connection, incomplete: str) -> Iterable[tuple[str, str]]:
-    """Those that begin so follow what is typed, which may be a whole name by itself."""
+    """Return those that begin so follow what is typed, which may be a whole name by itself."""
     page = connection.get("/v1/devices", tuple[DeviceView, ...], after=incomplete, limit=MOST)
     found = [(device.device, device.group) for device in page]
     if _PLAIN.fullmatch(incomplete):

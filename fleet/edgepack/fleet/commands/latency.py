@@ -41,7 +41,7 @@ class Age(click.ParamType[float]):
             return value
         found = _AGE.fullmatch(value)
         if found is None:
-            self.fail(f"{value!r} is no time such as 30m, 24h or 7d", param, ctx)
+            self.fail(f"{value!r} is not a time such as 30m, 24h or 7d", param, ctx)
         return int(found[1]) * _UNITS_S[found[2]]
 
 

@@ -63,7 +63,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of every command that asks a running fleet."""
+    """Return options of every command that asks a running fleet."""
     return data_option(url_option(json_option(command)))
 
 
@@ -80,7 +80,7 @@ class Share(click.ParamType[float]):
         try:
             number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
         except ValueError:
-            self.fail(f"{value!r} is no share such as 10% or 0.1", param, ctx)
+            self.fail(f"{value!r} is not a share such as 10% or 0.1", param, ctx)
         if not 0 <= number <= 1:
             self.fail(f"{value!r} is not between 0% and 100%", param, ctx)
         return number
@@ -127,9 +127,9 @@ class Seconds(click.ParamType[float]):
         try:
             number = float(value)
         except ValueError:
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
         if not 0 <= number < math.inf:
-            self.fail(f"{value!r} is no time that passes", param, ctx)
+            self.fail(f"{value!r} is not a time that passes", param, ctx)
         return number
 
 
@@ -146,11 +146,11 @@ class Moment(click.ParamType[float]):
         try:
             return datetime.fromisoformat(str(value)).timestamp()
         except (ValueError, OverflowError, OSError):
-            self.fail(f"{value!r} is no time such as 2030-01-31T02:00", param, ctx)
+            self.fail(f"{value!r} is not a time such as 2030-01-31T02:00", param, ctx)
 
 
 class Threshold(click.ParamType[tuple[str, float | None]]):
-    """What a gate lets pass, as `p95=1.1`, `errors=1%` or `drift=off`."""
+    """Threshold of a gate: `p95=1.1`, `errors=1%` or `drift=off`."""
 
     name = "gate=number"
 
@@ -165,9 +165,9 @@ class Threshold(click.ParamType[tuple[str, float | None]]):
         try:
             number = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
         except ValueError:
-            self.fail(f"{value!r} is no gate such as p95=1.1, errors=1% or p95=off", param, ctx)
+            self.fail(f"{value!r} is not a gate such as p95=1.1, errors=1% or p95=off", param, ctx)
         if name == "all" or not 0 <= number < math.inf:
-            self.fail(f"{value!r} is nothing that can be let pass", param, ctx)
+            self.fail(f"{value!r} is not a threshold", param, ctx)
         return name, number
 
 
@@ -208,7 +208,7 @@ _SETTINGS = (
         type=Share(),
         default=f"{_DEFAULTS.max_failed_share:.0%}",
         show_default=True,
-        help="Share of failed and silent devices of a wave that is let pass.",
+        help="Tolerated share of failed and silent devices of a wave.",
     ),
     click.option(
         "--min-sample",
@@ -228,7 +228,7 @@ _SETTINGS = (
         "gates",
         type=Threshold(),
         multiple=True,
-        help="What a gate lets pass, against the release before on the same hardware, or 'off': "
+        help="Threshold of a gate, against the previous release on the same hardware, or 'off': "
         + ", ".join(f"{gate.name}={gate.default}" for gate in GATES)
         + "; all=off.",
     ),
@@ -296,7 +296,7 @@ _SELECTOR = (
 
 
 def sets(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of every command that starts rollouts; it gets them as `settings`."""
+    """Return options of every command that starts rollouts; it gets them as `settings`."""
 
     @wraps(command)
     def with_settings(**words: Any) -> None:
@@ -312,7 +312,7 @@ def sets(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def selects(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that name devices; the command gets them as `to`, None when there are none."""
+    """Return options that name devices; the command gets them as `to`, None when there are none."""
 
     @wraps(command)
     def with_selector(
@@ -341,7 +341,7 @@ def _with(
 
 
 def previews(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of every command that says what it will mean before it does it."""
+    """Return options of every command that says what it will mean before it does it."""
     dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would mean.")
     yes = click.option("-y", "--yes", is_flag=True, help="Start it without asking.")
     return dry_run(yes(command))
@@ -351,8 +351,8 @@ rollout_argument = click.argument("name", metavar="ROLLOUT", shell_complete=roll
 
 
 def read_labels(words: tuple[str, ...]) -> dict[str, str]:
-    """Labels from `key=value` each."""
+    """Return the labels from `key=value` each."""
     for word in words:
         if "=" not in word:
-            raise click.UsageError(f"{word!r} is no label such as site=berlin")
+            raise click.UsageError(f"{word!r} is not a label such as site=berlin")
     return dict(word.split("=", 1) for word in words)

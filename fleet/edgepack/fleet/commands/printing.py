@@ -19,7 +19,7 @@ _WHOLE_LINES = 4000
 
 
 def print_result(value: T, as_json: bool, picture: Callable[[T], RenderableType]) -> None:
-    """Prints a result: as JSON, or as people read it.
+    """Print a result: as JSON, or as people read it.
 
     Args:
         value: A document, or a tuple of documents.
@@ -37,7 +37,9 @@ def print_result(value: T, as_json: bool, picture: Callable[[T], RenderableType]
 
 
 def printable_document(value: T) -> T:
-    """A struct, or a tuple or dictionary of such, with all its texts as `printable` gives them."""
+    """Return a struct, or a tuple or dictionary of such, with all its texts as `printable` gives
+    them.
+    """
     shown: T = _printable(value)
     return shown
 
@@ -57,9 +59,9 @@ def _printable(value: Any) -> Any:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """The terminal, or whatever stdout (or stderr) is."""
+    """Return the terminal, or whatever stdout (or stderr) is."""
     # Without a terminal nothing is folded: the lines go to a file or a pipe. What documents hold
-    # is no markup.
+    # is not markup.
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else _WHOLE_LINES
     return Console(highlight=False, markup=False, emoji=False, width=width, stderr=stderr)
 

@@ -138,7 +138,7 @@ def rollback(
 
 
 def agree(shown: RenderableType, *, ask: bool) -> None:
-    """Shows on stderr what a rollout will mean and, at a terminal, asks whether it shall start."""
+    """Show on stderr what a rollout will mean and, at a terminal, ask whether it shall start."""
     console(stderr=True).print(shown)
     if ask and sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm("Start it?", abort=True, err=True)

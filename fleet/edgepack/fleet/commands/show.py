@@ -46,7 +46,7 @@ _FOLDED = frozenset({"because", "labels"})
 
 
 def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) -> RenderableType:
-    """The fleet's devices."""
+    """Return the fleet's devices."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     labelled = any(device.labels for device in devices)
     own = ("device", "group", *(["labels"] if labelled else []), "seen")
@@ -81,7 +81,7 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
 
 
 def model_rows(models: Sequence[ModelView]) -> Table:
-    """The models of one device."""
+    """Return the models of one device."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in _MODEL_COLUMNS:
         table.add_column(name, overflow="fold" if name in _FOLDED else "ellipsis")
@@ -91,7 +91,7 @@ def model_rows(models: Sequence[ModelView]) -> Table:
 
 
 def groups_table(groups: Sequence[GroupView]) -> RenderableType:
-    """The groups, one line each."""
+    """Return the groups, one line each."""
     if not groups:
         return _NONE_ENROLLED
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -113,7 +113,7 @@ def _model_cells(model: ModelView, title_of: Callable[[BundleRef], str]) -> tupl
 
 
 def info_table(info: FleetInfo) -> RenderableType:
-    """The fleet at a glance."""
+    """Return the fleet at a glance."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -142,7 +142,7 @@ def _who_leads(info: FleetInfo) -> str:
 
 
 def releases_table(releases: Sequence[ReleaseView], now: float) -> RenderableType:
-    """The releases, one line each."""
+    """Return the releases, one line each."""
     if not releases:
         return "no release yet: edgepack rollout start BUNDLE publishes one"
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -162,7 +162,7 @@ def releases_table(releases: Sequence[ReleaseView], now: float) -> RenderableTyp
 
 
 def rollouts_table(rollouts: Sequence[RolloutView]) -> RenderableType:
-    """All rollouts, one line each."""
+    """Return all rollouts, one line each."""
     if not rollouts:
         return "no rollout yet: edgepack rollout start BUNDLE --group GROUP"
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -183,7 +183,7 @@ def rollouts_table(rollouts: Sequence[RolloutView]) -> RenderableType:
 
 
 def events_table(events: Sequence[EventView], now: float) -> RenderableType:
-    """Events, one line each."""
+    """Return events, one line each."""
     if not events:
         return "no events"
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -203,7 +203,7 @@ def events_table(events: Sequence[EventView], now: float) -> RenderableType:
 
 
 def rollout_panel(rollout: RolloutView) -> RenderableType:
-    """One rollout with its devices and latencies."""
+    """Return one rollout with its devices and latencies."""
     head = Text.assemble(
         (f"{rollout.rollout} ", "bold"),
         f"{rollout.bundle.name} {rollout.bundle.version} for {rollout.selector}: ",
@@ -227,6 +227,14 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         parts.append(_latency_table(measured))
     parts += [
         Text(f"{name} is held back: {because}", "red") for name, because in rollout.held.items()
+    ]
+    parts += [
+        Text(
+            f"wave {one.wave} wanted {one.wanted}, chosen {one.chosen} because {one.wanted} alone "
+            f"measured a breach and runs its previous release again: {one.because}",
+            "yellow",
+        )
+        for one in rollout.set_aside
     ]
     parts += [
         Text(
@@ -280,7 +288,7 @@ def _latency_table(latency: Sequence[LatencyView]) -> RenderableType:
 
 
 def rollout_line(rollout: RolloutView, now: float) -> str:
-    """A rollout on one line, with the time of day."""
+    """Return a rollout on one line, with the time of day."""
     return (
         f"{stamp(now, now)} {rollout.rollout} {rollout.state} "
         f"wave {rollout.wave}/{rollout.wave_count}: {counts_line(rollout)}; {rollout.because}"
@@ -289,5 +297,5 @@ def rollout_line(rollout: RolloutView, now: float) -> str:
 
 
 def styled(state: str) -> Text:
-    """A state in its colour."""
+    """Return a state in its colour."""
     return Text(state, _STYLES.get(state, ""))

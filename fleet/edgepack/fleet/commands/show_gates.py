@@ -10,13 +10,13 @@ from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.wording import gate_numbers, quiet_gates, told_gates
 
 _STYLES = {"pass": "green", "breach": "red", "hold": "red", "accepted": "yellow"}
-_NUMBERS = ("devices", "before", "now", "change", "at least", "lets pass")
+_NUMBERS = ("devices", "before", "now", "change", "at least", "threshold")
 _WHOLE = ("gate", "verdict")
 """Columns that a narrow terminal does not fold; of the others no digit is cut off either."""
 
 
 def gates_tables(gates: Sequence[GateView]) -> Iterator[RenderableType]:
-    """A line for each gate and class that has numbers, and one for each verdict without."""
+    """Yield a line for each gate and class that has numbers, and one for each verdict without."""
     told = told_gates(gates)
     if told:
         table = Table(box=None, header_style="bold", pad_edge=False)

@@ -72,7 +72,7 @@ def revoke(name: str, data: Path, url: str, as_json: bool) -> None:
 
 
 def tokens_table(found: Sequence[TokenView], now: float) -> RenderableType:
-    """The tokens, one line each."""
+    """Return the tokens, one line each."""
     if not found:
         return "no token but the fleet's own: edgepack fleet tokens make alice --role operator"
     table = Table(box=None, header_style="bold", pad_edge=False)

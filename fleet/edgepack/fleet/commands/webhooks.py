@@ -44,7 +44,7 @@ def webhooks(context: click.Context, data: Path, url: str, as_json: bool) -> Non
     multiple=True,
     default=DEFAULT_TYPES,
     show_default=True,
-    help="What is told: an action of the audit log (rollout.breach), all that begin so (rollout), "
+    help="Events to send: an action of the audit log (rollout.breach), a prefix (rollout), "
     "or device.failed; repeatable.",
 )
 @click.option(
@@ -79,7 +79,7 @@ def add(
 @click.argument("name", shell_complete=webhook_names)
 @asks
 def remove(name: str, data: Path, url: str, as_json: bool) -> None:
-    """End a webhook; what it had yet to tell is not told.
+    """Remove a webhook and discard its undelivered messages.
 
     \b
     Example:
@@ -106,14 +106,14 @@ def test(context: click.Context, name: str, data: Path, url: str, as_json: bool)
 
 
 def webhooks_table(found: Sequence[WebhookView], now: float) -> RenderableType:
-    """The webhooks, one line each."""
+    """Return the webhooks, one line each."""
     if not found:
         return "no webhook: edgepack fleet webhooks add NAME --to https://hooks.example/edgepack"
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("webhook", "to", "tells", "made", "by", "delivered", "skipped", "state"):
         table.add_column(name)
     for hook in found:
-        state = "all is told"
+        state = "all delivered"
         if hook.failures:
             state = f"failed {hook.failures}x, again {stamp(hook.next_at, now)}: {hook.because}"
         table.add_row(

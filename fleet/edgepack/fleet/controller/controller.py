@@ -18,11 +18,11 @@ from typing import NamedTuple, Protocol
 from sqlalchemy.orm import Session
 
 from edgepack.errors import EdgepackError, TransferError
+from edgepack.fleet.controller.heartbeat import Heartbeat
 from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.controller.intake import Intake, finish
-from edgepack.fleet.controller.lead import Lead, Sole
+from edgepack.fleet.controller.lead import Lead, SingleController
 from edgepack.fleet.controller.metadata import MetadataKeeper
-from edgepack.fleet.controller.pulse import Pulse
 from edgepack.fleet.controller.renewals import Renewals
 from edgepack.fleet.controller.verification import RefusalError, Verifier
 from edgepack.fleet.database import audit, devices, latency, records, unsent
@@ -49,23 +49,23 @@ class Broker(Protocol):
 
     @property
     def can_publish(self) -> bool:
-        """Whether what a leader says goes out now, or once the broker is there again."""
+        """True if what a leader says goes out now, or once the broker is there again."""
 
     def publish_retained(self, topic: str, payload: bytes) -> None:
-        """Publishes; never waits."""
+        """Publish; never wait."""
 
     def publish(self, topic: str, payload: bytes) -> None:
         """The same for what nobody needs who comes later."""
 
     def lead(self) -> None:
-        """Gets ready to publish, in a controller that just made sure that it leads.
+        """Get ready to publish, in a controller that just made sure that it leads.
 
         Raises:
             TransferError: The broker cannot be reached, or refuses.
         """
 
     def follow(self) -> None:
-        """Publishes nothing any more."""
+        """Publish nothing any more."""
 
     def look_after(self) -> None:
         """Sees to it that the connections work; called now and then."""
@@ -102,7 +102,7 @@ class Controller:
         auto_enroll: Takes in any device that reports (only with the embedded broker).
         lead: Whether this controller leads.
         gathering: How long messages wait for others.
-        pulse: Beats while this controller goes on.
+        heartbeat: Beats while this controller goes on.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class Controller:
         is_released: IsReleased,
         open_authority: Callable[[], Authority],
         auto_enroll: bool,
-        lead: Lead = Sole(),  # noqa: B008 (it cannot be changed)
+        lead: Lead = SingleController(),  # noqa: B008 (it cannot be changed)
         gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self._store = store
         self._tenant = tenant
@@ -132,7 +132,7 @@ class Controller:
             open_authority,
             lambda device, why: inbox.quotas.note_dropped(device, "certificate not renewed", why),
         )
-        self._gathering, self._pulse = gathering, pulse or Pulse()
+        self._gathering, self._heartbeat = gathering, heartbeat or Heartbeat()
         self._is_rolling = self._has_moved = True
         self._intake = Intake(
             Verifier(tenant),
@@ -148,23 +148,23 @@ class Controller:
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     def start(self) -> None:
-        """Starts; rollouts that were under way when an earlier controller ended go on."""
+        """Start; rollouts that were under way when an earlier controller ended go on."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the batch in hand."""
+        """End after the batch in hand."""
         self._stopping.set()
         self._inbox.wake()
         self._thread.join(timeout=10)
 
     @property
     def leads(self) -> bool:
-        """Whether this controller leads, as far as it knows."""
+        """True if this controller leads, as far as it knows."""
         return self._lead.is_held
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._pulse.beat()
+            self._heartbeat.beat()
             try:
                 self.turn()
             except LeadLostError as error:
@@ -181,7 +181,7 @@ class Controller:
                 self._stopping.wait(1.0)
 
     def turn(self) -> None:
-        """Handles what came in, moves rollouts on, and publishes what follows.
+        """Handle what came in, move rollouts on, and publish what follows.
 
         Raises:
             DatabaseAwayError: The database does not answer; the messages in hand are kept.
@@ -213,7 +213,7 @@ class Controller:
             self._publish(publications)
 
     def _step(self, now: float) -> None:
-        """Moves rollouts on, and says what is to be said.
+        """Move rollouts on, and state what is to be said.
 
         1. The connections work; only who just made sure that it leads opens the leader's.
            What the image repository says is fresh, and told.
@@ -259,7 +259,7 @@ class Controller:
         self._batch = kept
 
     def _publish(self, publications: Iterable[Publication]) -> None:
-        """Tells devices what is wanted of them; what it says must be durable already."""
+        """Report devices what is wanted of them; what it says must be durable already."""
         for publication in publications:
             topic = topics.desired(self._tenant, publication.device)
             payload = publication.payload
@@ -267,7 +267,9 @@ class Controller:
                 payload = self._sign(publication.device, payload)
             except EdgepackError as error:
                 # Devices without a root still obey; the others wait until it can be signed.
-                log.warning("device=%s told unsigned because=%s", publication.device, error.problem)
+                log.warning(
+                    "device=%s order=unsigned because=%s", publication.device, error.problem
+                )
             self._broker.publish_retained(topic, payload)
 
     def _take(self) -> list[Incoming]:

@@ -68,7 +68,7 @@ class Inbox:
         self.take_need: Callable[[str, bytes, float], bool] = lambda *_: False
 
     def receive(self, topic: str, payload: bytes) -> None:
-        """Keeps a message; one too many is dropped (devices repeat what matters)."""
+        """Keep a message; one too many is dropped (devices repeat what matters)."""
         if (found := self._router.find(topic)) is None:
             if not self.counters["unknown_topic"]:
                 log.warning("topic=%s dropped because=no topic that devices write", topic[:200])
@@ -97,23 +97,23 @@ class Inbox:
                 self._changed.notify()
 
     def connected(self) -> None:
-        """Notes that the broker is there (again) and may have forgotten what was retained."""
+        """Note that the broker is there (again) and may have forgotten what was retained."""
         self.reconnected.set()
         self.wake()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits to be taken."""
+        """True if nothing waits to be taken."""
         return not self._waiting
 
     def wake(self) -> None:
-        """Makes the controller look at once."""
+        """Make the controller look at once."""
         with self._changed:
             self._is_woken = True
             self._changed.notify()
 
     def take(self, timeout_s: float, gather_s: float = 0.0) -> list[Incoming]:
-        """The next messages, in order.
+        """Return the next messages, in order.
 
         Args:
             timeout_s: Waits for the first one at most so long.

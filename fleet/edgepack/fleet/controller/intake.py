@@ -98,13 +98,13 @@ class Intake:
         self._strangers: set[str] = set()
 
     def begin(self, session: Session, incoming: Sequence[Incoming], now: float) -> Batch:
-        """Reads what is known of the devices of a batch."""
+        """Read what is known of the devices of a batch."""
         known = devices.find_presence(session, {message.device for message in incoming})
         seals = self._verifier.begin(session, incoming, now)
         return Batch(session=session, now=now, known=known, seals=seals)
 
     def take(self, batch: Batch, message: Incoming) -> str:
-        """Takes one message.
+        """Take one message.
 
         Returns:
             What became of it: its kind, `greeted`, `stale` or `not_enrolled`.
@@ -173,7 +173,7 @@ class Intake:
 
 
 def finish(batch: Batch) -> bool:
-    """Writes what was taken, and finds out what to tell the devices.
+    """Write what was taken, and find out what to tell the devices.
 
     1. Reports, events and telemetry are written.
     2. Rollouts learn of the reports.

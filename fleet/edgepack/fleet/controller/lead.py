@@ -1,4 +1,4 @@
-"""Whether this controller leads: always when it is the only one, else while it holds the lease."""
+"""Leadership of this controller: permanent if it is the only controller, else by a lease."""
 
 import logging
 import threading
@@ -15,52 +15,53 @@ from edgepack.fleet.database.store import DatabaseAwayError, Store
 log = logging.getLogger(__name__)
 
 RENEWALS = 3
-"""How often a lease is renewed in the time that it holds."""
+"""Number of renewals within the length of a lease."""
 
 
 class Lead(Protocol):
-    """Whether this controller leads."""
+    """Leadership of this controller."""
 
     @property
     def is_held(self) -> bool:
-        """Whether it does, as far as it knows; `check` is sure."""
+        """True if this controller leads, as last known; `check` verifies."""
 
     def check(self, session: Session) -> None:
-        """Makes sure of it in a transaction that writes what only a leader may.
+        """Verify leadership in a transaction with leader-only writes.
 
         Raises:
-            LeadLostError: It does not.
+            LeadLostError: Another controller leads.
         """
 
     def pass_on(self) -> None:
-        """Lets another controller try, since this one does not reach the broker."""
+        """Give up leadership, because this controller cannot reach the broker."""
 
 
-class Sole:
-    """The lead of the only controller there is."""
+class SingleController:
+    """Leadership of the only controller."""
 
     is_held = True
 
     def check(self, _: Session) -> None:
-        """There is nobody else."""
+        """Return without a check: no other controller exists."""
 
     def pass_on(self) -> None:
-        """There is nobody else."""
+        """Keep leadership: no other controller exists."""
 
 
-class Elected:
-    """Takes the lease when nobody holds it, and keeps it, on a thread of its own.
+class LeaseElection:
+    """Thread that takes the lease when the lease is free, and renews the lease.
 
     Args:
         store: The database that the controllers share.
-        holder: Who takes it, see `lease.make_holder`; the store's sessions bear that name.
-        voice: Client id of whoever leads, if none was chosen yet.
-        length_s: How long the lease holds; another controller leads as long after this one died.
-        may_lead: Whether this controller could do what a leader does.
-        is_working: Whether its thread goes round; while it does not, another may lead.
-        on_stuck: Called on the lease's thread now and then while it does not.
-        on_change: Called on that thread when the lead came or went, and when another controller
-            has left something to do.
+        holder: Name of this holder, see `lease.make_holder`; the store's sessions have this name.
+        leader_client_id: MQTT client id of the leader, stored if the lease has none yet.
+        length_s: Length of the lease, seconds; another controller takes over that long after this
+            controller died.
+        may_lead: Returns True if this controller can do a leader's work.
+        is_working: Returns True while the controller's thread runs; else the lease is given up.
+        on_stuck: Called repeatedly on the lease's thread while the controller's thread hangs.
+        on_change: Called on the lease's thread when leadership changes, and when another controller
+            leaves work for the leader.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Elected:
         store: Store,
         *,
         holder: str,
-        voice: str,
+        leader_client_id: str,
         length_s: float,
         may_lead: Callable[[], bool],
         is_working: Callable[[], bool],
@@ -84,18 +85,18 @@ class Elected:
         self._asked = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lead", daemon=True)
-        self.voice = voice
+        self.leader_client_id = leader_client_id
 
     @property
     def is_held(self) -> bool:
-        """Whether it leads, as far as it knows."""
+        """True if this controller leads, as last known."""
         return self._epoch > 0
 
     def check(self, session: Session) -> None:
-        """Makes sure that it leads.
+        """Verify leadership in the transaction.
 
         Raises:
-            LeadLostError: It does not.
+            LeadLostError: Another controller leads.
         """
         epoch = self._epoch
         try:
@@ -105,18 +106,18 @@ class Elected:
             raise
 
     def start(self) -> None:
-        """Leads at once if nobody does."""
+        """Take the lease at once if it is free, and start the thread."""
         self._try()
         self._thread.start()
 
     def stop(self) -> None:
-        """Lets another controller lead."""
+        """Stop the thread and give up the lease."""
         self._stopping.set()
         self._thread.join()
         self._give_up()
 
     def pass_on(self) -> None:
-        """Lets another controller lead, and tries again after a while."""
+        """Give up the lease, and do not take the lease again for two lease lengths."""
         self._not_before = time.monotonic() + 2 * self._length_s
         self._give_up()
 
@@ -165,10 +166,13 @@ class Elected:
         self._store.set_clock()
         with self._store.transaction() as session:
             taken = lease.take(
-                session, holder=self._holder, voice=self.voice, length_s=self._length_s
+                session,
+                holder=self._holder,
+                leader_client_id=self.leader_client_id,
+                length_s=self._length_s,
             )
         if taken is not None:
-            self._epoch, self.voice = taken
+            self._epoch, self.leader_client_id = taken
             log.warning("controller=%s leads epoch=%d", self._holder, taken.epoch)
             self._on_change()
 

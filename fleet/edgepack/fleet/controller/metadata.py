@@ -46,7 +46,7 @@ class MetadataKeeper:
         self._told: dict[str, bytes] = {}
 
     def turn(self, now: float) -> None:
-        """Does what is due; what cannot be done is logged and tried again.
+        """Do what is due; what cannot be done is logged and tried again.
 
         Args:
             now: Monotonic clock, seconds.
@@ -63,7 +63,7 @@ class MetadataKeeper:
             log.warning("the fleet's metadata cannot be looked after because=%s", error)
 
     def answer(self, device: str, trusted: Trusted, now: float) -> None:
-        """Sends a device the metadata that it lacks, to itself alone.
+        """Send a device the metadata that it lacks, to itself alone.
 
         Args:
             device: Who has reported.

@@ -53,7 +53,7 @@ class Quotas:
         self._forged: OrderedDict[str, float] = OrderedDict()
 
     def admits(self, device: str, kind: UpKind, now: float, count: int = 1) -> bool:
-        """Whether a device may say this, too.
+        """Return True if a device may say this, too.
 
         Args:
             device: Its id.
@@ -94,7 +94,7 @@ class Quotas:
         )
 
     def note_dropped(self, device: str, reason: str, detail: str) -> None:
-        """Counts a message of a device, and says so: the first time, the tenth, the hundredth …"""
+        """Count a message of a device, and state so: the first time, the tenth, the hundredth …"""
         with self._lock:
             dropped = self._known(device).dropped
             self._dropping.add(device)
@@ -104,13 +104,13 @@ class Quotas:
             log.warning("device=%s dropped=%s count=%d because=%s", device, reason, count, detail)
 
     def dropped(self, device: str) -> dict[str, int]:
-        """Messages of a device that were dropped, by reason."""
+        """Return messages of a device that were dropped, by reason."""
         with self._lock:
             known = self._devices.get(device)
             return dict(known.dropped) if known else {}
 
     def most_dropped(self) -> dict[str, int]:
-        """Devices of which most messages were dropped, with their number; the most first."""
+        """Return devices of which most messages were dropped, with their number; the most first."""
         with self._lock:
             counts = {name: self._devices[name].dropped.total() for name in self._dropping}
         return dict(heapq.nlargest(MAX_NAMED, counts.items(), key=lambda one: one[1]))

@@ -38,7 +38,7 @@ class Renewals:
     def answer(
         self, session: Session, asking: Mapping[str, Renewal], now: float
     ) -> dict[str, bytes]:
-        """The messages to send once the transaction is durable, by device.
+        """Return the messages to send once the transaction is durable, by device.
 
         Args:
             session: The transaction.

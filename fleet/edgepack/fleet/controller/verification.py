@@ -240,7 +240,7 @@ class Seals:
         self.sessions[presence.id] = encode(Session(boot=batch.boot, session=word))
 
     def _word(self, presence: Presence, batch: Batch) -> bytes:
-        """The word of the session that follows the device's current one, for one process."""
+        """Return the word of the session that follows the device's current one, for one process."""
         asked = msgspec.json.encode((presence.id, batch.boot, presence.session))
         return hmac.new(self._secret, asked, hashlib.sha256).hexdigest()[: 2 * _WORD_BYTES].encode()
 

@@ -16,7 +16,7 @@ from edgepack.fleet.documents.rollouts import (
     RolloutView,
 )
 from edgepack.fleet.server.fleet import Fleet
-from edgepack.fleet.server.looking import Looking
+from edgepack.fleet.server.queries import FleetQueries
 from edgepack.text import counted
 
 MAX_GROUPS = 200
@@ -26,15 +26,15 @@ _ROLLBACK_WAVES = "1,100%"
 class Acts:
     """Starts, pauses, resumes, aborts and takes back."""
 
-    def __init__(self, looking: Looking) -> None:
-        self._looking = looking
+    def __init__(self, queries: FleetQueries) -> None:
+        self._queries = queries
 
     def ask_start(self, visit: Visit) -> Response:
-        """The form of a new rollout and, once it is filled in, what that would mean."""
+        """Return the form of a new rollout and, once it is filled in, what that would mean."""
         return self._start_page(visit, dict(visit.request.query_params))
 
     def start(self, visit: Visit) -> Response:
-        """Starts a rollout."""
+        """Start a rollout."""
         try:
             words = fill_in(visit.form)
             request = RolloutRequest(
@@ -52,7 +52,7 @@ class Acts:
         return self._act_page(visit)
 
     def do(self, visit: Visit) -> Response:
-        """Does it."""
+        """Do it."""
         fleet, name, act = self._acting(visit), visit.path("name"), visit.path("act")
         try:
             match act:
@@ -68,20 +68,20 @@ class Acts:
                     fleet.abort(name)
                 case "rollback":
                     started = fleet.rollback(_rollback(name, visit.form))
-                    return _to(started[0]) if started else _to(self._looking.rollout(name))
+                    return _to(started[0]) if started else _to(self._queries.rollout(name))
                 case _:
-                    raise FleetError(f"a rollout cannot be told to {act[:40]!r}")
+                    raise FleetError(f"a rollout has no action {act[:40]!r}")
         except EdgepackError as error:
             return self._act_page(visit, error)
-        return _to(self._looking.rollout(name))
+        return _to(self._queries.rollout(name))
 
     def _acting(self, visit: Visit) -> Fleet:
-        """The fleet, told who asks."""
-        return msgspec.structs.replace(self._looking.fleet, by=visit.actor.name)
+        """Return the fleet, told who asks."""
+        return msgspec.structs.replace(self._queries.fleet, by=visit.actor.name)
 
     def _act_page(self, visit: Visit, error: EdgepackError | None = None) -> Response:
         name, act = visit.path("name"), visit.path("act")
-        rollout = self._looking.rollout(name)
+        rollout = self._queries.rollout(name)
         means: tuple[str, ...] = ()
         values: dict[str, Any] = {"preview": None, "waves": ""}
         if act == "rollback":
@@ -89,13 +89,13 @@ class Acts:
             values["waves"] = waves
             try:
                 request = _rollback(name, {"waves": waves})
-                values["preview"] = self._looking.fleet.preview_rollback(request)
+                values["preview"] = self._queries.fleet.preview_rollback(request)
             except EdgepackError as refusal:
                 error = error or refusal
         elif act in MEANINGS:
             means = MEANINGS[act](rollout)
         else:
-            raise FleetError(f"a rollout cannot be told to {act[:40]!r}")
+            raise FleetError(f"a rollout has no action {act[:40]!r}")
         return page(
             "act",
             status=422 if error else 200,
@@ -112,13 +112,13 @@ class Acts:
         self, visit: Visit, given: dict[str, str], error: EdgepackError | None = None
     ) -> Response:
         preview, words = None, fill_in(given)
-        releases, stopped = self._looking.releases(), self._looking.stopped_digests()
+        releases, stopped = self._queries.releases(), self._queries.stopped_digests()
         if not words["release"]:
             fit = (one.bundle.digest for one in releases if one.bundle.digest not in stopped)
             words["release"] = next(fit, "")
         if given.get("look") and error is None:
             try:
-                preview = self._looking.preview(
+                preview = self._queries.preview(
                     words["release"], read_selector(words), read_settings(words)
                 )
             except EdgepackError as refusal:
@@ -132,7 +132,7 @@ class Acts:
             form=start_form,
             releases=releases,
             stopped=stopped,
-            groups=self._looking.fleet.groups()[:MAX_GROUPS],
+            groups=self._queries.fleet.groups()[:MAX_GROUPS],
             preview=preview,
             error=error,
         )

@@ -6,7 +6,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.dashboard.guard import Visit
 from edgepack.fleet.documents.devices import DeviceDetails, DeviceFilter
 from edgepack.fleet.documents.rollouts import LatencySpan, LatencyView
-from edgepack.fleet.server.looking import Looking
+from edgepack.fleet.server.queries import FleetQueries
 
 PAGE = 50
 MAX_GROUPS = 200
@@ -24,20 +24,20 @@ STANDINGS = {
 class DevicePages:
     """What the pages about devices show."""
 
-    def __init__(self, looking: Looking) -> None:
-        self._looking = looking
+    def __init__(self, queries: FleetQueries) -> None:
+        self._queries = queries
 
     def overview(self, _: Visit) -> dict[str, Any]:
-        """The first page."""
-        return {"info": self._looking.fleet.info(), "fleet": self._looking.overview()}
+        """Return the first page."""
+        return {"info": self._queries.fleet.info(), "fleet": self._queries.overview()}
 
     def list(self, visit: Visit) -> dict[str, Any]:
-        """A page of devices, narrowed as the link asks."""
+        """Return a page of devices, narrowed as the link asks."""
         names = DeviceFilter.__struct_fields__
         wanted = DeviceFilter(**{name: visit.asked(name).strip() for name in names})
         problem: FleetError | None = None
         try:
-            found, count = self._looking.devices(wanted, visit.asked("after"), PAGE)
+            found, count = self._queries.devices(wanted, visit.asked("after"), PAGE)
         except FleetError as error:  # An expression that makes no sense is corrected on the page.
             found, count, problem = (), 0, error
         asked = {name: getattr(wanted, name) for name in names}
@@ -46,7 +46,7 @@ class DevicePages:
             "devices": found,
             "count": count,
             "problem": problem,
-            "groups": self._looking.fleet.groups()[:MAX_GROUPS],
+            "groups": self._queries.fleet.groups()[:MAX_GROUPS],
             "standings": STANDINGS,
             "asked": asked,
             "next": found[-1].device if len(found) == PAGE else "",
@@ -54,10 +54,10 @@ class DevicePages:
         }
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """One device in full."""
-        device = self._looking.fleet.device(visit.path("device"))
+        """Return one device in full."""
+        device = self._queries.fleet.device(visit.path("device"))
         before = visit.asked("before")
-        events = self._looking.events(
+        events = self._queries.events(
             device=device.device,
             before=int(before) if before.isdecimal() and len(before) < 16 else 0,
             limit=PAGE,
@@ -67,7 +67,7 @@ class DevicePages:
             "events": events,
             "older": events[-1].id if len(events) == PAGE else 0,
             "latency": self._latency(device),
-            "entries": self._looking.audit(device=device.device, limit=PAGE),
+            "entries": self._queries.audit(device=device.device, limit=PAGE),
         }
 
     def _latency(
@@ -79,8 +79,8 @@ class DevicePages:
             if model.active is None or not device.hardware_class:
                 continue
             digest = model.active.digest
-            whole = self._looking.latency(digest, device.hardware_class)
+            whole = self._queries.latency(digest, device.hardware_class)
             own = tuple(view for view in whole if view.variant == model.variant)
-            length_s, spans = self._looking.latency_over_time(digest, device.hardware_class)
+            length_s, spans = self._queries.latency_over_time(digest, device.hardware_class)
             found[model.name] = (own, length_s, spans)
         return found

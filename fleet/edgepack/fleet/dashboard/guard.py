@@ -43,7 +43,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
         return self.who.actor
 
     def path(self, name: str) -> str:
-        """A part of the page's path."""
+        """Return a part of the page's path."""
         return str(self.request.path_params[name])
 
     def asked(self, name: str) -> str:
@@ -56,7 +56,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def guarded(access: Access, view: View, *, role: Role = "viewer") -> Endpoint:
-    """A page for those who may see it; others are led to the login, or told why not."""
+    """Return a page for those who may see it; others are led to the login, or told why not."""
 
     async def endpoint(request: Request) -> Response:
         who = await run_in_threadpool(access.of_session, request.cookies.get(COOKIE, ""))
@@ -107,7 +107,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def let_in(response: Response, secret: str, *, is_tls: bool) -> Response:
-    """Gives the browser its session."""
+    """Give the browser its session."""
     response.set_cookie(
         COOKIE, secret, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=is_tls
     )

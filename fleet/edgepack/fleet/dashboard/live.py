@@ -39,7 +39,7 @@ class Live:
     def stream(
         self, request: Request, render: Render, *, key: str, holds: Callable[[], Awaitable[bool]]
     ) -> Response:
-        """Answers with a stream that lasts as long as somebody looks.
+        """Answer with a stream that lasts as long as somebody looks.
 
         Args:
             request: Whose.

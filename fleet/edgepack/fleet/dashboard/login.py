@@ -38,7 +38,7 @@ class Login:
         self._attempt_cookie = f"{'__Host-' if is_tls else ''}edgepack_login"
 
     async def ask(self, request: Request) -> Response:
-        """The page that asks for a token; a code in the link is enough."""
+        """Return the page that asks for a token; a code in the link is enough."""
         code, then = (request.query_params.get(name, "") for name in ("code", "then"))
         if not code:
             return self._page(then, "", 200)
@@ -48,7 +48,7 @@ class Login:
         return let_in(RedirectResponse(local_path(then), 303), secret, is_tls=self._is_tls)
 
     async def log_in(self, request: Request) -> Response:
-        """Opens a session."""
+        """Open a session."""
         try:
             form = await read_form(request)
         except FleetError as error:
@@ -60,7 +60,7 @@ class Login:
         return let_in(RedirectResponse(local_path(then), 303), secret, is_tls=self._is_tls)
 
     async def go_to_provider(self, request: Request) -> Response:
-        """Begins a login at the provider; the browser alone knows what must come back."""
+        """Begin a login at the provider; the browser alone knows what must come back."""
         provider = self._access.oidc
         if provider is None:
             return self._page("", NO_PROVIDER, 404)
@@ -88,7 +88,7 @@ class Login:
         return answer
 
     async def come_back(self, request: Request) -> Response:
-        """Lets in whom the provider names."""
+        """Log in the user that the provider names."""
         provider, kept = self._access.oidc, request.cookies.get(self._attempt_cookie, "")
         if provider is None:
             return self._page("", NO_PROVIDER, 404)
@@ -122,7 +122,7 @@ class Login:
         return answer
 
     async def log_out(self, visit: Visit) -> Response:
-        """Ends the session."""
+        """End the session."""
         await run_in_threadpool(self._access.log_out, visit.request.cookies.get(COOKIE, ""))
         answer = RedirectResponse("/login", 303)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self._is_tls)

@@ -7,42 +7,42 @@ from starlette.responses import Response
 from edgepack.errors import FleetError
 from edgepack.fleet.dashboard.guard import Visit
 from edgepack.fleet.dashboard.render import REPORT_POLICY, html
-from edgepack.fleet.server.looking import Looking
+from edgepack.fleet.server.queries import FleetQueries
 
 
 class ModelPages:
     """What the pages about models show."""
 
-    def __init__(self, looking: Looking) -> None:
-        self._looking = looking
+    def __init__(self, queries: FleetQueries) -> None:
+        self._queries = queries
 
     def list(self, _: Visit) -> dict[str, Any]:
-        """The models."""
-        return {"models": self._looking.models()}
+        """Return the models."""
+        return {"models": self._queries.models()}
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """One model, and one of its releases in full: the newest where none is named."""
+        """Return one model, and one of its releases in full: the newest where none is named."""
         model = visit.path("model")
-        releases = self._looking.releases(model)
+        releases = self._queries.releases(model)
         if not releases:
             raise FleetError(f"the fleet holds no release of {model[:80]!r}")
         digests = [release.bundle.digest for release in releases]
         asked = visit.asked("release")
         digest = asked if asked in digests else digests[0]
-        length_s, spans = self._looking.latency_over_time(digest)
+        length_s, spans = self._queries.latency_over_time(digest)
         return {
             "model": model,
             "releases": releases,
-            "shares": {share.digest: share for share in self._looking.shares(model)},
-            "chosen": self._looking.release(digest),
+            "shares": {share.digest: share for share in self._queries.shares(model)},
+            "chosen": self._queries.release(digest),
             "length_s": length_s,
             "spans": spans,
         }
 
     def report_page(self, visit: Visit) -> dict[str, Any]:
-        """The page around the report of a build."""
-        return {"chosen": self._looking.release(visit.path("digest"))}
+        """Return the page around the report of a build."""
+        return {"chosen": self._queries.release(visit.path("digest"))}
 
     def report(self, visit: Visit) -> Response:
-        """The report itself, shut in: see `REPORT_POLICY`."""
-        return html(self._looking.report(visit.path("digest")), REPORT_POLICY)
+        """Return the report itself, shut in: see `REPORT_POLICY`."""
+        return html(self._queries.report(visit.path("digest")), REPORT_POLICY)

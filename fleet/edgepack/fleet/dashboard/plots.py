@@ -42,7 +42,7 @@ def states_bar(counts: Mapping[str, int]) -> Markup:
 
 
 def share_bar(share: float, words: str) -> Markup:
-    """A share of 1 as a bar."""
+    """Return a share of 1 as a bar."""
     return Markup(
         '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" '
         'aria-label="{}"><rect class="track" width="100" height="8"/>'
@@ -51,7 +51,7 @@ def share_bar(share: float, words: str) -> Markup:
 
 
 def key(css_class: str) -> Markup:
-    """A patch of a colour, for a legend."""
+    """Return a patch of a colour, for a legend."""
     return Markup(
         '<svg viewBox="0 0 10 10" aria-hidden="true">'
         '<rect class="{}" width="10" height="10"/></svg>'
@@ -59,7 +59,7 @@ def key(css_class: str) -> Markup:
 
 
 def line_key(index: int) -> Markup:
-    """A patch of the colour of a line."""
+    """Return a patch of the colour of a line."""
     return Markup(
         '<svg viewBox="0 0 10 10" aria-hidden="true">'
         '<circle class="l l{}" cx="5" cy="5" r="5"/></svg>'
@@ -67,7 +67,7 @@ def line_key(index: int) -> Markup:
 
 
 def classes_of(spans: Sequence[LatencySpan]) -> tuple[str, ...]:
-    """The hardware classes that a plot shows, in the order of their colours."""
+    """Return the hardware classes that a plot shows, in the order of their colours."""
     seen: dict[str, int] = defaultdict(int)
     for span in spans:
         seen[span.hardware_class] += span.inferences
@@ -76,7 +76,7 @@ def classes_of(spans: Sequence[LatencySpan]) -> tuple[str, ...]:
 
 
 def latency_plot(spans: Sequence[LatencySpan], length_s: int) -> Markup:
-    """p95 latency over time, a line for each hardware class.
+    """Return p95 latency over time, a line for each hardware class.
 
     Args:
         spans: At least one.

@@ -69,39 +69,39 @@ _TONES = {
 
 
 def page(template: str, *, status: int = 200, **values: Any) -> Response:
-    """A page."""
+    """Return a page."""
     text = _environment().get_template(f"{template}.html.jinja").render(values)
     return html(text.encode(errors="replace"), POLICY, status)
 
 
 def document(template: str, **values: Any) -> str:
-    """A page that stands alone: our style is in it."""
+    """Return a page that stands alone: our style is in it."""
     style = Markup(_read("assets/dashboard.css").decode())
     found = _environment().get_template(f"{template}.html.jinja")
     return found.render(values, style=style, now=time.time())
 
 
 def live_part(template: str, values: Mapping[str, Any]) -> str:
-    """The part of a page that moves, alone."""
+    """Return the part of a page that moves, alone."""
     found = _environment().get_template(f"{template}.html.jinja")
     return "".join(found.blocks["live"](found.new_context(dict(values))))
 
 
 def html(content: bytes, policy: str, status: int = 200) -> Response:
-    """HTML that no cache keeps."""
+    """Return HTML that no cache keeps."""
     headers = {**_HEADERS, "Content-Security-Policy": policy, "Cache-Control": "no-store"}
     return Response(content, status, headers, media_type="text/html")
 
 
 @cache
 def asset(name: str) -> Response:
-    """Our style or our script."""
+    """Return our style or our script."""
     headers = {**_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
     return Response(_read(f"assets/{name}"), headers=headers, media_type=ASSETS[name])
 
 
 def link(path: str, **asked: object) -> str:
-    """A link within the dashboard; what is empty is left out of it."""
+    """Return a link within the dashboard; what is empty is left out of it."""
     given = {name: value for name, value in asked.items() if value}
     return f"{path}?{urlencode(given)}" if given else path
 

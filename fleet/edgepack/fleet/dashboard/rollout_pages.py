@@ -5,7 +5,7 @@ from typing import Any, get_args
 from edgepack.fleet.dashboard.guard import Visit
 from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.fleet.rollouts.rules import OPEN, RolloutState
-from edgepack.fleet.server.looking import Looking
+from edgepack.fleet.server.queries import FleetQueries
 
 PAGE, FIRST = 50, 20
 """Devices of a list, and those that the page of a rollout begins with."""
@@ -15,15 +15,15 @@ STATES = ("", *get_args(RolloutState))
 class RolloutPages:
     """What the pages about rollouts show."""
 
-    def __init__(self, looking: Looking) -> None:
-        self._looking = looking
+    def __init__(self, queries: FleetQueries) -> None:
+        self._queries = queries
 
     def list(self, visit: Visit) -> dict[str, Any]:
-        """A page of rollouts."""
+        """Return a page of rollouts."""
         state, model = visit.asked("state"), visit.asked("model")
         before = visit.asked("before").removeprefix("r")
         number = int(before) if before.isdecimal() and len(before) < 10 else 0
-        found = self._looking.rollouts(state=state, model=model, before=number, limit=PAGE)
+        found = self._queries.rollouts(state=state, model=model, before=number, limit=PAGE)
         return {
             "rollouts": found,
             "state": state,
@@ -33,31 +33,31 @@ class RolloutPages:
         }
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """One rollout: its waves, its gates, its devices, what happened."""
+        """Return one rollout: its waves, its gates, its devices, what happened."""
         name, state = visit.path("name"), visit.asked("state")
         wave = visit.asked("wave")
         number = int(wave) if wave.isdecimal() and len(wave) < 6 else 0
-        rollout = self._looking.rollout(name)
+        rollout = self._queries.rollout(name)
         after = visit.asked("after")
         is_list = bool(state or number or after)
         if is_list:
-            parts = self._looking.rollout_parts(
+            assignments = self._queries.rollout_assignments(
                 name, state=state, wave=number, after=after, limit=PAGE
             )
         else:
-            parts = self._looking.parts_to_look_at(name, FIRST)
-        length_s, spans = self._looking.latency_over_time(rollout.bundle.digest)
+            assignments = self._queries.assignments_to_show(name, FIRST)
+        length_s, spans = self._queries.latency_over_time(rollout.bundle.digest)
         return {
             "rollout": rollout,
-            "parts": parts,
+            "assignments": assignments,
             "state": state,
             "wave": number,
-            "next": parts[-1].device if is_list and len(parts) == PAGE else "",
+            "next": assignments[-1].device if is_list and len(assignments) == PAGE else "",
             "is_list": is_list,
-            "latency": self._looking.rollout_latency(name),
+            "latency": self._queries.rollout_latency(name),
             "length_s": length_s,
             "spans": spans,
-            "entries": self._looking.audit(rollout=rollout.rollout, limit=PAGE),
+            "entries": self._queries.audit(rollout=rollout.rollout, limit=PAGE),
             "acts": acts_of(rollout),
         }
 

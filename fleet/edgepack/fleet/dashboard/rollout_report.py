@@ -31,7 +31,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 def render_report(
     rollout: RolloutView, failed: Iterable[AssignmentView], acts: Sequence[AuditEntry]
 ) -> str:
-    """The page: HTML that loads nothing and runs nothing.
+    """Return the page: HTML that loads nothing and runs nothing.
 
     Args:
         rollout: The rollout as it stands.
@@ -47,7 +47,7 @@ def render_report(
 
 
 def reasons_of(failed: Iterable[AssignmentView]) -> tuple[Reason, ...]:
-    """Failed devices by what they said, the most frequent reason first."""
+    """Return failed devices by what they said, the most frequent reason first."""
     found: dict[str, list[str]] = {}
     for part in failed:
         found.setdefault(part.because, []).append(part.device)

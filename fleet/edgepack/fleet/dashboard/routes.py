@@ -21,7 +21,7 @@ from edgepack.fleet.oidc.settings import CALLBACK
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.api import Pages
 from edgepack.fleet.server.fleet import Fleet
-from edgepack.fleet.server.looking import Looking
+from edgepack.fleet.server.queries import FleetQueries
 
 Show = Callable[[Visit], Mapping[str, Any]]
 """What a page shows; it may read the database, so it runs beside the server's loop."""
@@ -31,7 +31,7 @@ Act = Callable[[Visit], Response]
 def dashboard_routes(
     fleet: Fleet, access: Access, *, is_tls: bool, is_stopping: Callable[[], bool]
 ) -> Pages:
-    """The dashboard of a running fleet.
+    """Return the dashboard of a running fleet.
 
     Args:
         fleet: The fleet.
@@ -40,12 +40,12 @@ def dashboard_routes(
         is_stopping: Whether the server is about to end.
     """
     live = Live(is_stopping)
-    looking = Looking(fleet)
-    devices, models = DevicePages(looking), ModelPages(looking)
-    rollouts, acts, login = RolloutPages(looking), Acts(looking), Login(access, is_tls=is_tls)
+    queries = FleetQueries(fleet)
+    devices, models = DevicePages(queries), ModelPages(queries)
+    rollouts, acts, login = RolloutPages(queries), Acts(queries), Login(access, is_tls=is_tls)
 
     def shown(path: str, template: str, show: Show, here: str, *, is_live: bool = True) -> Route:
-        """A page; where a browser asks for events, its live part whenever that changed."""
+        """Return a page; where a browser asks for events, its live part whenever that changed."""
 
         async def view(visit: Visit) -> Response:
             request = visit.request

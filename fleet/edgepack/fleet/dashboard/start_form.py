@@ -46,7 +46,7 @@ class Field(msgspec.Struct, frozen=True):
                 return str(value)
 
     def read(self, word: str) -> object:
-        """The setting that a word means.
+        """Return the setting that a word means.
 
         Raises:
             ValueError: It means none.
@@ -113,7 +113,7 @@ def gate_field(gate: Gate) -> str:
 
 
 def fill_in(given: Mapping[str, str]) -> dict[str, str]:
-    """The words of the whole form: what was given, and defaults elsewhere.
+    """Return the words of the whole form: what was given, and defaults elsewhere.
 
     Once the form was sent, a switch that is missing is off.
     """
@@ -124,7 +124,7 @@ def fill_in(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_selector(words: Mapping[str, str]) -> Selector:
-    """The devices that the form means.
+    """Return the devices that the form means.
 
     Raises:
         FleetError: It names none.
@@ -140,7 +140,7 @@ def read_selector(words: Mapping[str, str]) -> Selector:
 
 
 def read_settings(words: Mapping[str, str]) -> RolloutSettings:
-    """The settings that the form means; an empty word means the default.
+    """Return the settings that the form means; an empty word means the default.
 
     Raises:
         FleetError: A word means nothing.
@@ -172,7 +172,7 @@ def _read_threshold(gate: Gate, word: str) -> float | None:
         number = -1
     if not 0 <= number < math.inf:
         raise FleetError(
-            f"{word[:40]!r} is nothing that the gate {gate.name} can let pass",
+            f"{word[:40]!r} is not a threshold of the gate {gate.name}",
             remedy=f"{gate.threshold:g}, or off",
         )
     return number

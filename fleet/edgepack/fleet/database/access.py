@@ -22,19 +22,19 @@ def digest_of(secret: str) -> str:
 
 
 def find_token(session: Session, token_hash: str, now: float) -> TokenRow | None:
-    """The token with that digest, unless it was revoked or is over."""
+    """Return the token with that digest, unless it was revoked or is over."""
     row = session.scalars(select(TokenRow).where(TokenRow.hash == token_hash)).one_or_none()
     is_over = row is not None and row.expires_at is not None and row.expires_at <= now
     return None if is_over else row
 
 
 def list_tokens(session: Session) -> tuple[TokenRow, ...]:
-    """All tokens that were not revoked, by name."""
+    """Return all tokens that were not revoked, by name."""
     return tuple(session.scalars(select(TokenRow).order_by(TokenRow.name)))
 
 
 def add_token(session: Session, row: TokenRow) -> None:
-    """Takes down a token.
+    """Take down a token.
 
     Raises:
         FleetError: There is one of that name, or there are too many.
@@ -53,7 +53,7 @@ def add_token(session: Session, row: TokenRow) -> None:
 
 
 def revoke_token(session: Session, name: str, now: float) -> TokenRow:
-    """Removes a token, and the sessions that it opened.
+    """Remove a token, and the sessions that it opened.
 
     Raises:
         FleetError: There is none of that name.
@@ -68,17 +68,17 @@ def revoke_token(session: Session, name: str, now: float) -> TokenRow:
 
 
 def open_session(session: Session, row: SessionRow, now: float) -> None:
-    """Takes down a session; those that are over are forgotten."""
+    """Take down a session; those that are over are forgotten."""
     session.execute(delete(SessionRow).where(SessionRow.expires_at <= now))
     session.add(row)
 
 
 def find_session(session: Session, secret: str, now: float) -> SessionRow | None:
-    """A session; None when it is over."""
+    """Return a session; None when it is over."""
     row = session.get(SessionRow, digest_of(secret))
     return row if row is not None and row.expires_at > now else None
 
 
 def close_session(session: Session, secret: str) -> None:
-    """Ends a session."""
+    """End a session."""
     session.execute(delete(SessionRow).where(SessionRow.hash == digest_of(secret)))

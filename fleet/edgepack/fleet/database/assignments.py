@@ -1,7 +1,7 @@
-"""Devices' parts in rollouts. All that changes their state stands here, and counts it by wave.
+"""Assignments of devices to rollouts: read, add and change them, and count them by wave.
 
-The counters (`WaveRow`) change with the parts in one transaction, so they are always what a recount
-would give, and whoever wants to know how a rollout stands reads as many rows as it has waves.
+One transaction changes an assignment and the counters of its wave (`WaveRow`). The counters
+therefore always equal a recount, and a rollout's status needs one row per wave.
 """
 
 from collections import Counter, defaultdict
@@ -37,12 +37,12 @@ STATES = (
     "WITHDRAWN",
     "RECALLED",
 )
-"""Of a part; each has a column in `WaveRow`."""
+"""States of an assignment; each state has a column in `WaveRow`."""
 ADDED_AT_ONCE = 10_000
 
 
-class Part(NamedTuple):
-    """One device's part in a rollout as it was read; see `AssignmentRow`."""
+class Assignment(NamedTuple):
+    """Assignment of one device to one rollout, as read from the database; see `AssignmentRow`."""
 
     rollout: int
     device: str
@@ -55,8 +55,8 @@ class Part(NamedTuple):
     site: str = ""
 
 
-class Seat(NamedTuple):
-    """Where a device's part is: the index of its wave, and what it is counted and limited by."""
+class WaveSlot(NamedTuple):
+    """Place of an assignment in a rollout: index of the wave, keys of counters and limits."""
 
     wave: int
     hardware_class: str
@@ -65,12 +65,12 @@ class Seat(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Who is not offered a release yet.
+    """Limits on the devices that may be offered a release now.
 
     Attributes:
         held: Hardware classes that are held back.
         closed: Time zones in which no maintenance window is open.
-        max_per_site: Devices of a site that may be at it at once; 0 for any number.
+        max_per_site: Devices of a site that may update at the same time; 0 for any number.
     """
 
     held: Sequence[str] = ()
@@ -78,19 +78,19 @@ class Limits(NamedTuple):
     max_per_site: int = 0
 
 
-class Note(NamedTuple):
-    """What a part has come to; `decided_at` is None while it is undecided."""
+class StateChange(NamedTuple):
+    """New state of an assignment; `decided_at` is None while the assignment is undecided."""
 
-    part: Part
+    assignment: Assignment
     state: str
     because: str
     decided_at: float | None
 
 
-class Told(NamedTuple):
-    """A part whose device was just offered the release."""
+class SentOffer(NamedTuple):
+    """Assignment whose device was just offered the release."""
 
-    part: Part
+    assignment: Assignment
     sequence: int
     offered_at: float
     before_digest: str
@@ -146,7 +146,7 @@ _OFFERED_BEFORE = _PART.where(
 _ONE = update(AssignmentRow).where(
     AssignmentRow.rollout == bindparam("b_rollout"), AssignmentRow.device == bindparam("b_device")
 )
-_ADDED = ("rollout", "device", *Seat._fields)
+_ADDED = ("rollout", "device", *WaveSlot._fields)
 _ADD = insert(AssignmentRow).values(
     rollout=bindparam("rollout"),
     device=bindparam("device", type_=String),
@@ -175,6 +175,7 @@ _OFFER = _ONE.values(
 _NOTE = _ONE.values(
     state=bindparam("state"), because=bindparam("because"), decided_at=bindparam("decided_at")
 )
+_MOVE = _ONE.values(wave=bindparam("wave"))
 _RENUMBER = _ONE.values(sequence=bindparam("sequence"))
 _COUNTED = {state: getattr(WaveRow, state.lower()) for state in STATES}
 _COUNT = (
@@ -192,56 +193,95 @@ _COUNTS = select(WaveRow.rollout, WaveRow.wave, WaveRow.hardware_class, *_COUNTE
 
 
 def of_rollout(
-    session: Session, rollout: int, states: Iterable[str], hardware_class: str | None = None
-) -> list[Part]:
-    """Parts of a rollout in one of these states: all, or those of a hardware class."""
+    session: Session,
+    rollout: int,
+    states: Iterable[str],
+    hardware_class: str | None = None,
+    wave: int | None = None,
+) -> list[Assignment]:
+    """Return a rollout's assignments in these states: all, or of a hardware class, or of a wave."""
     query = _PART.where(AssignmentRow.rollout == rollout, AssignmentRow.state.in_(tuple(states)))
     if hardware_class is not None:
         query = query.where(AssignmentRow.hardware_class == hardware_class)
-    return [Part(*row) for row in session.execute(query)]
+    if wave is not None:
+        query = query.where(AssignmentRow.wave == wave)
+    return [Assignment(*row) for row in session.execute(query)]
 
 
-def of_devices(session: Session, devices: Iterable[str], states: Iterable[str]) -> list[Part]:
-    """Parts of devices in one of these states, in whatever rollouts."""
+def of_devices(session: Session, devices: Iterable[str], states: Iterable[str]) -> list[Assignment]:
+    """Return the assignments of devices in one of these states, in any rollout."""
     asked = {"devices": list(devices), "states": list(states)}
-    return [Part(*row) for row in session.execute(_OF_DEVICES, asked)]
+    return [Assignment(*row) for row in session.execute(_OF_DEVICES, asked)]
 
 
-def of_release(session: Session, rollouts: Sequence[int], state: str) -> list[Part]:
-    """Parts of several rollouts in a state."""
+def of_release(session: Session, rollouts: Sequence[int], state: str) -> list[Assignment]:
+    """Return the assignments of several rollouts in a state."""
     query = _PART.where(AssignmentRow.rollout.in_(rollouts), AssignmentRow.state == state)
-    return [Part(*row) for row in session.execute(query)]
+    return [Assignment(*row) for row in session.execute(query)]
 
 
-def waiting(session: Session, rollout: int, wave: int, limit: int, limits: Limits) -> list[Part]:
-    """Parts that wait in a wave or an earlier one, and may be offered the release now.
+def waiting(
+    session: Session, rollout: int, wave: int, limit: int, limits: Limits
+) -> list[Assignment]:
+    """Return waiting assignments, up to this wave, whose devices may be offered the release now.
 
     Returns:
-        Those of the earliest wave first, `limit` at most.
+        Assignments of the earliest wave first, `limit` at most.
     """
     asked: dict[str, object] = {"rollout": rollout, "wave": wave, "limit": limit}
     asked |= {"held": list(limits.held), "closed": list(limits.closed)}
     if not limits.max_per_site:
-        return [Part(*row) for row in session.execute(_WAITING, asked)]
+        return [Assignment(*row) for row in session.execute(_WAITING, asked)]
     at_once = {"rollout": rollout, "max_per_site": limits.max_per_site}
     busy: Counter[str] = Counter()
     for site, number in session.execute(_BUSY, {"rollout": rollout}):
         busy[site] = number
-    parts = []
+    assignments = []
     for row in session.execute(_WAITING_WHERE_ROOM, asked | at_once):
-        part = Part(*row)
-        if not part.site or busy[part.site] < limits.max_per_site:
-            busy[part.site] += 1
-            parts.append(part)
-    return parts
+        assignment = Assignment(*row)
+        if not assignment.site or busy[assignment.site] < limits.max_per_site:
+            busy[assignment.site] += 1
+            assignments.append(assignment)
+    return assignments
+
+
+def next_to_try(
+    session: Session, rollout: int, wave: int, hardware_class: str
+) -> Assignment | None:
+    """Return the first waiting assignment of a later wave and a class, of a device online."""
+    query = (
+        _PART.join(DeviceRow, DeviceRow.id == AssignmentRow.device)
+        .where(
+            AssignmentRow.rollout == rollout,
+            AssignmentRow.state == _IS_WAITING,
+            AssignmentRow.wave > wave,
+            AssignmentRow.hardware_class == hardware_class,
+            DeviceRow.online,
+        )
+        .order_by(AssignmentRow.wave, AssignmentRow.device)
+        .limit(1)
+    )
+    row = session.execute(query).first()
+    return Assignment(*row) if row else None
+
+
+def move(session: Session, assignment: Assignment, wave: int) -> None:
+    """Move an assignment to another wave, which has some of its hardware class already."""
+    change = {"b_rollout": assignment.rollout, "b_device": assignment.device, "wave": wave}
+    _execute(session, _MOVE, [change])
+    place = (assignment.hardware_class, assignment.state)
+    _count(
+        session,
+        {(assignment.rollout, assignment.wave, *place): -1, (assignment.rollout, wave, *place): 1},
+    )
 
 
 def offered_before(
     session: Session, rollout: int, states: Iterable[str], before: float
-) -> list[Part]:
-    """Parts in one of these states whose offer is older; an index finds them, or that none is."""
+) -> list[Assignment]:
+    """Return assignments in one of these states with an older offer; an index serves the query."""
     return [
-        Part(*row)
+        Assignment(*row)
         for state in states
         for row in session.execute(
             _OFFERED_BEFORE, {"rollout": rollout, "state": state, "before": before}
@@ -249,15 +289,15 @@ def offered_before(
     ]
 
 
-def add(session: Session, rollout: int, seats: Iterable[tuple[str, Seat]]) -> None:
-    """Gives devices a part that waits, each by its id; not those that have one, or have gone."""
+def add(session: Session, rollout: int, slots: Iterable[tuple[str, WaveSlot]]) -> None:
+    """Add a waiting assignment for each device. Skip removed devices and existing assignments."""
     counted: Counter[tuple[int, str]] = Counter()
-    left = iter(seats)
-    while some := dict(islice(left, ADDED_AT_ONCE)):
-        asked = {"rollout": rollout, "names": list(some)}
-        page = [(name, some[name]) for name in session.scalars(_WITHOUT, asked)]
-        counted.update((seat.wave, seat.hardware_class) for _, seat in page)
-        rows = [dict(zip(_ADDED, (rollout, device, *seat), strict=True)) for device, seat in page]
+    left = iter(slots)
+    while batch := dict(islice(left, ADDED_AT_ONCE)):
+        asked = {"rollout": rollout, "names": list(batch)}
+        page = [(name, batch[name]) for name in session.scalars(_WITHOUT, asked)]
+        counted.update((slot.wave, slot.hardware_class) for _, slot in page)
+        rows = [dict(zip(_ADDED, (rollout, device, *slot), strict=True)) for device, slot in page]
         _execute(session, _ADD, rows)
     query = select(WaveRow.wave, WaveRow.hardware_class).where(WaveRow.rollout == rollout)
     known = {(wave, name) for wave, name in session.execute(query)}
@@ -270,62 +310,62 @@ def add(session: Session, rollout: int, seats: Iterable[tuple[str, Seat]]) -> No
     _count(session, {(rollout, *place, "WAITING"): n for place, n in counted.items()})
 
 
-def offer(session: Session, told: Sequence[Told]) -> None:
-    """Notes what devices were offered."""
+def offer(session: Session, offers: Sequence[SentOffer]) -> None:
+    """Record the offers that were sent to devices."""
     changes = [
         {
-            "b_rollout": one.part.rollout,
-            "b_device": one.part.device,
-            "sequence": one.sequence,
-            "offered_at": one.offered_at,
-            "before_digest": one.before_digest,
+            "b_rollout": sent.assignment.rollout,
+            "b_device": sent.assignment.device,
+            "sequence": sent.sequence,
+            "offered_at": sent.offered_at,
+            "before_digest": sent.before_digest,
         }
-        for one in told
+        for sent in offers
     ]
     _execute(session, _OFFER, changes)
-    _count_moves(session, ((one.part, "OFFERED") for one in told))
+    _count_moves(session, ((sent.assignment, "OFFERED") for sent in offers))
 
 
-def note(session: Session, notes: Sequence[Note]) -> None:
-    """Notes what parts have come to."""
+def record(session: Session, state_changes: Sequence[StateChange]) -> None:
+    """Record new states of assignments."""
     changes = [
         {
-            "b_rollout": one.part.rollout,
-            "b_device": one.part.device,
-            "state": one.state,
-            "because": one.because,
-            "decided_at": one.decided_at,
+            "b_rollout": change.assignment.rollout,
+            "b_device": change.assignment.device,
+            "state": change.state,
+            "because": change.because,
+            "decided_at": change.decided_at,
         }
-        for one in notes
+        for change in state_changes
     ]
     _execute(session, _NOTE, changes)
-    _count_moves(session, ((one.part, one.state) for one in notes))
+    _count_moves(session, ((change.assignment, change.state) for change in state_changes))
 
 
 def withdraw_waiting(
     session: Session, rollout: int, now: float, hardware_class: str | None = None
 ) -> None:
-    """Withdraws all parts that wait, or those of a hardware class, however many."""
-    parts = update(AssignmentRow).where(
+    """Withdraw all waiting assignments, of all hardware classes or of one."""
+    assignments = update(AssignmentRow).where(
         AssignmentRow.rollout == rollout, AssignmentRow.state == "WAITING"
     )
     waves = update(WaveRow).where(WaveRow.rollout == rollout)
     if hardware_class is not None:
-        parts = parts.where(AssignmentRow.hardware_class == hardware_class)
+        assignments = assignments.where(AssignmentRow.hardware_class == hardware_class)
         waves = waves.where(WaveRow.hardware_class == hardware_class)
     moved = waves.values(withdrawn=WaveRow.withdrawn + WaveRow.waiting, waiting=0)
-    for change in (parts.values(state="WITHDRAWN", decided_at=now), moved):
+    for change in (assignments.values(state="WITHDRAWN", decided_at=now), moved):
         session.execute(change.execution_options(synchronize_session=False))
 
 
-def renumber(session: Session, part: Part, sequence: int) -> None:
-    """Gives a part another sequence."""
-    change = {"b_rollout": part.rollout, "b_device": part.device, "sequence": sequence}
+def renumber(session: Session, assignment: Assignment, sequence: int) -> None:
+    """Change the sequence number of an assignment."""
+    change = {"b_rollout": assignment.rollout, "b_device": assignment.device, "sequence": sequence}
     _execute(session, _RENUMBER, [change])
 
 
 def remove(session: Session, devices: Sequence[str]) -> None:
-    """Takes devices out of all rollouts that they are or were in."""
+    """Delete all assignments of these devices."""
     place = (
         AssignmentRow.rollout,
         AssignmentRow.wave,
@@ -344,7 +384,7 @@ def remove(session: Session, devices: Sequence[str]) -> None:
 def counts_by_class(
     session: Session, rollouts: Iterable[int]
 ) -> dict[int, dict[str, tuple[Counter[str], ...]]]:
-    """Parts by state: for each rollout by hardware class its waves in order."""
+    """Count assignments by state for each rollout, hardware class and wave, waves in order."""
     found: dict[int, dict[tuple[str, int], Counter[str]]] = {rollout: {} for rollout in rollouts}
     for rollout, wave, hardware_class, *numbers in session.execute(
         _COUNTS, {"rollouts": list(found)}
@@ -365,7 +405,7 @@ def counts_by_class(
 
 
 def counts(session: Session, rollouts: Iterable[int]) -> dict[int, tuple[Counter[str], ...]]:
-    """Parts by state: for each rollout its waves in order."""
+    """Count assignments by state for each rollout and wave, waves in order."""
     return {
         rollout: tuple(sum(same, Counter[str]()) for same in zip(*classes.values(), strict=True))
         for rollout, classes in counts_by_class(session, rollouts).items()
@@ -379,16 +419,18 @@ def _execute(
         session.connection().execute(statement, changes)
 
 
-def _count_moves(session: Session, moves: Iterable[tuple[Part, str]]) -> None:
+def _count_moves(session: Session, moves: Iterable[tuple[Assignment, str]]) -> None:
     changes: Counter[tuple[int, int, str, str]] = Counter()
-    for part, state in moves:
-        changes[part.rollout, part.wave, part.hardware_class, part.state] -= 1
-        changes[part.rollout, part.wave, part.hardware_class, state] += 1
+    for assignment, state in moves:
+        changes[
+            assignment.rollout, assignment.wave, assignment.hardware_class, assignment.state
+        ] -= 1
+        changes[assignment.rollout, assignment.wave, assignment.hardware_class, state] += 1
     _count(session, changes)
 
 
 def _count(session: Session, changes: Mapping[tuple[int, int, str, str], int]) -> None:
-    """Adds to the counters of waves; always in the same order, so that no two writers lock."""
+    """Add to the counters of waves, always in the same order, so that writers cannot deadlock."""
     none = dict.fromkeys(STATES, 0)
     by_place: dict[tuple[int, int, str], dict[str, int]] = defaultdict(lambda: dict(none))
     for (rollout, wave, hardware_class, state), change in sorted(changes.items()):

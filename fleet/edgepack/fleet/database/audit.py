@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
 
 
 def note(session: Session, now: float, *entries: Entry) -> None:
-    """Writes entries."""
+    """Write entries."""
     rows = [
         entry._asdict()
         | {
@@ -71,7 +71,7 @@ def note(session: Session, now: float, *entries: Entry) -> None:
 
 
 def entries(session: Session, wanted: Wanted, limit: int) -> tuple[AuditEntry, ...]:
-    """Entries, the newest first."""
+    """Return entries, the newest first."""
     query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
     for column, value in (
         (AuditRow.rollout, wanted.rollout),
@@ -91,18 +91,18 @@ def entries(session: Session, wanted: Wanted, limit: int) -> tuple[AuditEntry, .
 
 
 def last(session: Session) -> int:
-    """The id of the newest entry; 0 for none."""
+    """Return the id of the newest entry; 0 for none."""
     return session.scalar(select(func.max(AuditRow.id))) or 0
 
 
 def has_changed_devices(session: Session, after: int) -> bool:
-    """Whether a device was enrolled, moved, labelled or removed since that entry."""
+    """Return True if a device was enrolled, moved, labelled or removed since that entry."""
     newer = select(AuditRow.id).where(AuditRow.id > after, AuditRow.device != "")
     return session.scalar(newer.limit(1)) is not None
 
 
 def forget_old(session: Session, now: float) -> None:
-    """Removes what is older than `KEEP_S`."""
+    """Remove what is older than `KEEP_S`."""
     session.execute(delete(AuditRow).where(AuditRow.at < now - KEEP_S))
 
 

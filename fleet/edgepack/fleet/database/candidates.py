@@ -89,7 +89,7 @@ class _Row(NamedTuple):
 
 
 def select_candidates(session: Session, selector: Selector, asked: Asked) -> list[Candidate]:
-    """The devices that a selector means now, in the order of their ids.
+    """Return the devices that a selector means now, in the order of their ids.
 
     Raises:
         FleetError: There are none, one that is named is not enrolled, or an expression makes no
@@ -127,7 +127,9 @@ def select_candidates(session: Session, selector: Selector, asked: Asked) -> lis
 def committed_candidates(
     session: Session, rollout: int, asked: Asked, hardware_class: str | None = None
 ) -> list[Candidate]:
-    """The devices that committed a rollout's release there: all, or those of a hardware class."""
+    """Return the devices that committed a rollout's release there: all, or those of a hardware
+    class.
+    """
     values: dict[str, object] = {"rollout": rollout}
     if hardware_class is None:
         return list(_see(_read_pages(session, _COMMITTED, values), asked))

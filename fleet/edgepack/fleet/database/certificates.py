@@ -15,7 +15,7 @@ REMEMBERED = 20_000
 
 
 def keep(session: Session, row: CertificateRow, now: float) -> None:
-    """Takes down a certificate that was issued; those of its device that have ended are forgotten.
+    """Take down a certificate that was issued; those of its device that have ended are forgotten.
 
     Args:
         session: The transaction.
@@ -31,7 +31,7 @@ def keep(session: Session, row: CertificateRow, now: float) -> None:
 
 
 def of_device(session: Session, device: str) -> tuple[CertificateRow, ...]:
-    """A device's certificates, that which ends last first."""
+    """Return a device's certificates, that which ends last first."""
     query = select(CertificateRow).where(CertificateRow.device == device)
     return tuple(session.scalars(query.order_by(CertificateRow.expires_at.desc())))
 
@@ -72,7 +72,7 @@ def _key_of(pem: str) -> ec.EllipticCurvePublicKey:
 
 
 def awaits_first(session: Session, device: str) -> bool:
-    """Whether a device has a token, and got no certificate by it yet."""
+    """Return True if a device has a token, and got no certificate by it yet."""
     query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.device == device)
     token = session.scalars(query).one_or_none()
     return token is not None and not token.key_id
@@ -84,13 +84,13 @@ def forget_one(session: Session, serial: str) -> None:
 
 
 def forget(session: Session, device: str) -> None:
-    """Forgets a device's certificates and tokens."""
+    """Forget a device's certificates and tokens."""
     for table in (CertificateRow, EnrolmentTokenRow):
         session.execute(delete(table).where(table.device == device))
 
 
 def keep_token(session: Session, row: EnrolmentTokenRow, now: float) -> None:
-    """Takes down a token, the only one of its device; those that are over are forgotten."""
+    """Take down a token, the only one of its device; those that are over are forgotten."""
     session.execute(
         delete(EnrolmentTokenRow).where(
             (EnrolmentTokenRow.device == row.device) | (EnrolmentTokenRow.expires_at <= now)
@@ -100,6 +100,6 @@ def keep_token(session: Session, row: EnrolmentTokenRow, now: float) -> None:
 
 
 def find_token(session: Session, token_hash: str, now: float) -> EnrolmentTokenRow | None:
-    """The token with that digest, unless it is over."""
+    """Return the token with that digest, unless it is over."""
     row = session.get(EnrolmentTokenRow, token_hash)
     return row if row is not None and row.expires_at > now else None

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError
 from edgepack.fleet.database.inventory import read_where
 from edgepack.fleet.database.latency_parts import KEYS, Key, part_of
-from edgepack.fleet.database.measures import FULL_INFERENCES, Told
+from edgepack.fleet.database.measures import FULL_INFERENCES, ReleaseMeasurements
 from edgepack.fleet.database.schema import (
     DeviceRow,
     LatencySourceRow,
@@ -91,7 +91,7 @@ def of_devices(
             )
     parts: dict[Key, list[tuple[int, Histogram]]] = defaultdict(list)
     for is_simulator, words, text in newest.values():
-        kept = msgspec.json.decode(text, type=Told)
+        kept = msgspec.json.decode(text, type=ReleaseMeasurements)
         both = (kept.older, kept.recent)
         key = tuple(words[name] if name in question.by else "" for name in KEYS)
         latency = merge(one.latency for one in both)

@@ -88,7 +88,7 @@ def find_presence(session: Session, names: Iterable[str]) -> dict[str, Presence]
 
 
 def keep_presence(session: Session, changed: Iterable[Presence]) -> None:
-    """Writes what reports have changed."""
+    """Write what reports have changed."""
     said, unsaid = [], []
     for one in changed:
         values = {"b_id": one.id, **{name: getattr(one, name) for name in _PRESENCE}}
@@ -108,7 +108,7 @@ def note_report(row: Presence, reported: Reported, now: float) -> Literal["new",
     process, delivered after a report of a newer process, is ignored.
 
     Raises:
-        TransferError: A sequence is no number that a controller gave.
+        TransferError: A sequence is not a number that a controller gave.
     """
     highest = min(MAX_SEQUENCE, row.desired_sequence + MAX_STEP)
     for sequence in _heard(reported):
@@ -132,7 +132,9 @@ def note_report(row: Presence, reported: Reported, now: float) -> Literal["new",
 
 
 def needs_answer(row: Presence, reported: Reported, now: float) -> bool:
-    """Whether a device that has just reported may have to be told something (see `answer`)."""
+    """Return True if a device that has just reported may have to be told something (see
+    `answer`).
+    """
     if max(_heard(reported)) > row.desired_sequence:
         return True
     if row.reported_sequence == 0 and row.desired_sent_at == 0.0:
@@ -163,21 +165,21 @@ def answer(row: DeviceRow, now: float) -> Publication | None:
 
 
 def tell(row: DeviceRow, name: str, order: ModelOrder, now: float) -> Publication:
-    """Says what is wanted of one model of a device from now on; its others stay as they are."""
+    """State what is wanted of one model of a device from now on; its others stay as they are."""
     before = wanted(row)
     models = (before.models if before else {}) | {name: order}
     return _publish(row, Desired(sequence=order.sequence, models=models), now)
 
 
 def tell_nothing(row: DeviceRow, name: str, now: float) -> Publication:
-    """Wants nothing of a model any more: the device keeps of it what it has."""
+    """Return wants nothing of a model any more: the device keeps of it what it has."""
     before = wanted(row)
     models = {key: order for key, order in before.models.items() if key != name} if before else {}
     return _publish(row, Desired(sequence=next_sequence(row), models=models), now)
 
 
 def tell_again(row: DeviceRow, models: Mapping[str, ModelOrder], now: float) -> Publication:
-    """Says all that is wanted of a device once more, as the newest word."""
+    """State all that is wanted of a device once more, as the newest word."""
     sequence = max(next_sequence(row), *(order.sequence for order in models.values()))
     return _publish(row, Desired(sequence=sequence, models=dict(models)), now)
 
@@ -191,17 +193,19 @@ def _publish(row: DeviceRow, desired: Desired, now: float) -> Publication:
 
 
 def wanted(row: DeviceRow) -> Desired | None:
-    """All that was last wanted of a device; None when nothing ever was."""
+    """Return all that was last wanted of a device; None when nothing ever was."""
     return decode(row.desired.encode(), Desired) if row.desired else None
 
 
 def next_sequence(row: DeviceRow) -> int:
-    """Above all that the device was told, heard or acted on."""
+    """Return above all that the device was told, heard or acted on."""
     return max(row.desired_sequence, highest_heard(row)) + 1
 
 
 def highest_heard(row: DeviceRow) -> int:
-    """The highest sequence that the device has heard or acted on, as it last said; 0 for none."""
+    """Return the highest sequence that the device has heard or acted on, as it last said; 0 for
+    none.
+    """
     reported = last_report(row)
     return max(_heard(reported), default=0) if reported else 0
 
@@ -238,14 +242,14 @@ def active(row: DeviceRow, name: str) -> Active | None:
 
 
 def count_devices(session: Session) -> tuple[int, int]:
-    """Enrolled devices, and those online."""
+    """Return enrolled devices, and those online."""
     enrolled = session.scalar(select(func.count()).select_from(DeviceRow)) or 0
     online = session.scalar(select(func.count()).where(DeviceRow.online.is_(True))) or 0
     return enrolled, online
 
 
 def find_devices(session: Session, names: Sequence[str]) -> tuple[DeviceRow, ...]:
-    """The rows of named devices.
+    """Return the rows of named devices.
 
     Raises:
         FleetError: One of them is not enrolled.

@@ -40,7 +40,7 @@ def enroll(
     replace: bool = False,
     now: float,
 ) -> DeviceRow:
-    """Takes a device into the fleet.
+    """Take a device into the fleet.
 
     Args:
         session: The transaction.
@@ -102,7 +102,7 @@ def _check_case(session: Session, device: str) -> None:
 
 
 def move(session: Session, row: DeviceRow, group: str, now: float) -> None:
-    """Puts a device into another group; the rollouts that it is in go on.
+    """Put a device into another group; the rollouts that it is in go on.
 
     Raises:
         FleetError: The group cannot be such a name.
@@ -115,7 +115,7 @@ def move(session: Session, row: DeviceRow, group: str, now: float) -> None:
 
 
 def label(session: Session, row: DeviceRow, changes: Mapping[str, str], now: float) -> None:
-    """Gives a device labels; an empty value takes one away.
+    """Give a device labels; an empty value takes one away.
 
     Raises:
         FleetError: A key or value cannot be one, or there are too many.
@@ -136,7 +136,7 @@ def label(session: Session, row: DeviceRow, changes: Mapping[str, str], now: flo
 
 
 def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Publication, ...]:
-    """Takes devices out of the fleet, and out of the rollouts that they are or were in."""
+    """Take devices out of the fleet, and out of the rollouts that they are or were in."""
     names = [row.id for row in rows]
     assignments.remove(session, names)
     measurements.remove(session, names)
@@ -157,7 +157,7 @@ def _note(session: Session, action: Action, row: DeviceRow, because: str, now: f
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuses what can be no device id or group.
+    """Reject what can be no device id or group.
 
     Raises:
         FleetError: It cannot.
@@ -173,9 +173,11 @@ def check_name(name: str, what: str) -> None:
 def _check_label(key: str, value: str) -> None:
     problem = ""
     if not KEY.fullmatch(key):
-        problem = f"{key[:80]!r} is no key of a label: 1 to 63 of A-Z a-z 0-9 _ . -, a letter first"
+        problem = (
+            f"{key[:80]!r} is not a key of a label: 1 to 63 of A-Z a-z 0-9 _ . -, a letter first"
+        )
     elif key in RESERVED:
-        problem = f"{key!r} is no label: that is what the fleet knows of a device itself"
+        problem = f"{key!r} is not a label: that is what the fleet knows of a device itself"
     elif len(value) > MAX_VALUE or not value.isprintable() or "'" in value or '"' in value:
         problem = f"a label has at most {MAX_VALUE} characters to look at, and no quotes"
     if problem:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from edgepack.bundle.feedback import Evidence, Feedback
 from edgepack.errors import FleetError
 from edgepack.fleet.database.latency_views import latency_of_release
-from edgepack.fleet.database.measures import Told
+from edgepack.fleet.database.measures import ReleaseMeasurements
 from edgepack.fleet.database.schema import (
     DeviceModelRow,
     DeviceRow,
@@ -30,7 +30,7 @@ MAX_KINDS = 2_000
 """Rows of one answer: devices may name variants, providers and hardware as they like."""
 BATCH = 500
 MAX_TEXT = 200
-_TOLD = msgspec.json.Decoder(Told)
+_MEASUREMENTS = msgspec.json.Decoder(ReleaseMeasurements)
 
 
 class Kind(NamedTuple):
@@ -110,7 +110,7 @@ def gather(session: Session, model: str, now: float) -> Feedback:
 
 
 def _add_measures(session: Session, seen: dict[Kind, Seen], digests: Sequence[str]) -> None:
-    """Adds drift and shadow inferences of all devices that ran the releases, now or before."""
+    """Add drift and shadow inferences of all devices that ran the releases, now or before."""
     source, told = LatencySourceRow, MeasurementRow
     query = (
         select(
@@ -135,7 +135,7 @@ def _add_measures(session: Session, seen: dict[Kind, Seen], digests: Sequence[st
         kept = None if is_again else _of(seen, kind)
         if kept is None:
             continue
-        measured = _TOLD.decode(text)
+        measured = _MEASUREMENTS.decode(text)
         if measured.drift is not None:
             kept.drifts.append(measured.drift)
         count, agreed = measured.shadow

@@ -53,7 +53,7 @@ MAX_WARNINGS, MAX_TEXT = 20, 2000
 def list_devices(
     session: Session, wanted: DeviceFilter = ALL, *, after: str = "", limit: int = PAGE
 ) -> tuple[DeviceView, ...]:
-    """A page of all devices, or of some.
+    """Return a page of all devices, or of some.
 
     Args:
         session: The transaction.
@@ -140,7 +140,7 @@ def read_where(session: Session, text: str, *, also: Iterable[str] = ()) -> Wher
     known = {*FACTS, *ROW, *named, *also}
     if unknown := sorted(where.keys - known):
         raise FleetError(
-            f"no device has a label {unknown[0]!r}, and it is no fact that they report",
+            f"no device has a label {unknown[0]!r}, and it is not a fact that they report",
             found_in=f"labels: {', '.join(sorted(named)) or 'none'}; "
             f"facts: {', '.join(sorted({*FACTS, *ROW}))}",
             remedy=EXAMPLE,
@@ -149,7 +149,7 @@ def read_where(session: Session, text: str, *, also: Iterable[str] = ()) -> Wher
 
 
 def list_groups(session: Session) -> tuple[GroupView, ...]:
-    """All groups, by name."""
+    """Return all groups, by name."""
     counts, online = Counter[str](), Counter[str]()
     key = (DeviceRow.group, DeviceRow.online)
     for group, is_online, count in session.execute(select(*key, func.count()).group_by(*key)):
@@ -162,7 +162,7 @@ def list_groups(session: Session) -> tuple[GroupView, ...]:
 
 
 def show_device(session: Session, device: str) -> DeviceDetails:
-    """One device in full.
+    """Return one device in full.
 
     Raises:
         FleetError: It is not enrolled.

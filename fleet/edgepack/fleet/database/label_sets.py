@@ -20,7 +20,7 @@ _KNOWN = select(LabelSetRow.digest, LabelSetRow.id)
 
 
 def find_sets(session: Session, encoded: Collection[str]) -> dict[str, int]:
-    """The number of each set of labels as `DeviceRow` has them; a new one is kept."""
+    """Return the number of each set of labels as `DeviceRow` has them; a new one is kept."""
     known = _read(session)
     digests = {one: hashlib.sha256(one.encode()).hexdigest() for one in encoded}
     new = [one for one in sorted(digests) if digests[one] not in known]
@@ -33,16 +33,16 @@ def find_sets(session: Session, encoded: Collection[str]) -> dict[str, int]:
 
 def _read(session: Session) -> dict[str, int]:
     rows = session.execute(_KNOWN)
-    return {digest: number for digest, number in rows}  # noqa: C416 (rows are no pairs to mypy)
+    return {digest: number for digest, number in rows}  # noqa: C416 (rows are not pairs to mypy)
 
 
 def read_sets(session: Session) -> Mapping[int, dict[str, str]]:
-    """The labels of each set, by its number."""
+    """Return the labels of each set, by its number."""
     rows = session.execute(select(LabelSetRow.id, LabelSetRow.labels))
     return {number: msgspec.json.decode(text, type=dict[str, str]) for number, text in rows}
 
 
 def forget_unused(session: Session) -> None:
-    """Makes room for other sets where nothing is kept of one."""
+    """Make room for other sets where nothing is kept of one."""
     used = select(LabelledLatencyRow.label_set).distinct()
     session.execute(delete(LabelSetRow).where(LabelSetRow.id.not_in(used)))

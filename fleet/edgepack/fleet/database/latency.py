@@ -124,7 +124,7 @@ _LABELLED_SUMS = _sums(LabelledLatencyRow, _LABELLED_KEY)
 
 
 def check_window(told: Telemetry) -> None:
-    """Judges what a device told.
+    """Judge what a device told.
 
     Raises:
         TransferError: Its numbers contradict each other, or are beyond all that can be.
@@ -139,7 +139,7 @@ def check_window(told: Telemetry) -> None:
 def add_telemetry(
     session: Session, windows: Sequence[tuple[str, Telemetry]], now: float
 ) -> list[tuple[str, Telemetry]]:
-    """Adds windows, each with its device; one that comes once more is passed over.
+    """Add windows, each with its device; one that comes once more is passed over.
 
     Returns:
         Those that were added.
@@ -180,7 +180,7 @@ def add_telemetry(
 
 
 def forget_old(session: Session, now: float) -> None:
-    """Removes what is older than it is kept."""
+    """Remove what is older than it is kept."""
     for length_s, kept_s in LENGTHS_S.items():
         for table in (LatencyRow, LabelledLatencyRow):
             old = (table.length_s == length_s, table.start < now - kept_s)
@@ -230,7 +230,9 @@ def _kinds(
 
 
 def _seen(session: Session, sources: Iterable[Source]) -> dict[Source, list[float]]:
-    """The starts of the windows that came of each source, in order, and of all its device told."""
+    """Return the starts of the windows that came of each source, in order, and of all its device
+    told.
+    """
     seen: dict[Source, list[float]] = {source: [] for source in sources}
     names = {"names": list({source.device for source in seen})}
     for *key, windows in session.execute(_SEEN, names):

@@ -85,7 +85,7 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
 
 
 def _length(since: float, until: float, now: float) -> int:
-    """The shortest sums that are still kept and are not too many."""
+    """Return the shortest sums that are still kept and are not too many."""
     for length_s, kept_s in sorted(LENGTHS_S.items()):
         if since >= now - kept_s + length_s and (until - since) / length_s <= MAX_STEPS:
             return length_s
@@ -142,14 +142,14 @@ class _Where:
         known = {name for labels in self._labels.values() for name in labels}
         if unknown := sorted(of_labels - known):
             raise FleetError(
-                f"latency is not kept by {unknown[0]!r}",
-                found_in=f"it is by: {', '.join(KEYS)}; "
-                f"labels of devices that told any: {', '.join(sorted(known)) or 'none'}",
+                f"latency is not recorded by {unknown[0]!r}",
+                found_in=f"dimensions: {', '.join(KEYS)}; "
+                f"labels of devices with latency: {', '.join(sorted(known)) or 'none'}",
                 remedy="edgepack fleet devices label DEVICE site=berlin",
             )
 
     def matches(self, words: dict[str, str], label_set: int = OTHER) -> bool:
-        """Whether sums of that kind are meant, of devices with these labels."""
+        """Return True if sums of that kind are meant, of devices with these labels."""
         key = (label_set, *words.values())
         if key not in self._judged:
             said = {**self._labels.get(label_set, {}), **words}

@@ -38,7 +38,7 @@ def sum_of_class(session: Session, digest: str, hardware_class: str) -> Sum:
 
 
 def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:
-    """Latency of a rollout's release on its devices, those of a kind together.
+    """Return latency of a rollout's release on its devices, those of a kind together.
 
     Simulated providers come last: their times say nothing of real ones.
     """
@@ -61,7 +61,7 @@ def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]
 def latency_of_release(
     session: Session, digest: str, hardware_class: str = ""
 ) -> tuple[LatencyView, ...]:
-    """Latency of a release on all devices that ran it, or on those of a hardware class.
+    """Return latency of a release on all devices that ran it, or on those of a hardware class.
 
     In how many devices that was is not counted.
     """
@@ -77,7 +77,7 @@ def latency_of_release(
 def latency_over_time(
     session: Session, digest: str, *, length_s: int, since: float, hardware_class: str = ""
 ) -> tuple[LatencySpan, ...]:
-    """Latency of a release by hardware class, one span of time after the other.
+    """Return latency of a release by hardware class, one span of time after the other.
 
     Args:
         session: The transaction.

@@ -45,20 +45,20 @@ class Lease(NamedTuple):
 
     Attributes:
         epoch: Its number, higher than that of any earlier one.
-        voice: Client id that its holder shall have at the broker.
+        leader_client_id: MQTT client id of the lease holder.
     """
 
     epoch: int
-    voice: str
+    leader_client_id: str
 
 
-def take(session: Session, *, holder: str, voice: str, length_s: float) -> Lease | None:
-    """Takes the lease if nobody holds it or the holder let it expire; None when somebody does.
+def take(session: Session, *, holder: str, leader_client_id: str, length_s: float) -> Lease | None:
+    """Take the lease if nobody holds it or the holder let it expire; None when somebody does.
 
     Args:
         session: A transaction that has its turn as a writer.
         holder: Who takes it, see `make_holder`; its sessions bear that name.
-        voice: Client id of whoever leads, if none was chosen yet.
+        leader_client_id: MQTT client id of the leader, stored if the lease has none yet.
         length_s: How long the lease holds.
     """
     changed = {"holder": holder, "epoch": LeaseRow.epoch + 1, "expires_at": _NOW + length_s}
@@ -68,7 +68,7 @@ def take(session: Session, *, holder: str, voice: str, length_s: float) -> Lease
             name=_NAME,
             epoch=1,
             asked=0,
-            voice=voice,
+            voice=leader_client_id,
             holder=holder,
             expires_at=_NOW + length_s,
         )
@@ -82,7 +82,7 @@ def take(session: Session, *, holder: str, voice: str, length_s: float) -> Lease
 
 
 def end_expired(session: Session) -> bool:
-    """Whether the lease may be taken; the sessions of a holder that let it expire are ended.
+    """Return True if the lease may be taken; the sessions of a holder that let it expire are ended.
 
     Args:
         session: A transaction without a turn as a writer, for such a session may have the turn.
@@ -97,7 +97,7 @@ def end_expired(session: Session) -> bool:
 
 
 def renew(session: Session, epoch: int, length_s: float) -> int:
-    """Makes the lease last longer.
+    """Make the lease last longer.
 
     Returns:
         How often other controllers have asked the leader for something, since ever.
@@ -112,7 +112,7 @@ def renew(session: Session, epoch: int, length_s: float) -> int:
 
 
 def check(session: Session, epoch: int) -> None:
-    """Refuses whatever a leader wants to write that leads no longer.
+    """Reject whatever a leader wants to write that leads no longer.
 
     Raises:
         LeadLostError: Another controller leads.
@@ -129,7 +129,7 @@ def give_up(session: Session, epoch: int) -> None:
 
 
 def ask(session: Session) -> None:
-    """Tells the leader, whoever it is, to look at what this transaction changes."""
+    """Report the leader, whoever it is, to look at what this transaction changes."""
     session.execute(update(LeaseRow).where(_OWN).values(asked=LeaseRow.asked + 1))
 
 

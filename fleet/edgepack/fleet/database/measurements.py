@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, delete, select, tuple_
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.latency_views import sum_of_class
-from edgepack.fleet.database.measures import Told, measures_of
+from edgepack.fleet.database.measures import ReleaseMeasurements, measures_of
 from edgepack.fleet.database.schema import MeasurementRow, WaveMeasureRow
 from edgepack.fleet.database.upsert import upsert
 from edgepack.fleet.documents.gates import BY_NAME
@@ -112,7 +112,7 @@ _Key = tuple[str, str]
 class _Row(NamedTuple):
     place: Place
     is_awaited: bool
-    told: Told
+    told: ReleaseMeasurements
     baseline: dict[str, float]
     measured: dict[str, Sample]
 
@@ -133,21 +133,21 @@ _SUMS = select(
     WaveMeasureRow.gate,
     *(getattr(WaveMeasureRow, name) for name in WaveSums._fields),
 ).where(WaveMeasureRow.rollout == bindparam("rollout"))
-_TOLD = msgspec.json.Decoder(Told)
+_MEASUREMENTS = msgspec.json.Decoder(ReleaseMeasurements)
 _BASELINE = msgspec.json.Decoder(dict[str, float])
 _MEASURED = msgspec.json.Decoder(dict[str, Sample])
 _NOWHERE = Place(0, 0, "")
 
 
 def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> None:
-    """Keeps what devices measured of what they run, and counts anew what they will of a release."""
+    """Keep what devices measured of what they run, and counts anew what they will of a release."""
     before = _read(session, [(one.device, one.before) for one in offered if one.before])
     old = _read(session, [(one.device, digest) for one in offered])
     of_class: dict[tuple[str, str], dict[str, float]] = {}
     new: dict[_Key, _Row] = {}
     for one in offered:
         if one.before == digest:  # The same release: there is nothing to compare it with.
-            new[one.device, digest] = _Row(one.place, False, Told(), {}, {})
+            new[one.device, digest] = _Row(one.place, False, ReleaseMeasurements(), {}, {})
             continue
         known = before.get((one.device, one.before))
         baseline = known.told.measures() if known else {}
@@ -158,12 +158,12 @@ def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> N
             baseline = of_class[like] | baseline
         if one.choice is not None:
             baseline |= measures_of(one.choice)
-        new[one.device, digest] = _Row(one.place, False, Told(), baseline, {})
+        new[one.device, digest] = _Row(one.place, False, ReleaseMeasurements(), baseline, {})
     _write(session, old, new)
 
 
 def note_committed(session: Session, committed: Sequence[Committed]) -> None:
-    """Counts what devices said of the variant that they chose, and whom to wait for."""
+    """Count what devices said of the variant that they chose, and whom to wait for."""
     old = _read(session, [(one.device, one.digest) for one in committed])
     new: dict[_Key, _Row] = {}
     for one in committed:
@@ -176,15 +176,21 @@ def note_committed(session: Session, committed: Sequence[Committed]) -> None:
     _write(session, old, new)
 
 
+def take_out(session: Session, device: str, digest: str) -> None:
+    """Take what a device measured of a release out of the sums of its wave, for good."""
+    old = _read(session, [(device, digest)])
+    _write(session, old, {key: row._replace(place=_NOWHERE) for key, row in old.items()})
+
+
 def add_windows(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> None:
-    """Adds windows, each with its device; none of them may have come before."""
+    """Add windows, each with its device; none of them may have come before."""
     by_key: dict[_Key, list[Telemetry]] = defaultdict(list)
     for device, window in windows:
         by_key[device, window.digest].append(window)
     old = _read(session, by_key)
     new: dict[_Key, _Row] = {}
     for key, told in by_key.items():
-        row = old.get(key, _Row(_NOWHERE, False, Told(), {}, {}))
+        row = old.get(key, _Row(_NOWHERE, False, ReleaseMeasurements(), {}, {}))
         row = row._replace(told=row.told.plus(told))
         if row.place.rollout:
             measured = row.measured | _samples(row.told.measures(), row.baseline)
@@ -206,16 +212,16 @@ def sums_of(session: Session, rollout: int) -> ClassSums:
 
 
 def remove(session: Session, devices: Sequence[str]) -> None:
-    """Forgets what devices measured; what was decided from it stays."""
+    """Forget what devices measured; what was decided from it stays."""
     session.execute(delete(MeasurementRow).where(MeasurementRow.device.in_(devices)))
 
 
 def _measures_of_class(session: Session, digest: str, hardware_class: str) -> dict[str, float]:
     """What a hardware class told of a release, as one of its devices would have."""
     whole = sum_of_class(session, digest, hardware_class)
-    told = Told()
+    told = ReleaseMeasurements()
     recent = msgspec.structs.replace(told.recent, latency=whole.histogram, failures=whole.failures)
-    return Told(recent=recent).measures()
+    return ReleaseMeasurements(recent=recent).measures()
 
 
 def _lacking(measured: Mapping[str, Sample], baseline: Mapping[str, float]) -> list[str]:
@@ -251,7 +257,7 @@ def _read(session: Session, keys: Iterable[_Key]) -> dict[_Key, _Row]:
         (device, digest): _Row(
             Place(*place),
             is_awaited,
-            _TOLD.decode(told),
+            _MEASUREMENTS.decode(told),
             _BASELINE.decode(baseline),
             _MEASURED.decode(measured),
         )
@@ -262,7 +268,7 @@ def _read(session: Session, keys: Iterable[_Key]) -> dict[_Key, _Row]:
 
 
 def _write(session: Session, old: Mapping[_Key, _Row], new: Mapping[_Key, _Row]) -> None:
-    """Writes rows, and counts in their waves what has changed."""
+    """Write rows, and counts in their waves what has changed."""
     if not new:
         return
     rows = [
@@ -287,7 +293,7 @@ def _write(session: Session, old: Mapping[_Key, _Row], new: Mapping[_Key, _Row])
         for place, gate, sums in _counted(row):
             changes[place, gate] = changes[place, gate].plus(sums)
         # What an earlier rollout of the same release counted stays there.
-        if before is not None and before.place.rollout == row.place.rollout:
+        if before is not None and row.place.rollout in (before.place.rollout, 0):
             for place, gate, sums in _counted(before):
                 changes[place, gate] = changes[place, gate].plus(sums, -1)
     _count(session, {where: sums for where, sums in changes.items() if any(sums)})
@@ -309,7 +315,7 @@ def _counted(row: _Row) -> Iterable[tuple[Place, str, WaveSums]]:
 
 
 def _count(session: Session, changes: Mapping[tuple[Place, str], WaveSums]) -> None:
-    """Adds to sums; always in the same order, so that no two writers lock each other."""
+    """Add to sums; always in the same order, so that no two writers lock each other."""
     rows = [
         {**place._asdict(), "gate": gate, **sums._asdict()}
         for (place, gate), sums in sorted(changes.items())

@@ -45,24 +45,24 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether newer windows start another half."""
+        """True if newer windows start another half."""
         return self.latency.count >= FULL_INFERENCES or self.windows >= FULL_WINDOWS
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
     """All that is kept of what a device told of a release."""
 
     older: Sums = Sums()
     recent: Sums = Sums()
 
-    def plus(self, windows: Iterable[Telemetry]) -> "Told":
-        """The same with windows that came since."""
+    def plus(self, windows: Iterable[Telemetry]) -> "ReleaseMeasurements":
+        """Return the same with windows that came since."""
         older, recent = self.older, self.recent
         for window in windows:
             if recent.is_full:
                 older, recent = recent, Sums()
             recent = _add(recent, _sums_of(window))
-        return Told(older=older, recent=recent)
+        return ReleaseMeasurements(older=older, recent=recent)
 
     @property
     def drift(self) -> float | None:

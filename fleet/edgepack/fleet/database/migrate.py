@@ -7,9 +7,10 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect
 
 from edgepack.errors import FleetError
+from edgepack.fleet.database.schema import Base
 
 log = logging.getLogger(__name__)
 
@@ -17,44 +18,45 @@ SCRIPTS = Path(__file__).with_name("migrations")
 
 
 def migrate(connection: Connection, shown_url: str) -> None:
-    """Makes or changes the tables, all in the connection's transaction.
+    """Make or change the tables, all in the connection's transaction.
 
-    1. A database that a newer edgepack changed is refused before anything is written.
-    2. One from before migrations has the first tables already.
-    3. What is missing up to this edgepack's version is carried out in order.
+    1. Reject a database that a newer edgepack changed before anything is written.
+    2. Make all tables of an empty database at once.
+    3. Run the migrations that an existing database lacks.
 
     Args:
         connection: In a transaction of its own.
         shown_url: The database, for messages.
 
     Raises:
-        FleetError: The database is of a newer edgepack.
+        FleetError: A newer edgepack changed the database, or another program has such tables.
     """
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.attributes["connection"] = connection
     scripts = ScriptDirectory.from_config(config)
-    noted = MigrationContext.configure(connection).get_current_revision()
-    current = noted or _before_migrations(connection)
+    newest = scripts.get_current_head()
+    current = MigrationContext.configure(connection).get_current_revision()
     # 1.
     known = {script.revision for script in scripts.walk_revisions()}
     if current is not None and current not in known:
         raise FleetError(
             f"the database is of a newer edgepack: its tables are of version {current}, "
-            f"this edgepack knows {scripts.get_current_head()}",
+            f"this edgepack knows {newest}",
             found_in=shown_url,
-            remedy="use the edgepack that changed it last; it was left as it is",
+            remedy="use the edgepack that changed the database last; nothing was changed",
         )
     # 2.
-    if current is not None and noted is None:
-        command.stamp(config, current)
+    if current is None:
+        if found := sorted({*inspect(connection).get_table_names()} & {*Base.metadata.tables}):
+            raise FleetError(
+                f"the database has tables of another program: {', '.join(found)}",
+                found_in=shown_url,
+                remedy="name an empty database",
+            )
+        Base.metadata.create_all(connection, checkfirst=False)
+        command.stamp(config, "head")
     # 3.
-    if current != scripts.get_current_head():
-        log.info("database=%s from=%s to=%s", shown_url, current, scripts.get_current_head())
+    elif current != newest:
+        log.info("database=%s from=%s to=%s", shown_url, current, newest)
         command.upgrade(config, "head")
-
-
-def _before_migrations(connection: Connection) -> str | None:
-    if not inspect(connection).has_table("schema_version"):
-        return None
-    return f"{connection.scalar(text('SELECT version FROM schema_version')):04}"

@@ -18,7 +18,7 @@ MAX_TEXT = 2000
 
 
 def count_standing(session: Session) -> DeviceCounts:
-    """Devices by how they stand."""
+    """Return devices by how they stand."""
     is_behind = DeviceRow.desired_sequence != DeviceRow.reported_sequence
     key = (DeviceRow.standing, DeviceRow.online, is_behind)
     numbers: dict[str, int] = defaultdict(int)
@@ -34,7 +34,7 @@ def count_standing(session: Session) -> DeviceCounts:
 
 
 def list_trouble(session: Session, limit: int = MAX_TROUBLE) -> tuple[Trouble, ...]:
-    """Some of the devices that are failing, then of those that warn, by their reason.
+    """Return some of the devices that are failing, then of those that warn, by their reason.
 
     Those that are online are looked at first.
     """

@@ -19,7 +19,7 @@ MAX_EVENTS = 5000
 
 
 def add_device_events(session: Session, events: Sequence[tuple[str, Event]], now: float) -> None:
-    """Takes down what devices said happened to them: each event with its device."""
+    """Take down what devices said happened to them: each event with its device."""
     rows = [
         {
             "at": event.at,
@@ -48,7 +48,7 @@ def add_rollout_event(
     because: str,
     now: float,
 ) -> None:
-    """Takes down a transition of a rollout."""
+    """Take down a transition of a rollout."""
     session.add(
         EventRow(
             at=now,
@@ -65,7 +65,7 @@ def add_rollout_event(
 
 
 def events_after(session: Session, after: int, limit: int) -> tuple[EventView, ...]:
-    """Events newer than one that is known, oldest first."""
+    """Return events newer than one that is known, oldest first."""
     rows = session.scalars(
         select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
     )
@@ -75,7 +75,8 @@ def events_after(session: Session, after: int, limit: int) -> tuple[EventView, .
 def latest_events(
     session: Session, *, device: str = "", rollout: str = "", before: int = 0, limit: int
 ) -> tuple[EventView, ...]:
-    """The newest events of a device, of a rollout itself, or of all rollouts; the newest first.
+    """Return the newest events of a device, of a rollout itself, or of all rollouts; the newest
+    first.
 
     Args:
         session: The transaction.
@@ -108,7 +109,7 @@ def _view(row: EventRow) -> EventView:
 
 
 def forget_old(session: Session, now: float) -> None:
-    """Removes what is older than `KEEP_S`, and of a device's events those beyond `MAX_EVENTS`."""
+    """Remove what is older than `KEEP_S`, and of a device's events those beyond `MAX_EVENTS`."""
     session.execute(delete(EventRow).where(EventRow.received_at < now - KEEP_S))
     counts = select(EventRow.device).where(EventRow.device != "").group_by(EventRow.device)
     for device in session.scalars(counts.having(func.count() > MAX_EVENTS)).all():

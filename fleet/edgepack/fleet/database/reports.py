@@ -70,7 +70,7 @@ def facts_of(reported: str | None) -> DeviceFacts | None:
 
 
 def simulated_providers(reported: str | None) -> frozenset[str]:
-    """The providers that only simulate their hardware on a device."""
+    """Return the providers that only simulate their hardware on a device."""
     facts = msgspec.json.decode(reported, type=_SaidOfProviders).facts if reported else None
     return frozenset(p.name for p in facts.providers if p.is_simulator) if facts else frozenset()
 

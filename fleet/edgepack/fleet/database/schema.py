@@ -1,6 +1,6 @@
 """The fleet's tables. What devices are told and what they said stands here, nowhere else.
 
-The database itself is made and changed by `migrations/` alone; a test compares the two.
+A new database is made from these classes, an existing one is changed by `migrations/`.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ LONG = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _index_of(name: str, columns: Sequence[str], where: str) -> Index:
-    """An index of some rows alone."""
+    """Return an index of some rows alone."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
@@ -58,13 +58,6 @@ class Base(DeclarativeBase):
     """What all tables belong to."""
 
     type_annotation_map = {str: StoredText, float: Double}  # noqa: RUF012 (SQLAlchemy's own name)
-
-
-class SchemaRow(Base):
-    """One row, for programs from before migrations: they refuse a database that is not 1."""
-
-    __tablename__ = "schema_version"
-    version: Mapped[int] = mapped_column(primary_key=True)
 
 
 class DeviceRow(Base):
@@ -164,6 +157,7 @@ class RolloutRow(Base):
     the time zones of its devices where it has a `window`, `waits_for` what it waits for, in words,
     `waits_reason` the same as one word. `decided` are the encoded gate views at the decision that
     stopped or ended the rollout, made at `decided_at`; `stopped_by` names the gate that decided.
+    `set_aside` is an encoded tuple of `SetAside`.
     """
 
     __tablename__ = "rollouts"
@@ -203,6 +197,9 @@ class RolloutRow(Base):
     decided: Mapped[str] = mapped_column(StoredLongText, default="", server_default=text("''"))
     decided_at: Mapped[float | None] = mapped_column(default=None)
     stopped_by: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    set_aside: Mapped[str] = mapped_column(
+        StoredLongText, default="[]", server_default=text("'[]'")
+    )
 
 
 class AssignmentRow(Base):
@@ -254,10 +251,10 @@ class WaveRow(Base):
 
 
 class MeasurementRow(Base):
-    """What a device measured of a release; `rollout` is the newest that gave it, 0 for none.
+    """Measurements of a release on a device; `rollout` is the newest with this release, or 0.
 
-    `told` is an encoded `Told`, `baseline` what it measured of the release before, by gate,
-    `measured` what its wave counts of it; see `measurements.py`.
+    `told` is an encoded `ReleaseMeasurements`, `baseline` the device's measurements of the previous
+    release by gate, `measured` the values that its wave counts; see `measurements.py`.
     """
 
     __tablename__ = "measurements"
@@ -494,11 +491,10 @@ class TelemetrySequenceRow(Base):
 
 
 class LeaseRow(Base):
-    """Who leads of the controllers that share the database: see `lease.py`.
+    """Lease of the leader among the controllers that share the database: see `lease.py`.
 
     `epoch` grows with each new leader; `expires_at` is by the database's clock. `asked` grows
-    whenever another controller leaves something for the leader to do. `voice` is the client id
-    that whoever leads has at the broker.
+    when another controller leaves work for the leader. `voice` is the MQTT client id of the leader.
     """
 
     __tablename__ = "leases"

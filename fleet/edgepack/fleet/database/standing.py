@@ -40,7 +40,7 @@ def standing_of(reported: Reported) -> Standing:
 
 
 def keep_models(session: Session, heard: Sequence[tuple[str, Reported]]) -> None:
-    """Notes what devices run; what did not change is not written.
+    """Note what devices run; what did not change is not written.
 
     Args:
         session: The transaction.
@@ -75,7 +75,7 @@ def keep_models(session: Session, heard: Sequence[tuple[str, Reported]]) -> None
 
 
 def forget_models(session: Session, devices: Iterable[str]) -> None:
-    """Removes what is known of the models of devices that were taken out of the fleet."""
+    """Remove what is known of the models of devices that were taken out of the fleet."""
     session.execute(delete(DeviceModelRow).where(DeviceModelRow.device.in_(list(devices))))
 
 

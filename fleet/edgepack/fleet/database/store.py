@@ -60,7 +60,7 @@ class Store:
         self._ahead_s = 0.0
 
     def now(self) -> float:
-        """Seconds since the epoch, by the database's clock as far as it is known."""
+        """Return seconds since the epoch, by the database's clock as far as it is known."""
         return time.time() + self._ahead_s
 
     def set_clock(self) -> None:
@@ -143,7 +143,7 @@ class Store:
             raise
 
     def close(self) -> None:
-        """Gives all connections back."""
+        """Give all connections back."""
         self._engine.dispose()
 
 
@@ -163,15 +163,15 @@ _READING: dict[str, dict[str, Any]] = {
 
 
 def open_store(url: str, called: str = "edgepack") -> Store:
-    """Opens a database and brings its tables to this edgepack's version.
+    """Open a database and brings its tables to this edgepack's version.
 
     Args:
         url: `sqlite:////folder/fleet.db` or `postgresql://user:password@host/database`.
         called: What a PostgreSQL knows this program by.
 
     Raises:
-        FleetError: The URL is malformed or of another kind of database, the driver is missing,
-            the database cannot be reached, or a newer edgepack changed it.
+        FleetError: The URL is malformed or of another kind of database, the driver is missing, the
+            database cannot be reached, or a newer edgepack changed it.
     """
     parsed = _parse(url)
     shown = parsed.render_as_string(hide_password=True)
@@ -196,7 +196,7 @@ def open_store(url: str, called: str = "edgepack") -> Store:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a database; None when a server keeps it, or no URL names it."""
+    """Return the file of a database; None when a server keeps it, or no URL names it."""
     parsed = _parse(url) if url else None
     if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
@@ -294,5 +294,5 @@ def _code(error: DBAPIError) -> str:
 
 
 def _reason(error: SQLAlchemyError) -> str:
-    """The driver's own words, the first line of them."""
+    """Return the driver's own words, the first line of them."""
     return str(getattr(error, "orig", None) or error).partition("\n")[0]

@@ -30,14 +30,16 @@ class Unsent(NamedTuple):
 
 
 def add(session: Session, publications: Iterable[Publication]) -> None:
-    """Leaves publications to the leader, and asks it to look."""
+    """Leave publications to the leader, and ask it to look."""
     if rows := [{"device": one.device} for one in publications]:
         session.execute(insert(UnsentRow), rows)
     lease.ask(session)
 
 
 def read(session: Session) -> Unsent:
-    """The oldest of what is to be said, as it is by now; nothing for a device that has gone."""
+    """Return the oldest of what is to be said, as it is by now; nothing for a device that has
+    gone.
+    """
     rows = session.execute(_OLDEST).all()
     if not rows:
         return Unsent((), 0)
@@ -49,5 +51,5 @@ def read(session: Session) -> Unsent:
 
 
 def note_sent(session: Session, up_to: int) -> None:
-    """Forgets what was said."""
+    """Forget what was said."""
     session.execute(delete(UnsentRow).where(UnsentRow.id <= up_to))

@@ -1,6 +1,6 @@
 """Webhooks in the database, and what they have yet to tell.
 
-Messages are no rows of their own: they are the audit log and the events of devices, of which each
+Messages are not rows of their own: they are the audit log and the events of devices, of which each
 webhook remembers how far it came. So a message is there as soon as what it tells is, outlives any
 restart, and a webhook that is behind costs no room.
 """
@@ -51,7 +51,7 @@ class Message(NamedTuple):
 
 
 def add(session: Session, row: WebhookRow, now: float) -> None:
-    """Takes down a webhook; it tells what happens from now on.
+    """Take down a webhook; it tells what happens from now on.
 
     Raises:
         FleetError: There is one of that name, or there are too many.
@@ -73,7 +73,7 @@ def add(session: Session, row: WebhookRow, now: float) -> None:
 
 
 def find(session: Session, name: str) -> WebhookRow:
-    """The webhook of that name.
+    """Return the webhook of that name.
 
     Raises:
         FleetError: There is none.
@@ -85,12 +85,12 @@ def find(session: Session, name: str) -> WebhookRow:
 
 
 def all_of(session: Session) -> Sequence[WebhookRow]:
-    """All webhooks, by name."""
+    """Return all webhooks, by name."""
     return session.scalars(select(WebhookRow).order_by(WebhookRow.name)).all()
 
 
 def remove(session: Session, name: str, now: float) -> WebhookRow:
-    """Forgets a webhook.
+    """Forget a webhook.
 
     Raises:
         FleetError: There is none of that name.
@@ -107,7 +107,7 @@ def types_of(row: WebhookRow) -> tuple[str, ...]:
 
 
 def waiting(session: Session, row: WebhookRow) -> tuple[Message, ...]:
-    """The oldest messages that a webhook has yet to tell, in order."""
+    """Return the oldest messages that a webhook has yet to tell, in order."""
     said = session.scalars(_entries(row).order_by(AuditRow.id).limit(AT_ONCE))
     happened = session.scalars(_events(row).order_by(EventRow.id).limit(AT_ONCE))
     # Those of a source stay in its order, however clocks went: it is remembered up to where.
@@ -116,7 +116,7 @@ def waiting(session: Session, row: WebhookRow) -> tuple[Message, ...]:
 
 
 def pass_over(session: Session, row: WebhookRow) -> None:
-    """Moves on past what a webhook does not tell, now and then: it has told all the rest."""
+    """Move on past what a webhook does not tell, now and then: it has told all the rest."""
     for source, of in ((AuditRow, "audit_after"), (EventRow, "event_after")):
         newest = session.scalar(select(func.max(source.id))) or 0
         if newest - getattr(row, of) > _STEP:
@@ -124,7 +124,7 @@ def pass_over(session: Session, row: WebhookRow) -> None:
 
 
 def is_far_behind(session: Session, row: WebhookRow) -> bool:
-    """Whether `pass_over` would move on."""
+    """Return True if `pass_over` would move on."""
     newest = session.scalar(select(func.max(AuditRow.id))) or 0
     events = session.scalar(select(func.max(EventRow.id))) or 0
     return newest - row.audit_after > _STEP or events - row.event_after > _STEP

@@ -40,7 +40,7 @@ class Described(Protocol):
 
     @property
     def online(self) -> bool:
-        """Whether it is online."""
+        """True if it is online."""
 
     @property
     def labels(self) -> str:
@@ -86,7 +86,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attributes(row: Described) -> Attributes:
-    """Labels and facts of a device; what it did not report is not there."""
+    """Return the labels and facts of a device; what it did not report is not there."""
     found = {key: frozenset({value}) for key, value in labels(row).items()}
     found |= {key: frozenset({read(row)}) for key, read in ROW.items()}
     facts = facts_of(row.reported)
@@ -96,12 +96,12 @@ def attributes(row: Described) -> Attributes:
 
 
 def labels(row: Described) -> dict[str, str]:
-    """The labels of a device, by key."""
+    """Return the labels of a device, by key."""
     return msgspec.json.decode(row.labels, type=dict[str, str])
 
 
 def parse_where(text: str) -> Where:
-    """Reads an expression.
+    """Read an expression.
 
     Raises:
         FleetError: It is none: the message says where it stops making sense.
@@ -175,7 +175,7 @@ class _Parser:
         return lambda found: (value in found.get(key, frozenset())) == (sign == "=")
 
     def _peek(self) -> tuple[str, bool] | None:
-        """The next token, and whether it is a sign of the grammar; None at the end."""
+        """Return the next token, and whether it is a sign of the grammar; None at the end."""
         found = self._match()
         if found is None:
             return None

@@ -34,7 +34,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def combine(due: Flags, lacking: Flags) -> Iterator[Combination]:
-    """Chooses messages, the best first, until one would be for a single device.
+    """Choose messages, the best first, until one would be for a single device.
 
     Args:
         due: What each device (row) is to be sent of the chunks (column).
@@ -53,7 +53,7 @@ def combine(due: Flags, lacking: Flags) -> Iterator[Combination]:
 
 
 def _choose(due: Floats, lacking: Floats) -> tuple[list[int], NDArray[np.int64]]:
-    """The best message that is found.
+    """Return the best message that is found.
 
     Args:
         due, lacking: As `combine` has them, as 0 and 1.

@@ -115,16 +115,16 @@ class Depot:
         return self._limit.measured_bytes_per_s(self._clock())
 
     def start(self) -> None:
-        """Starts sending."""
+        """Start sending."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops in the middle of whatever is sent; devices will ask again."""
+        """Stop in the middle of whatever is sent; devices will ask again."""
         self._stopping.set()
         self._thread.join(timeout=10)
 
     def take(self, device: str, need: Need, said_at: float) -> None:
-        """Notes what a device lacks; a need too many is dropped, since devices repeat them.
+        """Note what a device lacks; a need too many is dropped, since devices repeat them.
 
         Args:
             device: Who lacks it, known to be enrolled.
@@ -136,7 +136,8 @@ class Depot:
         self._put(_Request(device=device, need=need, said_at=said_at))
 
     def take_directly(self, device: str, payload: bytes, said_at: float) -> bool:
-        """The same as it came from the broker, for a device that the controller let in lately.
+        """Return the same as it came from the broker, for a device that the controller let in
+        lately.
 
         Returns:
             False for any other device: the controller has to look at it first.
@@ -165,7 +166,7 @@ class Depot:
                 self._stopping.wait(1.0)
 
     def turn(self) -> float:
-        """Takes the needs that came, and sends a piece of all that may be sent now.
+        """Take the needs that came, and send a piece of all that may be sent now.
 
         Returns:
             Seconds until there may be more to send, unless a need comes.
@@ -200,7 +201,7 @@ class Depot:
     def _send_piece(
         self, listener: Listener | None, stream: Stream, shares: int, now: float
     ) -> bool:
-        """Sends chunks to a device, or to all who listen; whether there was anything to send."""
+        """Send chunks to a device, or to all who listen; whether there was anything to send."""
         indices = stream.take(listener, shares, PIECE_BYTES, now)
         sha256 = stream.blob.sha256
         if listener is None:
@@ -217,7 +218,7 @@ class Depot:
         return bool(indices)
 
     def _send_coded(self, stream: Stream, shares: int, now: float) -> bool:
-        """Sends chunks to all who listen, several as one; whether there was anything to send."""
+        """Send chunks to all who listen, several as one; whether there was anything to send."""
         repairs = stream.take_coded(shares, PIECE_BYTES, now)
         topic = topics.coded(self._tenant, stream.blob.sha256)
         messages = [
@@ -229,7 +230,7 @@ class Depot:
         return bool(repairs)
 
     def _publish(self, way: str, topic: str, messages: Sequence[bytes], size_bytes: int) -> float:
-        """Sends messages; returns when that was.
+        """Send messages; return when that was.
 
         Raises:
             _NoConnectionError: They went nowhere.

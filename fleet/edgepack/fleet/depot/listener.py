@@ -64,7 +64,7 @@ class Listener:
         until: float | None = None,
         latest: tuple[int, Sequence[float]] | None = None,
     ) -> None:
-        """Notes what the device said.
+        """Note what the device said.
 
         Args:
             missing: Bitmap of the chunks that it lacks, least bit first.
@@ -102,28 +102,28 @@ class Listener:
         on_its_way = sum(size for _, size in own.values())
         self.own.acknowledge(self.own.sent_bytes - on_its_way, (self.loss,))
 
-    def likeness(self, times: Sequence[float]) -> Hashable:
-        """Equal for devices to whom the same is due, in the same ways.
+    def plan_key(self, times: Sequence[float]) -> Hashable:
+        """Return a key shared by devices that need the same chunks, sent the same way.
 
         Args:
-            times: All moments at which a chunk was broadcast last, ascending.
+            times: Times of the last broadcast of each chunk, ascending.
         """
         if self._own_sent or self._coded:
             return self.device
         known = bisect_right(times, self.known_until)
         return self._missing.tobytes(), known, self.takes_coded, self.bytes_per_s > 0
 
-    def due(self, sent_at: Times) -> Flags:
-        """The chunks that it lacks and that are not on their way to it."""
+    def chunks_to_send(self, sent_at: Times) -> Flags:
+        """Return flags of the chunks that the device lacks and that are not in flight."""
         missing = _unpack(self._missing, self._count)
         return missing & (self._last_sent(sent_at) <= self.known_until)
 
     def lacking(self, start: int, end: int) -> Flags:
-        """The chunks that it lacks as far as is known, from `start`, a multiple of 8, to `end`."""
+        """Return flags of the missing chunks, as last reported, from `start` (8 n) to `end`."""
         return _unpack(self._missing[start // 8 :], end - start)
 
     def without_code(self, due: Flags) -> Flags:
-        """Those that are to come as they are: all, or what came coded in vain."""
+        """Return flags of the chunks to send uncoded: all, or chunks that failed coded."""
         if not self.takes_coded:
             return due
         in_vain = np.zeros_like(due)
@@ -131,7 +131,7 @@ class Listener:
         return due & in_vain
 
     def note_coded(self, index: int, at: float) -> None:
-        """A coded message went out in which that chunk is the one that it lacks."""
+        """Record a coded message in which this chunk is the only missing chunk."""
         self.note_sent(index, at, 0)
         self._coded[index] += 1
 

@@ -73,7 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left of it."""
+        """True if nothing is left of it."""
         return not self.broadcast and not self.coded and not any(self.single.values())
 
 
@@ -81,7 +81,7 @@ EMPTY = Plan(broadcast=deque(), coded=deque(), single={})
 
 
 def make_plan(listeners: Sequence[Listener], sent: Sent, cursor: int, now: float) -> Plan:
-    """Plans what is due now.
+    """Plan what is due now.
 
     Args:
         listeners: The devices that lack chunks; one with a limit of its own is served singly.
@@ -142,10 +142,10 @@ def _group(listeners: Sequence[Listener], sent: Sent) -> list[_Group]:
     times = np.unique(sent.plain).tolist()
     alike: defaultdict[Hashable, list[Listener]] = defaultdict(list)
     for one in listeners:
-        alike[one.likeness(times)].append(one)
+        alike[one.plan_key(times)].append(one)
     groups = []
     for members in alike.values():
-        due = members[0].due(sent.plain)
+        due = members[0].chunks_to_send(sent.plain)
         is_shared = not members[0].bytes_per_s
         coded = due & ~members[0].without_code(due) if is_shared else np.zeros_like(due)
         groups.append(_Group(listeners=members, due=due, coded=coded, is_shared=is_shared))
@@ -155,7 +155,7 @@ def _group(listeners: Sequence[Listener], sent: Sent) -> list[_Group]:
 def _is_settled(
     listeners: Sequence[Listener], sent: Sent, now: float, start: int, end: int
 ) -> bool:
-    """Whether enough is known of what came of these chunks."""
+    """Return True if enough is known of what came of these chunks."""
     last = sent.last(start, end)
     known = sum(one.known_until >= min(last, sent.told) for one in listeners)
     return known >= SETTLED_SHARE * len(listeners) or now > last + SETTLED_S
@@ -167,7 +167,7 @@ def _plan_coded(
     wanted: NDArray[np.int32],
     is_settled: Callable[[int, int], bool],
 ) -> tuple[list[CodedRepair], Flags]:
-    """Plans the next coded messages, window by window.
+    """Plan the next coded messages, window by window.
 
     Args:
         due: What is to go out coded, by device.

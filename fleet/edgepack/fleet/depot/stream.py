@@ -66,7 +66,7 @@ class Stream:
     def hear(
         self, device: str, need: Need, wanted: NeedFile, said_at: float, busy_s: float
     ) -> None:
-        """Takes what a device lacks of this file.
+        """Take what a device lacks of this file.
 
         Args:
             device: Its id.
@@ -99,14 +99,14 @@ class Stream:
             self._is_outdated = self._is_heard = True
 
     def served_singly(self) -> tuple[Listener, ...]:
-        """The devices for which there is something to send alone."""
+        """Return the devices for which there is something to send alone."""
         found = (self.listeners.get(device) for device in self._plan.single)
         return tuple(one for one in found if one is not None)
 
     def take(
         self, listener: Listener | None, shares: int, most_bytes: int, now: float
     ) -> list[int]:
-        """Takes chunks out of the plan, which are to be sent now.
+        """Take chunks out of the plan, which are to be sent now.
 
         Args:
             listener: Whom to; None is all who listen.
@@ -128,7 +128,7 @@ class Stream:
         return taken
 
     def take_coded(self, shares: int, most_bytes: int, now: float) -> list[CodedRepair]:
-        """The same of the coded messages; they use the window of what all listen to."""
+        """Return the same of the coded messages; they use the window of what all listen to."""
         taken: list[CodedRepair] = []
         planned = self._plan.coded
         if planned and self.window.room(shares, now):
@@ -163,7 +163,7 @@ class Stream:
         return len(self._log_at)
 
     def _log(self, size_bytes: int, now: float) -> float:
-        """Notes something that went out to all; returns when, after all that went out before."""
+        """Note something that went out to all; return when, after all that went out before."""
         at = max(now, self._log_at[-1] + TICK_S) if self._log_at else now
         self.window.sent_bytes += size_bytes
         self._log_at.append(at)
@@ -178,15 +178,15 @@ class Stream:
         return self._all_sent_at.get(named, ()) if number < 0 else self._log_at[number : number + 1]
 
     def size_of(self, index: int) -> int:
-        """Length of a chunk."""
+        """Return length of a chunk."""
         return self.blob.bounds[index + 1] - self.blob.bounds[index]
 
     def longest(self, members: Sequence[int]) -> int:
-        """Length of the longest of some chunks, and so of the message that has them all."""
+        """Return length of the longest of some chunks, and so of the message that has them all."""
         return max(map(self.size_of, members))
 
     def look(self, clock: Callable[[], float], silent_s: float) -> float:
-        """Plans anew where there is reason to, and waits no more for whoever is silent.
+        """Plan anew where there is reason to, and wait no more for whoever is silent.
 
         Args:
             clock: Monotonic, seconds.
@@ -227,7 +227,7 @@ class Stream:
         self.window.give_up()
 
     def _gather(self, device: str, now: float) -> None:
-        """Serves newcomers once no other has come for a moment: together they cost one round."""
+        """Serve newcomers once no other has come for a moment: together they cost one round."""
         if not self._newcomers:
             self._gather_until = now + GATHER_MOST_S
         wait_s = GATHER_SEVERAL_S if self.listeners else GATHER_ONE_S
@@ -235,7 +235,7 @@ class Stream:
         self._newcomers.add(device)
 
     def _survey(self, clock: Callable[[], float], silent_s: float) -> float:
-        """Goes over all devices: how far they are, who is silent, what is on its way to them.
+        """Go over all devices: how far they are, who is silent, what is on its way to them.
 
         Returns:
             Seconds until that is worth while again.

@@ -37,7 +37,7 @@ class Window:
         self._shrunk_at_bytes = 0
 
     def room(self, shares: int, now: float) -> bool:
-        """Whether something may be sent.
+        """Return True if something may be sent.
 
         Args:
             shares: To how many devices something is on its way, each counted once for each file.
@@ -52,7 +52,7 @@ class Window:
         return is_open
 
     def acknowledge(self, acked_bytes: int, losses: Sequence[float]) -> None:
-        """Notes how far devices are.
+        """Note how far devices are.
 
         Args:
             acked_bytes: What came or was lost, of all that was ever sent.
@@ -72,7 +72,7 @@ class Window:
             self.size_bytes = max(LEAST_BYTES, self.size_bytes * max(SLOWEST_STEP, 1 - loss))
 
     def give_up(self) -> None:
-        """Counts what is on its way as gone."""
+        """Count what is on its way as gone."""
         self.acked_bytes = self.sent_bytes
         self.full_since = None
         self.size_bytes = float(FIRST_BYTES)

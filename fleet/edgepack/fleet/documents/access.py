@@ -22,7 +22,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
 
     def may(self, role: Role) -> bool:
-        """Whether they may do what a role may."""
+        """Return True if they may do what a role may."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 

@@ -10,6 +10,7 @@ Action = Literal[
     "rollout.hold",
     "rollout.silent",
     "rollout.breach",
+    "rollout.set_aside",
     "rollout.pause",
     "rollout.resume",
     "rollout.abort",

@@ -46,7 +46,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.threshold:g}" if self.is_default else "off"
 
     def shown(self, value: float) -> str:
-        """A ratio, a rise or a share, for people."""
+        """Return a ratio, a rise or a share, for people."""
         if self.comparison == "ratio":
             return f"{value:.2f} x"
         if self.comparison == "share":

@@ -105,17 +105,17 @@ class PublishedMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def title(bundle: BundleRef) -> str:
-    """A bundle as people call it: `digits 1.2.0`."""
+    """Return a bundle as people call it: `digits 1.2.0`."""
     return f"{bundle.name} {bundle.version}"
 
 
 def full_title(bundle: BundleRef) -> str:
-    """The same with what tells it from every other: `digits 1.2.0 (0123456789ab)`."""
+    """Return the same with what tells it from every other: `digits 1.2.0 (0123456789ab)`."""
     return f"{title(bundle)} ({bundle.digest[:12]})"
 
 
 def tell_apart(bundles: Iterable[BundleRef]) -> Callable[[BundleRef], str]:
-    """Titles for bundles that are shown together: full ones where two would read alike."""
+    """Return titles for bundles that are shown together: full ones where two would read alike."""
     digests: dict[str, set[str]] = defaultdict(set)
     for bundle in bundles:
         digests[title(bundle)].add(bundle.digest)

@@ -44,7 +44,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         }[self.kind]
 
     def as_options(self) -> str:
-        """The same as options of a command."""
+        """Return the same as options of a command."""
         return {
             "all": "--all",
             "group": f"--group {self.group}",
@@ -158,6 +158,22 @@ class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
     variant: str = ""
 
 
+class SetAside(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that alone measured a breach, and the device that tried the release instead.
+
+    Attributes:
+        wanted: The device that was to try the release; it runs its previous release again.
+        chosen: The device that tried the release instead.
+        because: What the first device measured, one sentence.
+        wave: Their wave, from 1.
+    """
+
+    wanted: str
+    chosen: str
+    because: str
+    wave: int
+
+
 class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
     """Latency of real inferences, devices of a kind taken together.
 
@@ -223,6 +239,8 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         gates_at: When these results were taken, seconds since the epoch (UTC); None for now.
         stopped_by: The gate that stopped it, such as `gate p95`; "" for none.
         held: The hardware classes that are held back, each with the reason.
+        set_aside: Devices that alone measured a breach, each with the device that tried the release
+            instead.
         waits_for: What it waits for, beside its devices: a person, its start, a maintenance window,
             room at a site, measurements; "" for nothing.
         waits_reason: The same as one word: `limits`, `start`, `measurements`, and, where a person
@@ -262,6 +280,7 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     gates: tuple[GateView, ...] = ()
     split_by: SplitBy = ""
     held: dict[str, str] = {}
+    set_aside: tuple[SetAside, ...] = ()
     waits_for: str = ""
     waits_reason: str = ""
     gate_evidence: GateEvidence = "required"

@@ -30,12 +30,12 @@ _QUIET = {
 
 
 def labels_line(labels: Mapping[str, str]) -> str:
-    """Labels as a person writes them."""
+    """Return the labels as a person writes them."""
     return " ".join(f"{key}={value}" for key, value in labels.items()) or "–"
 
 
 def counts_line(rollout: RolloutView) -> str:
-    """Devices by state, in words."""
+    """Return devices by state, in words."""
     counts = rollout.counts
     states = (*STATES, *sorted(counts.keys() - set(STATES)))
     return ", ".join(f"{counts[s]} {s.lower()}" for s in states if counts.get(s))
@@ -88,7 +88,7 @@ def told_gates(gates: Sequence[GateView]) -> tuple[GateView, ...]:
 
 
 def quiet_gates(gates: Sequence[GateView]) -> tuple[str, ...]:
-    """A line for each verdict that has no numbers: `no evidence: p95, errors`.
+    """Return a line for each verdict that has no numbers: `no evidence: p95, errors`.
 
     A gate that was told on other hardware is named with the hardware that it was not told on.
     """
@@ -130,7 +130,7 @@ def _amount(number: float | None, unit: str) -> str:
 
 
 def short_provider(provider: str) -> str:
-    """A provider's name without what all of them end in."""
+    """Return a provider's name without what all of them end in."""
     return provider.removesuffix("ExecutionProvider")
 
 
@@ -146,7 +146,7 @@ def ago(moment: float | None, now: float) -> str:
 
 
 def stamp(moment: float, now: float) -> str:
-    """A time of day, with its date when that is another than today's."""
+    """Return a time of day, with its date when that is another than today's."""
     try:
         then = time.localtime(moment)
     except (OverflowError, ValueError, OSError):
@@ -156,5 +156,5 @@ def stamp(moment: float, now: float) -> str:
 
 
 def megabytes(size_bytes: float) -> str:
-    """A size, for people."""
+    """Return a size, for people."""
     return f"{size_bytes / 1e6:.1f} MB"

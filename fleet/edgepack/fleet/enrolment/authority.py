@@ -72,7 +72,7 @@ class Authority:
             ) from error
         self._crl_file = folder / CRL_FILE
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-            raise FleetError("the fleet's CA key is no ECDSA key", found_in=str(key_file))
+            raise FleetError("the fleet's CA key is not an ECDSA key", found_in=str(key_file))
         self._key = loaded
         if not self._crl_file.exists():
             self._write_revocations(())
@@ -83,7 +83,7 @@ class Authority:
         return _pem(self._certificate).decode()
 
     def sign_client(self, request_pem: str, name: str) -> str:
-        """A client certificate (PEM) with the common name `name`.
+        """Return a client certificate (PEM) with the common name `name`.
 
         Args:
             request_pem: The signing request; only its key is taken from it.
@@ -99,7 +99,7 @@ class Authority:
         return _pem(builder.sign(self._key, hashes.SHA256())).decode()
 
     def key_id_of(self, request_pem: str) -> str:
-        """Names the key of a signing request; see `CertificateFacts`.
+        """Name the key of a signing request; see `CertificateFacts`.
 
         Raises:
             FleetError: As `sign_client` does.
@@ -107,7 +107,7 @@ class Authority:
         return key_id_of(self._requested_key(request_pem))
 
     def check_renewal(self, asked: Renewal, device: str, now: float) -> None:
-        """Refuses to renew a certificate for anybody but who holds its key, and before its time.
+        """Reject to renew a certificate for anybody but who holds its key, and before its time.
 
         1. This authority issued it, to that device.
         2. It has not ended, and is not revoked.
@@ -156,7 +156,7 @@ class Authority:
         return key
 
     def revoke(self, serial: str) -> None:
-        """Puts a certificate (its serial number, hex) on the list of those that are revoked."""
+        """Put a certificate (its serial number, hex) on the list of those that are revoked."""
         revoked = list(self._revoked())
         number = int(serial, 16)
         if all(one.serial_number != number for one in revoked):
@@ -168,7 +168,7 @@ class Authority:
         """The same for a certificate of which the number was not kept.
 
         Raises:
-            FleetError: It is no certificate, the CA's own, or another CA issued it.
+            FleetError: It is not a certificate, the CA's own, or another CA issued it.
         """
         try:
             certificate = x509.load_pem_x509_certificate(pem.encode())
@@ -177,13 +177,13 @@ class Authority:
             is_ours = False
         if not is_ours:
             raise FleetError(
-                "this is no certificate that the fleet's CA gave to a device",
+                "this is not a certificate that the fleet's CA gave to a device",
                 remedy="give device.crt of the folder that the device was set up from",
             )
         self.revoke(read_certificate(pem).serial)
 
     def revocations(self) -> Revocations:
-        """The list of revoked certificates."""
+        """Return the list of revoked certificates."""
         pem = self._crl_file.read_text()
         return Revocations(pem=pem, certificates=len(self._revoked()))
 
@@ -215,7 +215,8 @@ class Authority:
         write_file(self._crl_file, signed.public_bytes(serialization.Encoding.PEM))
 
     def controller_files(self, name: str, *, is_further: bool = False) -> tuple[Path, Path]:
-        """Certificate and key of a controller, made once beside the CA and renewed in time; paths.
+        """Return certificate and key of a controller, made once beside the CA and renewed in time;
+        paths.
 
         Args:
             name: The controller's.
@@ -233,7 +234,7 @@ class Authority:
         return certificate, key_file
 
     def sign_server(self, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> str:
-        """A server certificate (PEM) for host names and addresses, at least one.
+        """Return a server certificate (PEM) for host names and addresses, at least one.
 
         Raises:
             FleetError: One can be neither.
@@ -308,7 +309,7 @@ def _host(host: str) -> x509.GeneralName:
         if len(host) <= MAX_HOST and all(map(_LABEL.fullmatch, host.split("."))):
             return x509.DNSName(host)
     raise FleetError(
-        f"{host[:MAX_HOST]!r} is no name or address of a host",
+        f"{host[:MAX_HOST]!r} is not a name or address of a host",
         found_in="--host",
         remedy="--host broker.example --host 192.0.2.7",
     )

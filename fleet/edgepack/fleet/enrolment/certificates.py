@@ -41,12 +41,12 @@ def read_certificate(pem: str) -> CertificateFacts:
 
 
 def is_due(pem: str, now: float) -> bool:
-    """Whether a certificate should be renewed."""
+    """Return True if a certificate should be renewed."""
     return is_renewal_due(x509.load_pem_x509_certificate(pem.encode()), now)
 
 
 def key_id_of(key: ec.EllipticCurvePublicKey) -> str:
-    """Names a key; see `CertificateFacts`."""
+    """Name a key; see `CertificateFacts`."""
     encoded = key.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )

@@ -10,7 +10,7 @@ MAX_SOURCES = 8
 
 
 def check_sources(urls: Sequence[str]) -> None:
-    """Refuses what no device could use.
+    """Reject what no device could use.
 
     Raises:
         FleetError: One is no such URL, or there are too many.

@@ -43,11 +43,11 @@ class RevocationHook:
         self._thread = threading.Thread(target=self._run, name="revocations", daemon=True)
 
     def start(self) -> None:
-        """Starts."""
+        """Start."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends a program that runs."""
+        """End a program that runs."""
         self._stopping.set()
         self._halt.set()
         self._thread.join(timeout=10)
@@ -86,7 +86,7 @@ class RevocationHook:
             problem = f"it cannot be started: {error.strerror or error}"
         if not problem:
             self._told, self._said, self._pause_s = newest, "", 0.0
-            log.info("revocations=%s told by=%s", newest[:12], self._program)
+            log.info("revocations=%s applied_by=%s", newest[:12], self._program)
             return
         self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._next_at = time.monotonic() + self._pause_s
@@ -94,7 +94,7 @@ class RevocationHook:
             "the broker may not know of revoked certificates yet: "
             f"{self._program} failed: {problem}"
         )
-        log.warning("revocations=%s not told because=%s", newest[:12], problem)
+        log.warning("revocations=%s not applied because=%s", newest[:12], problem)
 
 
 def _problem(ended: EndedHook) -> str:

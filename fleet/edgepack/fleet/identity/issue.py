@@ -31,7 +31,7 @@ class NoTokenError(FleetError):
 
     def __init__(self) -> None:
         super().__init__(
-            "this is no token to enrol with, or not any more",
+            "this is not a token to enrol with, or not any more",
             remedy="edgepack fleet enroll ID --replace makes another package",
         )
 
@@ -46,7 +46,8 @@ class Issued(NamedTuple):
 def issue(
     session: Session, authority: Authority, row: DeviceRow, request: str, now: float
 ) -> Issued:
-    """A certificate for the key of a signing request; the one that it has, unless that is due.
+    """Return a certificate for the key of a signing request; the one that it has, unless that is
+    due.
 
     Args:
         session: The transaction.
@@ -69,7 +70,7 @@ def issue(
 
 
 def give_token(session: Session, device: str, valid_s: float, now: float) -> tuple[str, float]:
-    """A new token for a device, and when it is over; one that it had ends.
+    """Return a new token for a device, and when it is over; one that it had ends.
 
     Raises:
         FleetError: The time makes no sense.
@@ -86,14 +87,14 @@ def give_token(session: Session, device: str, valid_s: float, now: float) -> tup
 
 
 def is_token(session: Session, token: str, now: float) -> bool:
-    """Whether somebody may enrol with it; asked before anything is written."""
+    """Return True if somebody may enrol with it; asked before anything is written."""
     return len(token) <= MAX_TOKEN and (
         certificates.find_token(session, digest_of(token), now) is not None
     )
 
 
 def use_token(session: Session, authority: Authority, token: str, request: str, now: float) -> str:
-    """A device's first certificate (PEM), for a token.
+    """Return a device's first certificate (PEM), for a token.
 
     1. The token is one, and of a device that is enrolled.
     2. It was not used for another key: with the same one, an answer that was lost is given again.
@@ -133,7 +134,8 @@ def use_token(session: Session, authority: Authority, token: str, request: str, 
 
 
 def renew(session: Session, authority: Authority, device: str, asked: Renewal, now: float) -> str:
-    """The next certificate (PEM) of a device that has one; the same again when it asks again.
+    """Return the next certificate (PEM) of a device that has one; the same again when it asks
+    again.
 
     The old one is left to end: it is of the same key.
 
@@ -163,7 +165,7 @@ def renew(session: Session, authority: Authority, device: str, asked: Renewal, n
 
 
 def revoke_all(session: Session, open_authority: Callable[[], Authority], row: DeviceRow) -> None:
-    """Ends all that a device has: its certificates, and a token that it may have.
+    """End all that a device has: its certificates, and a token that it may have.
 
     Args:
         session: The transaction.

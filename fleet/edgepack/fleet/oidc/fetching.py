@@ -32,7 +32,7 @@ def fetch(
         FleetError: The provider rejects the request, or its URL is not safe.
     """
     if not is_safe(url):
-        raise FleetError(f"the provider names {url[:80]!a}, which is no https:// URL")
+        raise FleetError(f"the provider names {url[:80]!a}, which is not an https:// URL")
     web = Web(WebAccess(limits=limits))
     try:
         with web.ask(
@@ -54,4 +54,6 @@ def fetch(
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProviderAwayError("the provider's answer is no JSON object", found_in=url) from error
+        raise ProviderAwayError(
+            "the provider's answer is not a JSON object", found_in=url
+        ) from error

@@ -211,7 +211,9 @@ class Provider:
         return claims
 
     def _verified(self, token: str) -> dict[str, Any]:
-        """The claims of a token that the provider signed; its newest keys may be asked for once."""
+        """Return the claims of a token that the provider signed; its newest keys may be asked for
+        once.
+        """
         for most_age_s in (KEEP_S, AGAIN_S):
             keys, are_new = self._keys.get(most_age_s)
             for key in keys:
@@ -277,7 +279,7 @@ def _moment(claims: dict[str, Any], name: str, otherwise: float | None = None) -
 
 
 def _read_keys(found: list[Any]) -> Sequence[Key]:
-    """Public keys that sign; others, and what is none, are passed over."""
+    """Return public keys that sign; others, and what is none, are passed over."""
     kinds: dict[Any, type[Key]] = {"RSA": RSAKey, "EC": ECKey}
     keys: list[Key] = []
     for one in found[:MAX_KEYS]:
@@ -288,7 +290,7 @@ def _read_keys(found: list[Any]) -> Sequence[Key]:
 
 
 def _is_weak(key: dict[str, Any]) -> bool:
-    """Whether it is an RSA key that is too short to be believed, or none at all."""
+    """Return True if it is an RSA key that is too short to be believed, or none at all."""
     if key.get("kty") != "RSA":
         return False
     try:

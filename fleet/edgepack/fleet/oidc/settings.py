@@ -46,7 +46,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.url.rstrip("/") + CALLBACK
 
     def role_of(self, claims: dict[str, Any]) -> Role | None:
-        """The highest role that somebody's claims give; None for nobody who may come in."""
+        """Return the highest role that somebody's claims give; None for nobody who may come in."""
         found = claims.get(self.roles_claim, ())
         words = {found} if isinstance(found, str) else set(_texts(found))
         for role in reversed(ROLES):
@@ -57,7 +57,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_settings(path: Path) -> tuple[OidcSettings, str]:
-    """Reads the file, and the client's secret ("" where it has none).
+    """Read the file, and the client's secret ("" where it has none).
 
     Raises:
         FleetError: A file cannot be read, or makes no sense.
@@ -81,11 +81,11 @@ def read_settings(path: Path) -> tuple[OidcSettings, str]:
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FleetError(
-            f"the settings of the login are no TOML: {error}", found_in=str(path)
+            f"the settings of the login are not valid TOML: {error}", found_in=str(path)
         ) from error
     for key, url in (("issuer", settings.issuer), ("url", settings.url)):
         if not is_safe(url):
-            raise FleetError(f"{url[:80]!a} is no https:// URL", found_in=f"{path}, {key}")
+            raise FleetError(f"{url[:80]!a} is not an https:// URL", found_in=f"{path}, {key}")
     if "openid" not in settings.scopes:
         raise FleetError("OpenID Connect takes the scope openid", found_in=f"{path}, scopes")
     if not any(settings.roles.values()):
@@ -98,7 +98,7 @@ def read_settings(path: Path) -> tuple[OidcSettings, str]:
 
 
 def is_safe(url: str) -> bool:
-    """Whether a URL is https; http is for this machine alone."""
+    """Return True if a URL is https; http is for this machine alone."""
     try:
         parts = urlsplit(url)
     except ValueError:

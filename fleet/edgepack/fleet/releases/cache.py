@@ -41,7 +41,7 @@ WORKERS = 8
 MAX_ASKED = 64
 """Releases that were asked for and are not here; devices repeat what they need."""
 FRESH_S = 600.0
-"""What was put here lately is no leftover, whatever the database says yet."""
+"""What was put here lately is not a leftover, whatever the database says yet."""
 CHECK_S = 24 * 3600.0
 """How often every byte of a release is compared with its digest."""
 CHECK_PAUSE_S = 2.0
@@ -93,14 +93,14 @@ class ReleaseCache:
         self._checker = threading.Thread(target=self._check, name="release-check", daemon=True)
 
     def start(self) -> None:
-        """Starts."""
+        """Start."""
         self._folder.on_missing = self.want
         self._folder.signature_of = self._signature_of
         self._thread.start()
         self._checker.start()
 
     def stop(self) -> None:
-        """Ends in the middle of whatever is fetched; it is fetched anew."""
+        """End in the middle of whatever is fetched; it is fetched anew."""
         self._stopping.set()
         self._woken.set()
         self._thread.join(timeout=10)
@@ -109,7 +109,7 @@ class ReleaseCache:
             self._freed.wait_for(lambda: not self._busy, timeout=10)
 
     def want(self, digest: str) -> None:
-        """Notes that a release was asked for which is not here; never waits."""
+        """Note that a release was asked for which is not here; never wait."""
         if digest not in self._asked and len(self._asked) < MAX_ASKED:
             self._asked[digest] = None
             self._woken.set()

@@ -28,13 +28,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def has_report(manifest: Manifest) -> bool:
-    """Whether the bundle has a report that can be shown."""
+    """Return True if the bundle has a report that can be shown."""
     sizes = {entry.path: entry.size_bytes for entry in manifest.facts.files}
     return sizes.get(REPORT_FILE, MAX_REPORT_BYTES + 1) <= MAX_REPORT_BYTES
 
 
 def read_report(folder: Path) -> bytes:
-    """The report of a build, as HTML that whoever made the bundle wrote: not to be trusted.
+    """Return the report of a build, as HTML that whoever made the bundle wrote: not to be trusted.
 
     Raises:
         FleetError: There is none, or it is not the one that was published.

@@ -51,7 +51,7 @@ def wanted_of(row: ReleaseRow) -> Wanted:
 
 
 def check_source(source: str) -> None:
-    """Refuses what is no place of a release, or holds a secret.
+    """Reject what is not a place of a release, or hold a secret.
 
     Raises:
         FleetError: It is none.
@@ -67,7 +67,7 @@ def check_source(source: str) -> None:
         is_good = False
     if not is_good:
         raise FleetError(
-            f"{shown_url(source)!a} is no place that the fleet can keep of a release",
+            f"{shown_url(source)!a} is not a place that the fleet can keep of a release",
             found_in="source",
             remedy=EXAMPLES,
         )

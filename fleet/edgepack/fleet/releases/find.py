@@ -15,7 +15,7 @@ MAX_LISTED = 5
 
 
 def find_release(session: Session, words: str) -> ReleaseRow:
-    """The one release of that name.
+    """Return the one release of that name.
 
     Args:
         session: The transaction.

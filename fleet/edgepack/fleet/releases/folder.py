@@ -117,7 +117,7 @@ class ReleaseFolder:
         self._turn = threading.Lock()
 
     def has(self, digest: str) -> bool:
-        """Whether the files of a release are here."""
+        """Return True if the files of a release are here."""
         is_one = _DIGEST.fullmatch(digest) is not None and digest not in self._immovable
         return is_one and (self.root / digest).is_dir()
 
@@ -175,7 +175,7 @@ class ReleaseFolder:
         return self.root / digest
 
     def place(self, bundle: Path, digest: str) -> Path:
-        """Moves a bundle that was checked to its place, in one step; one that is there stays."""
+        """Move a bundle that was checked to its place, in one step; one that is there stays."""
         place = self.root / digest
         if digest in self._immovable:
             shutil.rmtree(place)
@@ -189,7 +189,7 @@ class ReleaseFolder:
         return place
 
     def blobs(self, digest: str) -> dict[str, Blob]:
-        """The files of a release by digest.
+        """Return the files of a release by digest.
 
         Raises:
             ReleaseAwayError: They are not here; whoever fetches them is told.
@@ -207,7 +207,7 @@ class ReleaseFolder:
             ) from damage
 
     def forget(self, digest: str) -> None:
-        """Removes the files of a release that was deleted."""
+        """Remove the files of a release that was deleted."""
         with self._turn:
             self._blobs.pop(digest, None)
             shutil.rmtree(self.root / digest, ignore_errors=True)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 def list_missing(
     session: Session, folder: ReleaseFolder, repository: ImageRepository
 ) -> tuple[BundleRef, ...]:
-    """Lists what the fleet held before it had a repository.
+    """List what the fleet held before it had a repository.
 
     Returns:
         What a publisher must sign elsewhere.
@@ -47,7 +47,7 @@ def list_missing(
 
 
 def list_row(row: ReleaseRow, folder: ReleaseFolder, repository: ImageRepository) -> bool:
-    """Lists a release with the keys within reach; False when a publisher must sign elsewhere."""
+    """List a release with the keys within reach; False when a publisher must sign elsewhere."""
     if repository.is_listed(row.bundle):
         return True
     manifest = decode_manifest((folder.find(row.digest) / MANIFEST_FILE).read_bytes())
@@ -55,7 +55,7 @@ def list_row(row: ReleaseRow, folder: ReleaseFolder, repository: ImageRepository
 
 
 def check_listed(repository: ImageRepository, bundle: BundleRef) -> None:
-    """Refuses to roll out what no publisher has released: every device would refuse it.
+    """Reject to roll out what no publisher has released: every device would refuse it.
 
     Raises:
         FleetError: The image repository does not list it.
@@ -90,17 +90,17 @@ def show_publishing(repository: ImageRepository, bundle: BundleRef) -> Publishin
 
 
 def take_metadata(repository: ImageRepository, signed: SignedMetadata) -> PublishedMetadata:
-    """Takes in what a publisher signed.
+    """Take in what a publisher signed.
 
     Raises:
-        FleetError: It is no metadata, or cannot be the next of that role.
+        FleetError: It is not metadata, or cannot be the next of that role.
     """
     try:
         metadata = Metadata[Targets].from_bytes(signed.metadata.encode())
     except (RepositoryError, UnicodeEncodeError) as error:
-        raise FleetError("this is no metadata") from error
+        raise FleetError("this is not metadata") from error
     if metadata.signed.type != Targets.type:
-        raise FleetError("this is no metadata of releases")
+        raise FleetError("this is not metadata of releases")
     is_accepted = repository.take(signed.role, metadata)
     state = repository.state
     found = state.targets.signed.get_verification_result(
@@ -116,7 +116,9 @@ def take_metadata(repository: ImageRepository, signed: SignedMetadata) -> Publis
 
 
 def read_target(folder: ReleaseFolder, digest: str) -> bytes | None:
-    """The list of digests that a release's root digest is of; None when the fleet has none."""
+    """Return the list of digests that a release's root digest is of; None when the fleet has
+    none.
+    """
     try:
         place = folder.find(digest)
         manifest = decode_manifest((place / MANIFEST_FILE).read_bytes())

@@ -39,7 +39,7 @@ def read_head(head: BundleHead, trust: TrustPolicy) -> tuple[BundleRef, Manifest
 
 
 def verify_upload(archive: Path, trust: TrustPolicy) -> VerifiedBundle:
-    """Unpacks an archive that was uploaded, beside it, and checks it down to every byte.
+    """Unpack an archive that was uploaded, beside it, and check it down to every byte.
 
     Raises:
         FleetError: The fleet trusts no key.
@@ -54,7 +54,7 @@ def verify_upload(archive: Path, trust: TrustPolicy) -> VerifiedBundle:
 def keep_release(
     session: Session, folder: ReleaseFolder, bundle: VerifiedBundle, source: str, now: float
 ) -> ReleaseRow:
-    """Moves a checked bundle to its place and takes it down; one that is held stays as it is.
+    """Move a checked bundle to its place and take it down; one that is held stays as it is.
 
     `source` is where other controllers can fetch it, "" for nowhere.
 
@@ -115,7 +115,7 @@ def _note_published(session: Session, row: ReleaseRow, now: float) -> None:
 
 
 def check_identity(session: Session, bundle: BundleRef) -> None:
-    """Refuses a content under a name and version, or a release counter, that another one has.
+    """Reject a content under a name and version, or a release counter, that another one has.
 
     Raises:
         FleetError: The fleet holds the other one.

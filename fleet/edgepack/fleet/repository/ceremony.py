@@ -42,7 +42,7 @@ def init(
     root_threshold: int = 1,
     in_tokens: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Makes keys and the first metadata.
+    """Make keys and the first metadata.
 
     1. The controller's keys, and those that are to lie offline: of root, targets and publisher.
     2. Root names them; targets delegates every model to the publisher, and orders to the director.
@@ -100,7 +100,7 @@ def init(
 def new_keys(
     repository: ImageRepository, role: str, number: int, in_tokens: Sequence[str] = ()
 ) -> list[Key]:
-    """Makes keys for a role, or takes those in tokens; they count once metadata names them.
+    """Make keys for a role, or take those in tokens; they count once metadata names them.
 
     Args:
         repository: Its folders get them.
@@ -153,7 +153,7 @@ def change_keys(
     remove: Sequence[str] = (),
     threshold: int | None = None,
 ) -> None:
-    """Changes who may sign for a role; devices follow by themselves.
+    """Change who may sign for a role; devices follow by themselves.
 
     1. The role's keys and threshold are changed where they are named: in root, or in targets.
     2. That is signed by its keys; a new root also by those of the root before.
@@ -224,7 +224,7 @@ def add_publisher(
 
 
 def renew(repository: ImageRepository, role: str, now: float) -> None:
-    """Signs root, targets or a publisher's metadata for another year.
+    """Sign root, targets or a publisher's metadata for another year.
 
     Raises:
         FleetError: There is no such role, or its keys are not within reach.
@@ -280,7 +280,7 @@ def _sign_and_save(
     metadata: Metadata[Any],
     delegators: Sequence[Root | Targets],
 ) -> None:
-    """Signs for everybody who names the role's keys, and keeps it only if that is enough."""
+    """Sign for everybody who names the role's keys, and keep it only if that is enough."""
     named = [delegator.get_delegated_role(role) for delegator in delegators]
     wanted = dict.fromkeys(key_id for one in named for key_id in one.keyids)
     keys: KeyRing = repository.keys

@@ -22,7 +22,7 @@ KEY_SUFFIX, PUBLIC_SUFFIX = ".key", ".pub"
 
 
 def tuf_key(key: PublicKey) -> SSlibKey:
-    """A public key as metadata names it."""
+    """Return a public key as metadata names it."""
     return SSlibKey.from_crypto(key)
 
 
@@ -41,7 +41,7 @@ class KeySigner(Signer):
     def from_priv_key_uri(
         cls, priv_key_uri: str, public_key: Key, secrets_handler: SecretsHandler | None = None
     ) -> "KeySigner":
-        """The signer of a key that a path or a PKCS #11 URI names.
+        """Return the signer of a key that a path or a PKCS #11 URI names.
 
         Raises:
             SignatureError: It does not open.
@@ -58,7 +58,7 @@ class KeySigner(Signer):
         return self._public_key
 
     def sign(self, payload: bytes) -> Signature:
-        """Signs.
+        """Sign.
 
         Raises:
             SignatureError: The token is gone, or refuses.
@@ -84,7 +84,7 @@ class KeyRing:
         self._signers: dict[str, KeySigner] = {}
 
     def paths(self) -> dict[str, Path]:
-        """The private keys that are there, by key id."""
+        """Return the private keys that are there, by key id."""
         found = {}
         for folder in self._folders:
             for public in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")):
@@ -94,11 +94,11 @@ class KeyRing:
         return found
 
     def files(self) -> dict[str, Path]:
-        """Those of them that lie in a file, and not in a token."""
+        """Return those of them that lie in a file, and not in a token."""
         return {key_id: path for key_id, path in self.paths().items() if not names_token(path)}
 
     def signers(self, key_ids: Iterable[str]) -> tuple[KeySigner, ...]:
-        """Those of some keys that can sign here.
+        """Return those of some keys that can sign here.
 
         Raises:
             SignatureError: A key cannot be read.
@@ -113,7 +113,7 @@ class KeyRing:
 
 
 def make_key(folder: Path, name: str, *, is_offline: bool) -> SSlibKey:
-    """Makes a key; `EDGEPACK_KEY_PASSPHRASE` encrypts one that is kept offline.
+    """Make a key; `EDGEPACK_KEY_PASSPHRASE` encrypts one that is kept offline.
 
     Args:
         folder: Made when it is missing, for its owner only.
@@ -131,7 +131,7 @@ def make_key(folder: Path, name: str, *, is_offline: bool) -> SSlibKey:
 
 
 def adopt_key(folder: Path, name: str, uri: str) -> SSlibKey:
-    """Takes a key in a token for a role: writes what names it beside the other keys.
+    """Take a key in a token for a role: writes what names it beside the other keys.
 
     Args:
         folder, name: As for `make_key`.

@@ -36,15 +36,17 @@ class MetadataFiles:
 
     @property
     def are_there(self) -> bool:
-        """Whether there is metadata at all: the timestamp is what is written last."""
+        """True if there is metadata at all: the timestamp is what is written last."""
         return self._newest.is_file()
 
     def stamp(self) -> int:
-        """Changes whenever somebody has written."""
+        """Change whenever somebody has written."""
         return self._newest.stat().st_mtime_ns
 
     def content(self, name: str) -> bytes | None:
-        """A file as it lies there, by the name that clients ask for; None when there is none."""
+        """Return a file as it lies there, by the name that clients ask for; None when there is
+        none.
+        """
         if read_file_name(name) is None:
             return None
         try:
@@ -53,41 +55,41 @@ class MetadataFiles:
             return None
 
     def size(self, role: str, version: int) -> int:
-        """Bytes of a file; 0 when there is none."""
+        """Return bytes of a file; 0 when there is none."""
         return len(self.content(file_name(role, version)) or b"")
 
     def versions(self, role: str) -> tuple[int, ...]:
-        """The versions of a role that are there, oldest first."""
+        """Return the versions of a role that are there, oldest first."""
         found = (read_file_name(path.name) for path in self.folder.glob(f"*.{role}.json"))
         return tuple(sorted(one[1] for one in found if one and one[0] == role and one[1]))
 
     def publishers(self) -> tuple[str, ...]:
-        """The publishers' roles that have metadata."""
+        """Return the publishers' roles that have metadata."""
         found = (read_file_name(path.name) for path in self.folder.glob("*.json"))
         return tuple(sorted({one[0] for one in found if one and is_publisher_role(one[0])}))
 
     def root(self) -> Metadata[Root]:
-        """The newest root."""
+        """Return the newest root."""
         found: Metadata[Root] = self._read(file_name(ROOT, self.versions(ROOT)[-1]))
         return found
 
     def timestamp(self) -> Metadata[Timestamp]:
-        """The timestamp."""
+        """Return the timestamp."""
         found: Metadata[Timestamp] = self._read(file_name(TIMESTAMP))
         return found
 
     def snapshot(self, version: int) -> Metadata[Snapshot]:
-        """A snapshot."""
+        """Return a snapshot."""
         found: Metadata[Snapshot] = self._read(file_name(SNAPSHOT, version))
         return found
 
     def targets(self, role: str, version: int) -> Metadata[Targets]:
-        """The targets, or those of a publisher."""
+        """Return the targets, or those of a publisher."""
         found: Metadata[Targets] = self._read(file_name(role, version))
         return found
 
     def save(self, role: str, content: bytes, version: int | None) -> None:
-        """Writes the newest metadata of a role, and removes old ones.
+        """Write the newest metadata of a role, and remove old ones.
 
         Raises:
             FleetError: It is too long for a message.
@@ -114,5 +116,5 @@ class MetadataFiles:
             raise FleetError(
                 f"the fleet's metadata cannot be read: {error}",
                 found_in=str(path),
-                remedy=f"restore {TARGETS} and all beside it from a copy of the folder",
+                remedy=f"restore {TARGETS} and the files next to it from a backup of the folder",
             ) from error

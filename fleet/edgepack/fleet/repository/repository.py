@@ -73,12 +73,12 @@ class ImageRepository:
 
     @property
     def is_there(self) -> bool:
-        """Whether the fleet has a repository."""
+        """True if the fleet has a repository."""
         return self.files.are_there
 
     @property
     def is_new(self) -> bool:
-        """Whether no publisher has ever listed anything, or taken it back."""
+        """True if no publisher has ever listed anything, or taken it back."""
         publishers = self.state.publishers.values()
         return all(it.signed.version == 1 and not it.signed.targets for it in publishers)
 
@@ -103,7 +103,7 @@ class ImageRepository:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the folder against other writers, of this process and of others; may be nested."""
+        """Hold the folder against other writers, of this process and of others; may be nested."""
         with self._turn:
             if self._is_held:
                 yield
@@ -120,24 +120,24 @@ class ImageRepository:
     # What is asked.
 
     def is_listed(self, bundle: BundleRef) -> bool:
-        """Whether a bundle is a release."""
+        """Return True if a bundle is a release."""
         return self.state.listed(target_path(bundle)) is not None
 
     def can_sign(self, role: str) -> bool:
-        """Whether enough keys of a role are within reach."""
+        """Return True if enough keys of a role are within reach."""
         state = self.state
         held = self.keys.paths()
         wanted = state.delegator(role).get_delegated_role(role)
         return sum(key_id in held for key_id in wanted.keyids) >= wanted.threshold
 
     def keys_at_hand(self) -> tuple[str, ...]:
-        """The roles whose keys lie where the fleet serves, and need not."""
+        """Return the roles whose keys lie where the fleet serves, and need not."""
         state, held = self.state, self.keys.files()
         roles = (ROOT, TARGETS, *filter(is_publisher_role, state.delegations()))
         return tuple(role for role in roles if any(key.keyid in held for key in state.keys(role)))
 
     def messages(self) -> dict[str, bytes]:
-        """The files that devices hear, by name: every root, and the newest of all else.
+        """Return the files that devices hear, by name: every root, and the newest of all else.
 
         In the order in which they may be believed as soon as they come.
         """
@@ -181,7 +181,7 @@ class ImageRepository:
     # What is done.
 
     def publish(self, bundle: BundleRef, manifest: Manifest) -> bool:
-        """Lists a bundle as a release, with the keys that are within reach.
+        """List a bundle as a release, with the keys that are within reach.
 
         Returns:
             Whether it is listed now; False when a publisher must sign it elsewhere.
@@ -201,7 +201,7 @@ class ImageRepository:
             return self._signs_and_saves(role, draft)
 
     def withdraw(self, bundle: BundleRef) -> bool:
-        """Lists a bundle no more; False when a publisher must sign that elsewhere."""
+        """List a bundle no more; False when a publisher must sign that elsewhere."""
         path = target_path(bundle)
         with self.lock():
             role = self.publisher_of(path)
@@ -214,7 +214,7 @@ class ImageRepository:
             return self._signs_and_saves(role, draft)
 
     def publisher_of(self, path: str) -> str:
-        """The role that decides about a target.
+        """Return the role that decides about a target.
 
         Raises:
             FleetError: There is none.
@@ -228,7 +228,7 @@ class ImageRepository:
         return role
 
     def draft(self, role: str) -> Metadata[Targets]:
-        """The next version of a publisher's metadata, to be changed and signed."""
+        """Return the next version of a publisher's metadata, to be changed and signed."""
         found = self.state.publishers.get(role)
         expires = expiry_of(role, self._wall())
         if found is None:
@@ -240,7 +240,7 @@ class ImageRepository:
         return draft
 
     def accept(self, role: str, metadata: Metadata[Targets]) -> None:
-        """Takes in a publisher's metadata that was signed elsewhere.
+        """Take in a publisher's metadata that was signed elsewhere.
 
         Raises:
             FleetError: It cannot be the next, or fewer keys have signed it than must.
@@ -257,7 +257,7 @@ class ImageRepository:
             self.go_round()
 
     def check_next(self, role: str, metadata: Metadata[Targets]) -> None:
-        """Checks that metadata can be a publisher's next, whoever signed it.
+        """Check that metadata can be a publisher's next, whoever signed it.
 
         1. It is the next version of a publisher's role.
         2. It lists releases, each of a model of that publisher.
@@ -283,14 +283,14 @@ class ImageRepository:
                 raise FleetError(f"'{role}' may not release the model '{path.partition('/')[0]}'")
 
     def pending(self, role: str) -> bytes | None:
-        """The next metadata of a publisher that fewer keys have signed than must."""
+        """Return the next metadata of a publisher that fewer keys have signed than must."""
         try:
             return self._pending_path(role).read_bytes()
         except FileNotFoundError:
             return None
 
     def take(self, role: str, metadata: Metadata[Targets]) -> bool:
-        """Takes in a publisher's next metadata, or keeps it until enough of its keys signed it.
+        """Take in a publisher's next metadata, or keep it until enough of its keys signed it.
 
         Returns:
             Whether enough did.
@@ -322,7 +322,7 @@ class ImageRepository:
         return self.folder / PENDING_FOLDER / file_name(role)
 
     def renew(self) -> bool:
-        """Signs anew what is about to expire and can be signed here; whether anything was."""
+        """Sign anew what is about to expire and can be signed here; whether anything was."""
         with self.lock():
             state, now = self.state, self._wall()
             root = state.root.signed
@@ -352,7 +352,7 @@ class ImageRepository:
             return bool(signed or is_old or is_broken)
 
     def draft_targets(self) -> Metadata[Targets]:
-        """The next version of the top-level targets."""
+        """Return the next version of the top-level targets."""
         draft = Metadata[Targets].from_bytes(self.state.targets.to_bytes())
         draft.signed.version += 1
         draft.signed.expires = expiry_of(TARGETS, self._wall())
@@ -362,7 +362,7 @@ class ImageRepository:
     def _signs_and_saves(
         self, role: str, draft: Metadata[Targets], *, is_last: bool = True
     ) -> bool:
-        """Signs and keeps metadata; False when a key does not open: it may be in a token."""
+        """Sign and keep metadata; False when a key does not open: it may be in a token."""
         delegator = self.state.delegator(role)
         try:
             sign(draft, self.keys.signers(delegator.get_delegated_role(role).keyids))
@@ -381,7 +381,7 @@ class ImageRepository:
         self.files.save(role, metadata.to_bytes(), metadata.signed.version)
 
     def go_round(self) -> None:
-        """Signs a snapshot of all that lies there, and the timestamp that names it.
+        """Sign a snapshot of all that lies there, and the timestamp that names it.
 
         Raises:
             FleetError: The controller's keys are not those that the root names.

@@ -44,12 +44,14 @@ class State:
         return self.root.signed if role in self.root.signed.roles else self.targets.signed
 
     def delegations(self) -> dict[str, DelegatedRole]:
-        """The roles that the targets key delegates to, in the order in which they are asked."""
+        """Return the roles that the targets key delegates to, in the order in which they are
+        asked.
+        """
         delegations = self.targets.signed.delegations
         return dict(delegations.roles or {}) if delegations else {}
 
     def keys(self, role: str) -> tuple[Key, ...]:
-        """The keys of a role.
+        """Return the keys of a role.
 
         Raises:
             FleetError: There is no such role.
@@ -65,14 +67,14 @@ class State:
         return tuple(delegator.get_key(key_id) for key_id in key_ids)
 
     def publisher_of(self, path: str) -> str | None:
-        """The publisher's role that decides about a target; None when there is none."""
+        """Return the publisher's role that decides about a target; None when there is none."""
         for name, role in self.delegations().items():
             if is_publisher_role(name) and role.is_delegated_path(path):
                 return name
         return None
 
     def listed(self, path: str) -> TargetFile | None:
-        """The release at a path, as devices find it."""
+        """Return the release at a path, as devices find it."""
         role = self.publisher_of(path)
         publisher = self.publishers.get(role) if role else None
         return publisher.signed.targets.get(path) if publisher else None
@@ -103,7 +105,7 @@ def read_state(files: MetadataFiles) -> State:
 
 
 def is_signed(delegator: Root | Targets, role: str, metadata: Metadata[Any]) -> bool:
-    """Whether enough keys of a role signed its metadata."""
+    """Return True if enough keys of a role signed its metadata."""
     try:
         delegator.verify_delegate(role, metadata.signed_bytes, metadata.signatures)
     except (exceptions.RepositoryError, ValueError):
@@ -112,19 +114,19 @@ def is_signed(delegator: Root | Targets, role: str, metadata: Metadata[Any]) -> 
 
 
 def sign(metadata: Metadata[Any], signers: tuple[Signer, ...]) -> None:
-    """Signs by all of these and nobody else."""
+    """Sign by all of these and nobody else."""
     metadata.signatures.clear()
     for signer in signers:
         metadata.sign(signer, append=True)
 
 
 def patterns_of(role: DelegatedRole) -> tuple[str, ...]:
-    """The models of a publisher, as patterns of their names."""
+    """Return the models of a publisher, as patterns of their names."""
     return tuple(path.removesuffix(PATTERN_END) for path in role.paths or ())
 
 
 def check_is_newer(found: int, known: int, role: str) -> None:
-    """Refuses metadata that is not the very next version.
+    """Reject metadata that is not the very next version.
 
     Raises:
         FleetError: It is another.

@@ -109,7 +109,7 @@ def bound_of_few(devices: int, value: float, spread: float) -> float:
 
 
 def mean_of(devices: int, total: float, squares: float) -> Mean:
-    """A mean and its bound from sums.
+    """Return a mean and its bound from sums.
 
     Args:
         devices: How many, 2 or more.

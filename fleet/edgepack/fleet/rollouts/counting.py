@@ -41,13 +41,13 @@ Classes = Mapping[str, Sequence[Wave]]
 
 
 def total(classes: Classes) -> tuple[Wave, ...]:
-    """Hardware classes together, wave by wave."""
+    """Return hardware classes together, wave by wave."""
     by_wave = zip(*classes.values(), strict=True)
     return tuple(sum(map(Counter, same), Counter[AssignmentState]()) for same in by_wave)
 
 
 def over(classes: Classes, wave: int) -> frozenset[str]:
-    """The hardware classes of which nobody in the current wave is undecided."""
+    """Return the hardware classes of which nobody in the current wave is undecided."""
     open_states = {"WAITING", "RECALLED", *UNDECIDED}
     return frozenset(
         name
@@ -57,7 +57,7 @@ def over(classes: Classes, wave: int) -> frozenset[str]:
 
 
 def count(waves: Iterable[Wave], states: Collection[AssignmentState]) -> int:
-    """Devices of these waves that are in one of these states."""
+    """Return devices of these waves that are in one of these states."""
     return sum(wave.get(state, 0) for wave in waves for state in states)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments, audit, measurements, records
-from edgepack.fleet.database.assignments import Note, Part
+from edgepack.fleet.database.assignments import Assignment, StateChange
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.measurements import Committed
@@ -41,7 +41,7 @@ _ACTIONS: dict[rules.RolloutEvent, Action] = {
     "abort": "rollout.abort",
 }
 OPEN = counting.UNDECIDED | {"SILENT"}
-"""States of a part that a report may still change."""
+"""States of an assignment that a report may still change."""
 
 
 class Moved(NamedTuple):
@@ -57,7 +57,7 @@ class Moved(NamedTuple):
 
 
 def find(session: Session, rollout: str) -> RolloutRow:
-    """The rollout of that id.
+    """Return the rollout of that id.
 
     Raises:
         FleetError: There is none.
@@ -70,12 +70,12 @@ def find(session: Session, rollout: str) -> RolloutRow:
 
 
 def pause(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Offers the release to nobody more; devices that have it under way go on."""
+    """Offer the release to nobody more; devices that have it under way go on."""
     change(session, rollout, "pause", "paused by a person", now)
 
 
 def resume(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Goes on; what was breached so far is accepted, and so are the failures of the current wave.
+    """Go on; what was breached so far is accepted, and so are the failures of the current wave.
 
     Hardware classes that are held back go on, too.
     """
@@ -123,78 +123,78 @@ def approve(session: Session, rollout: RolloutRow, now: float) -> None:
 def abort(
     session: Session, rollout: RolloutRow, *, because: str, now: float
 ) -> tuple[Publication, ...]:
-    """Ends a rollout for good.
+    """End a rollout for good.
 
     Devices that have not decided are told to stay with the release that they ran before; those
     that committed keep what they have.
     """
     change(session, rollout, "abort", because, now)
     assignments.withdraw_waiting(session, rollout.number, now)
-    open_parts = assignments.of_rollout(session, rollout.number, OPEN)
-    return send_back(session, rollout, open_parts, now)
+    open_assignments = assignments.of_rollout(session, rollout.number, OPEN)
+    return send_back(session, rollout, open_assignments, now)
 
 
 def note_reports(session: Session, heard: Sequence[tuple[str, Reported]], now: float) -> Moved:
-    """Moves the parts that reports speak of: one for each model of a device at most.
+    """Move the assignments that reports speak of: one for each model of a device at most.
 
     Args:
         session: The transaction.
         heard: Devices with what they said, in the order in which it came.
         now: Seconds since the epoch.
     """
-    parts = {
-        (part.device, part.sequence): part
-        for part in assignments.of_devices(session, {device for device, _ in heard}, OPEN)
+    found = {
+        (assignment.device, assignment.sequence): assignment
+        for assignment in assignments.of_devices(session, {device for device, _ in heard}, OPEN)
     }
-    if not parts:
+    if not found:
         return Moved()
-    numbers = {part.rollout for part in parts.values()}
-    found = session.scalars(select(RolloutRow).where(RolloutRow.number.in_(numbers)))
-    rollouts = {rollout.number: rollout for rollout in found}
-    notes: dict[tuple[str, int | None], Note] = {}
+    numbers = {assignment.rollout for assignment in found.values()}
+    rows = session.scalars(select(RolloutRow).where(RolloutRow.number.in_(numbers)))
+    rollouts = {rollout.number: rollout for rollout in rows}
+    notes: dict[tuple[str, int | None], StateChange] = {}
     committed: dict[tuple[str, int | None], Committed] = {}
     for device, reported in heard:
         for said in reported.models.values():
             key = (device, said.sequence)
-            if (part := parts.get(key)) is None:
+            if (assignment := found.get(key)) is None:
                 continue
-            state = notes[key].state if key in notes else part.state
-            if note := _note(part, state, rollouts[part.rollout], said, now):
+            state = notes[key].state if key in notes else assignment.state
+            if note := _note(assignment, state, rollouts[assignment.rollout], said, now):
                 notes[key] = note
                 if note.state == "COMMITTED" and said.active is not None:
-                    digest = rollouts[part.rollout].digest
+                    digest = rollouts[assignment.rollout].digest
                     committed[key] = Committed(device, digest, said.active.choice)
-    assignments.note(session, list(notes.values()))
+    assignments.record(session, list(notes.values()))
     measurements.note_committed(session, list(committed.values()))
-    late = {note.part.rollout for note in notes.values() if note.state == "COMMITTED"}
+    late = {note.assignment.rollout for note in notes.values() if note.state == "COMMITTED"}
     for number in late:
         if (rollout := rollouts[number]).state == "FINISHED":  # what was said of it changes
             outcome = counting.tell_outcome(judgement.counts_of(session, rollout))
             rollout.because, rollout.changed_at = outcome, now
     last = dict(heard)
     passed = frozenset(
-        part.device
-        for part in parts.values()
-        if _has_passed(last[part.device], part, rollouts[part.rollout])
+        assignment.device
+        for assignment in found.values()
+        if _has_passed(last[assignment.device], assignment, rollouts[assignment.rollout])
     )
     return Moved(passed, any(note.decided_at is not None for note in notes.values()))
 
 
-def _has_passed(reported: Reported, part: Part, rollout: RolloutRow) -> bool:
+def _has_passed(reported: Reported, assignment: Assignment, rollout: RolloutRow) -> bool:
     said = reported.models.values()
-    if part.sequence is None or all(one.acted_sequence < part.sequence for one in said):
+    if assignment.sequence is None or all(one.acted_sequence < assignment.sequence for one in said):
         return False
-    return not any(speaks_of(one, part.sequence, rollout.digest) for one in said)
+    return not any(speaks_of(one, assignment.sequence, rollout.digest) for one in said)
 
 
 def _note(
-    part: Part, state: str, rollout: RolloutRow, said: ReportedModel, now: float
-) -> Note | None:
-    """What a report makes of a part; None when it says nothing new of it.
+    assignment: Assignment, state: str, rollout: RolloutRow, said: ReportedModel, now: float
+) -> StateChange | None:
+    """What a report makes of an assignment; None when it says nothing new of it.
 
     What was decided stays so; only a silent device may still speak up.
     """
-    if not speaks_of(said, part.sequence, rollout.digest):
+    if not speaks_of(said, assignment.sequence, rollout.digest):
         return None
     meaning = counting.MEANING.get(said.state)
     serves = said.active is not None and said.active.bundle.digest == rollout.digest
@@ -203,9 +203,9 @@ def _note(
     because = said.because[: records.MAX_TEXT]
     if meaning is None or state not in OPEN or (meaning == "WORKING" and state == "SILENT"):
         return None
-    if (meaning, because) == (part.state, part.because):
+    if (meaning, because) == (assignment.state, assignment.because):
         return None
-    return Note(part, meaning, because, now if meaning in counting.DECIDED else None)
+    return StateChange(assignment, meaning, because, now if meaning in counting.DECIDED else None)
 
 
 def change(
@@ -216,7 +216,7 @@ def change(
     now: float,
     numbers: Numbers | None = None,
 ) -> None:
-    """Changes a rollout's state, and writes down who did it, why, and on what grounds."""
+    """Change a rollout's state, and write down who did it, why, and on what grounds."""
     before = rollout.state
     state = judgement.state_of(rollout)
     after = rules.transition(state, event, name_of(rollout.number))
@@ -239,7 +239,7 @@ def note_act(
     now: float,
     actor: str = "",
 ) -> None:
-    """Writes into the audit log what was done to a rollout, and the numbers that decided."""
+    """Write into the audit log what was done to a rollout, and the numbers that decided."""
     entry = Entry(
         action=action,
         actor=actor,
@@ -255,7 +255,7 @@ def note_act(
 def record_change(
     session: Session, rollout: RolloutRow, before: str, because: str, now: float
 ) -> None:
-    """Logs and keeps what a rollout has come to, and why."""
+    """Log and keep what a rollout has come to, and why."""
     name = name_of(rollout.number)
     log.info("rollout=%s from=%s to=%s because=%s", name, before, rollout.state, because)
     records.add_rollout_event(

@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing that devices measure is looked at."""
+        """True if nothing that devices measure is looked at."""
         return all(self.threshold(gate) is None for gate in GATES)
 
 
@@ -101,7 +101,9 @@ def missing_evidence(plan: Plan, sums: ClassSums, wave: int) -> str:
 
 
 def awaited(plan: Plan, sums: ClassSums, wave: int) -> int:
-    """Devices of the waves so far that measured before and did not yet tell what they do now."""
+    """Return devices of the waves so far that measured before and did not yet tell what they do
+    now.
+    """
     names = [AWAITED]
     if plan.threshold(BY_NAME["drift"]) is not None:
         names.append(AWAITED_DRIFT)
@@ -148,7 +150,9 @@ def judge(
 
 
 def _taken(gate: str, waves: Sequence[Mapping[str, WaveSums]], min_sample: int) -> WaveSums:
-    """The sums of the last wave, and of those before it while they are of too few devices."""
+    """Return the sums of the last wave, and of those before it while they are of too few
+    devices.
+    """
     taken = WaveSums()
     for wave in reversed(waves):
         taken = taken.plus(wave.get(gate, WaveSums()))

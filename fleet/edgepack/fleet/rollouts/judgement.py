@@ -10,7 +10,7 @@ from edgepack.fleet.database import assignments, measurements
 from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.rollouts import OnBreach
-from edgepack.fleet.rollouts import counting, failures, gates, rules
+from edgepack.fleet.rollouts import canary, counting, failures, gates, rules
 
 
 class Judgement(NamedTuple):
@@ -42,17 +42,20 @@ class Judgement(NamedTuple):
             if view.verdict in gates.STOPS and view.hardware_class
         }
         # Failures of all together are accepted by their number, those of a class by its name.
-        return frozenset(seen | ({gates.evidence_key(self.rollout.wave)} if self.holds else set()))
+        seen |= {gates.evidence_key(self.rollout.wave)} if self.holds else set()
+        found = self.rollout.canary
+        is_divided = found is not None and len(found.tried) == rules.MOST_TRIED
+        return frozenset(seen | ({rules.tried_key(self.rollout.wave)} if is_divided else set()))
 
     @property
     def holds(self) -> bool:
-        """Whether the next wave waits since the waves so far measured too little."""
+        """True if the next wave waits since the waves so far measured too little."""
         decision = rules.decide(self.rollout, self.classes, self.measured)
         return isinstance(decision, rules.Await) and decision.reason == "evidence"
 
 
 def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Judgement:
-    """Reads what is known of a rollout, and judges it.
+    """Read what is known of a rollout, and judge it.
 
     Args:
         session: The transaction.
@@ -97,6 +100,8 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
             approved=rollout.approved if rollout.approves else None,
             waits=now is not None and not is_due and gates.awaited(plan, awaited, rollout.wave) > 0,
             lacks=gates.missing_evidence(plan, awaited, rollout.wave),
+            canary=canary.find_canary(session, rollout, classes),
+            set_aside=tuple(one.wanted for one in canary.read(rollout)),
         ),
         classes=classes,
         measured=measured,
@@ -114,7 +119,7 @@ def plan_of(rollout: RolloutRow) -> gates.Plan:
 
 
 def classes_of(session: Session, rollout: RolloutRow) -> counting.Classes:
-    """The parts of a rollout by hardware class and state, wave by wave."""
+    """Return the parts of a rollout by hardware class and state, wave by wave."""
     found = assignments.counts_by_class(session, (rollout.number,))[rollout.number]
     classes: Mapping[str, tuple[counting.Wave, ...]] = msgspec.convert(
         found, dict[str, tuple[counting.Wave, ...]]
@@ -123,11 +128,11 @@ def classes_of(session: Session, rollout: RolloutRow) -> counting.Classes:
 
 
 def counts_of(session: Session, rollout: RolloutRow) -> tuple[counting.Wave, ...]:
-    """The parts of a rollout by state, wave by wave."""
+    """Return the parts of a rollout by state, wave by wave."""
     return counting.total(classes_of(session, rollout))
 
 
 def state_of(rollout: RolloutRow) -> rules.RolloutState:
-    """Its state."""
+    """Return its state."""
     state: rules.RolloutState = msgspec.convert(rollout.state, rules.RolloutState)
     return state

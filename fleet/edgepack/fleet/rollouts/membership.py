@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest
 from edgepack.fleet.database import assignments
-from edgepack.fleet.database.assignments import Seat
+from edgepack.fleet.database.assignments import WaveSlot
 from edgepack.fleet.database.candidates import Asked, Candidate, select_candidates
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.inventory import read_where
@@ -42,10 +42,10 @@ ZONE = "timezone"
 
 
 class Begun(NamedTuple):
-    """A rollout that was made, and the devices that have no part in it yet."""
+    """New rollout, and the devices that have no assignment yet."""
 
     rollout: RolloutRow
-    left: Iterator[tuple[str, Seat]]
+    left: Iterator[tuple[str, WaveSlot]]
 
 
 def show_preview(
@@ -71,7 +71,7 @@ def show_preview(
 
 
 def check_keys(session: Session, steps: Sequence[WaveStep]) -> None:
-    """Refuses waves that speak of what no device has.
+    """Reject waves that speak of what no device has.
 
     Raises:
         FleetError: They do.
@@ -92,7 +92,7 @@ def begin(
     at_once: int | None = None,
     now: float,
 ) -> Begun:
-    """Makes a rollout for devices that can take it, and puts them into waves.
+    """Make a rollout for devices that can take it, and put them into waves.
 
     Args:
         rows: With the attributes that `waves.keys_of` and `seat_keys` name.
@@ -135,30 +135,30 @@ def begin(
             zone_of(zone)  # which refuses one that is none
         rollout.zones = msgspec.json.encode(sorted(zones)).decode()
     session.flush()
-    seats = (
-        (row.id, seat(row.attributes, rollout, waves[row.id], class_of(row.hardware_class)))
+    slots = (
+        (row.id, wave_slot(row.attributes, rollout, waves[row.id], class_of(row.hardware_class)))
         for row in rows
     )
-    assignments.add(session, rollout.number, islice(seats, at_once))
+    assignments.add(session, rollout.number, islice(slots, at_once))
     record_change(session, rollout, "", rollout.because, now)
     plan = msgspec.to_builtins(_plan(settings))
     thresholds = {f"gate {name}": value for name, value in plan.pop("gates").items()}
     numbers: Numbers = {"devices": len(rows), **plan, **thresholds}
     action: Action = "rollout.rollback" if takes_back else "rollout.start"
     note_act(session, rollout, action, rollout.because, numbers, now)
-    return Begun(rollout, seats)
+    return Begun(rollout, slots)
 
 
 def seat_keys(settings: RolloutSettings) -> frozenset[str]:
-    """The labels of devices that a rollout heeds: what `seat` asks for."""
+    """Return the labels of devices that a rollout heeds: what `wave_slot` asks for."""
     heeded = {SITE: settings.max_per_site, ZONE: settings.window}
     return frozenset(key for key, is_heeded in heeded.items() if is_heeded)
 
 
-def seat(found: Attributes, rollout: RolloutRow, wave: int, hardware_class: str) -> Seat:
-    """Where the part in a rollout is of a device with these attributes."""
+def wave_slot(found: Attributes, rollout: RolloutRow, wave: int, hardware_class: str) -> WaveSlot:
+    """Return the place in a rollout of a device with these attributes."""
     site = _only(found, SITE) if rollout.max_per_site else ""
-    return Seat(wave, hardware_class, site, _only(found, ZONE) if rollout.window else "")
+    return WaveSlot(wave, hardware_class, site, _only(found, ZONE) if rollout.window else "")
 
 
 def _only(found: Attributes, label: str) -> str:
@@ -166,7 +166,9 @@ def _only(found: Attributes, label: str) -> str:
 
 
 def classify(rows: Sequence[Candidate]) -> Callable[[str], str]:
-    """Under which hardware class devices of each are counted: the most frequent ones by name."""
+    """Return under which hardware class devices of each are counted: the most frequent ones by
+    name.
+    """
     named = Counter(row.hardware_class or UNKNOWN_CLASS for row in rows)
     kept = {name for name, _ in named.most_common(MAX_CLASSES)}
 
@@ -184,7 +186,7 @@ def _plan(settings: RolloutSettings) -> RolloutSettings:
 
 
 def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, ...]:
-    """Gives a device that has just joined what the newest rollout of each model gave its group."""
+    """Give a device that has just joined what the newest rollout of each model gave its group."""
     query = (
         select(RolloutRow, ReleaseRow.name)
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
@@ -208,7 +210,7 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
             own_class = OTHER_CLASSES
         if own_class in msgspec.json.decode(rollout.held, type=dict[str, str]):
             continue
-        own = seat(attributes(device), rollout, rollout.wave_count - 1, own_class)
+        own = wave_slot(attributes(device), rollout, rollout.wave_count - 1, own_class)
         zones = set(msgspec.json.decode(rollout.zones, type=list[str])) | {own.zone}
         rollout.zones = msgspec.json.encode(sorted(zones)).decode()
         assignments.add(session, rollout.number, [(device.id, own)])
@@ -216,8 +218,8 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
             change(session, rollout, "retry", f"{device.id} joined, and waits for its turn", now)
         elif rollout.state == "FINISHED":
             waiting = assignments.of_devices(session, (device.id,), ("WAITING",))
-            parts = [part for part in waiting if part.rollout == rollout.number]
-            publications += offer(session, rollout, parts, now)
+            offered = [assignment for assignment in waiting if assignment.rollout == rollout.number]
+            publications += offer(session, rollout, offered, now)
     return tuple(publications)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.fleet.database import assignments, devices, measurements
-from edgepack.fleet.database.assignments import Note, Part, Told
+from edgepack.fleet.database.assignments import Assignment, SentOffer, StateChange
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.measurements import Offered, Place
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
@@ -27,50 +27,57 @@ counts as silent."""
 
 
 def name_of(number: int) -> str:
-    """A rollout's id as people and devices see it."""
+    """Return a rollout's id as people and devices see it."""
     return f"r{number}"
 
 
 def offer(
-    session: Session, rollout: RolloutRow, parts: Sequence[Part], now: float
+    session: Session, rollout: RolloutRow, chosen: Sequence[Assignment], now: float
 ) -> tuple[Publication, ...]:
-    """Offers a rollout's release to devices, to each under its own next sequence."""
+    """Offer a rollout's release to devices, to each under its own next sequence."""
     release = session.get_one(ReleaseRow, rollout.digest)
-    told, publications, offered = [], [], []
-    for part, device in _with_devices(session, parts):
+    offers, publications, offered = [], [], []
+    for assignment, device in _with_devices(session, chosen):
         before = devices.active(device, release.name)
         sequence = devices.next_sequence(device)
-        told.append(Told(part, sequence, now, before.bundle.digest if before else ""))
-        place = Place(part.rollout, part.wave, part.hardware_class)
+        offers.append(SentOffer(assignment, sequence, now, before.bundle.digest if before else ""))
+        place = Place(assignment.rollout, assignment.wave, assignment.hardware_class)
         choice = before.choice if before else None
-        before_digest = told[-1].before_digest
+        before_digest = offers[-1].before_digest
         offered.append(Offered(device.id, device.hardware_class, place, before_digest, choice))
         order = _order(rollout, release, sequence, now)
         if rollout.takes_back:
             order = msgspec.structs.replace(order, rollback=True)
         publications.append(devices.tell(device, release.name, order, now))
-    assignments.offer(session, told)
+    assignments.offer(session, offers)
     if not rollout.takes_back:
         measurements.note_offered(session, release.digest, offered)
     return tuple(publications)
 
 
 def send_back(
-    session: Session, rollout: RolloutRow, parts: Sequence[Part], now: float
+    session: Session,
+    rollout: RolloutRow,
+    chosen: Sequence[Assignment],
+    now: float,
+    reason: str = "",
 ) -> tuple[Publication, ...]:
     """Order devices to run what they ran before the rollout, if the fleet holds that release.
 
-    A device that has a newer order by now, from another rollout, keeps that order.
+    A device that has a newer order by now, from another rollout, keeps that order. The reason is
+    noted with each part.
     """
     release = session.get_one(ReleaseRow, rollout.digest)
     notes, publications = [], []
-    for part, device in _with_devices(session, parts):
+    for assignment, device in _with_devices(session, chosen):
         desired = devices.wanted(device)
         newest = desired.models.get(release.name) if desired else None
-        if newest is not None and newest.sequence != part.sequence:
-            notes.append(Note(part, "WITHDRAWN", "has a newer order", now))
+        if newest is not None and newest.sequence != assignment.sequence:
+            notes.append(StateChange(assignment, "WITHDRAWN", "has a newer order", now))
             continue
-        before = session.get(ReleaseRow, part.before_digest) if part.before_digest else None
+        before = (
+            session.get(ReleaseRow, assignment.before_digest) if assignment.before_digest else None
+        )
         if before is None or before.digest == rollout.digest:
             because = "the fleet holds no release that the device ran before; it keeps what it has"
             publications.append(devices.tell_nothing(device, release.name, now))
@@ -80,23 +87,27 @@ def send_back(
             # What is known to serve needs no proof.
             order = msgspec.structs.replace(order, rollback=True, min_inferences=0)
             publications.append(devices.tell(device, before.name, order, now))
-        notes.append(Note(part, "WITHDRAWN", because, now))
-    assignments.note(session, notes)
+        because = f"{reason}; {because}" if reason else because
+        notes.append(StateChange(assignment, "WITHDRAWN", because, now))
+    assignments.record(session, notes)
     return tuple(publications)
 
 
-def _with_devices(session: Session, parts: Sequence[Part]) -> Iterator[tuple[Part, DeviceRow]]:
-    for first in range(0, len(parts), READ_AT_ONCE):
-        some = parts[first : first + READ_AT_ONCE]
+def _with_devices(
+    session: Session, chosen: Sequence[Assignment]
+) -> Iterator[tuple[Assignment, DeviceRow]]:
+    for first in range(0, len(chosen), READ_AT_ONCE):
+        some = chosen[first : first + READ_AT_ONCE]
         rows = session.scalars(
             select(DeviceRow).where(DeviceRow.id.in_([it.device for it in some]))
         )
         by_id = {row.id: row for row in rows}
-        yield from ((part, by_id[part.device]) for part in some)
+        yield from ((assignment, by_id[assignment.device]) for assignment in some)
 
 
 def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None:
-    """Speaks above what a device acted on under numbers that this database gave to something else.
+    """Return speaks above what a device acted on under numbers that this database gave to something
+    else.
 
     So it is once a database was restored from an older copy: the device would not listen to what is
     said under numbers that it has passed. What its open rollouts want of it is said again, each
@@ -118,25 +129,29 @@ def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None
         return None
     models = dict(desired.models)
     sequence = devices.next_sequence(row)
-    open_parts = assignments.of_devices(session, (row.id,), (*UNDECIDED, "SILENT"))
-    parts = {part.sequence: part for part in open_parts}
+    open_assignments = assignments.of_devices(session, (row.id,), (*UNDECIDED, "SILENT"))
+    by_sequence = {assignment.sequence: assignment for assignment in open_assignments}
     for name in passed:
         order = models[name]
-        part = parts.get(order.sequence)
+        assignment = by_sequence.get(order.sequence)
         said = reported.models.get(name)
         is_other = said is not None and said.sequence == order.sequence
-        if part is not None and (is_behind or is_other or part.state == "OFFERED"):
-            assignments.renumber(session, part, sequence)
+        if assignment is not None and (is_behind or is_other or assignment.state == "OFFERED"):
+            assignments.renumber(session, assignment, sequence)
             models[name] = msgspec.structs.replace(order, sequence=sequence)
             sequence += 1
     if not is_behind and models == desired.models:
         return None
-    log.warning("device=%s has passed what it was told because=the database is older", row.id)
+    log.warning(
+        "device=%s has a newer order than the database because=the database is older", row.id
+    )
     return devices.tell_again(row, models, now)
 
 
 def speaks_of(said: ReportedModel, sequence: int | None, digest: str) -> bool:
-    """Whether a device speaks of an order: its number, and its bundle if the device names one."""
+    """Return True if a device speaks of an order: its number, and its bundle if the device names
+    one.
+    """
     is_of_bundle = said.target is None or said.target.digest == digest
     return said.sequence == sequence and is_of_bundle
 

@@ -125,7 +125,7 @@ def _examples(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse(bundle: BundleRef, verdicts: Verdicts) -> None:
-    """Refuses a rollout that cannot be started for all of its devices.
+    """Reject a rollout that cannot be started for all of its devices.
 
     Raises:
         FleetError: It cannot.
@@ -248,7 +248,9 @@ def open_rollouts(
 
 
 def _newer_committed(session: Session, bundle: BundleRef) -> dict[str, BundleRef]:
-    """The highest release above the bundle's that each device ever committed for this fleet."""
+    """Return the highest release above the bundle's that each device ever committed for this
+    fleet.
+    """
     newer = select(ReleaseRow).where(
         ReleaseRow.name == bundle.name, ReleaseRow.release > bundle.release
     )

@@ -21,7 +21,7 @@ from edgepack.wire.messages import Desired, RunModel, decode
 
 
 def delete_release(session: Session, release: ReleaseRow, now: float) -> None:
-    """Marks a release as deleted; its name, version and counter stay taken.
+    """Mark a release as deleted; its name, version and counter stay taken.
 
     Raises:
         FleetError: A device runs it, keeps it to go back to or is told to run it, a rollout of it
@@ -41,7 +41,7 @@ def delete_release(session: Session, release: ReleaseRow, now: float) -> None:
 
 
 def find_unneeded(session: Session, keep: int) -> tuple[ReleaseRow, ...]:
-    """Releases that nothing points to, and that are not among the newest of their model.
+    """Release that nothing points to, and that are not among the newest of their model.
 
     Args:
         session: The transaction.
@@ -85,7 +85,9 @@ def _devices(session: Session, release: ReleaseRow) -> list[str]:
 
 
 def _held(session: Session, models: AbstractSet[str]) -> dict[str, list[str]]:
-    """The devices that run, keep or are told to run a release of some models, by its digest."""
+    """Return the devices that run, keep or are told to run a release of some models, by its
+    digest.
+    """
     users: dict[str, list[str]] = {}
     query = select(DeviceRow.id, DeviceRow.desired, DeviceRow.reported)
     for device, told, reported in session.execute(query):

@@ -1,13 +1,13 @@
-"""Offering a release once more to devices that failed it or stayed silent."""
+"""Offering a release once more to devices that failed it, stayed silent or were set aside."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments
-from edgepack.fleet.database.assignments import Note
+from edgepack.fleet.database.assignments import StateChange
 from edgepack.fleet.database.schema import AssignmentRow, ReleaseRow, RolloutRow
-from edgepack.fleet.rollouts import execution
+from edgepack.fleet.rollouts import canary, execution
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import open_rollouts
 from edgepack.text import counted
@@ -28,22 +28,27 @@ def retry(session: Session, rollout: RolloutRow, now: float) -> None:
     model = session.get_one(ReleaseRow, rollout.digest).name
     others = {*open_rollouts(session, model, but=rollout.number)}
     others |= _committed_later(session, model, rollout.number)
-    parts = [
-        part
-        for part in assignments.of_rollout(session, rollout.number, AGAIN)
-        if part.device not in others
+    aside = {one.wanted for one in canary.read(rollout)}
+    retried = [
+        assignment
+        for assignment in assignments.of_rollout(session, rollout.number, (*AGAIN, "WITHDRAWN"))
+        if assignment.device not in others
+        and (assignment.state in AGAIN or assignment.device in aside)
     ]
-    if not parts and rollout.state != "ABORTED":  # which is refused with its own words below
+    if not retried and rollout.state != "ABORTED":  # which is refused with its own words below
         raise FleetError(
             f"no device of rollout {name} failed or stayed silent and is free to try again",
             remedy=f"edgepack rollout status {name}",
         )
-    because = f"{counted(len(parts), 'device')} shall try again"
-    numbers: execution.Numbers = {"retried": len(parts)}
+    because = f"{counted(len(retried), 'device')} shall try again"
+    numbers: execution.Numbers = {"retried": len(retried)}
     execution.change(session, rollout, "retry", because, now, numbers)
     rollout.accepted_failures, rollout.evidence_since = 0, None
-    notes = [Note(part, "WAITING", f"again, after: {part.because}", None) for part in parts]
-    assignments.note(session, notes)
+    notes = [
+        StateChange(assignment, "WAITING", f"again, after: {assignment.because}", None)
+        for assignment in retried
+    ]
+    assignments.record(session, notes)
 
 
 def _committed_later(session: Session, model: str, number: int) -> frozenset[str]:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments
-from edgepack.fleet.database.assignments import Note
+from edgepack.fleet.database.assignments import StateChange
 from edgepack.fleet.database.candidates import (
     Asked,
     Candidate,
@@ -92,7 +92,7 @@ def show_rollback(
 def rollback(
     session: Session, request: RollbackRequest, now: float, is_released: IsReleased
 ) -> tuple[tuple[RolloutRow, ...], tuple[Publication, ...]]:
-    """Takes a release back.
+    """Take a release back.
 
     1. The rollout that is taken back ends; who has not decided stays with what it ran. When nobody
        has committed its release, that is all.
@@ -103,8 +103,8 @@ def rollback(
         The rollouts that were started, and what is to be published.
 
     Raises:
-        FleetError: There is no such rollout or release, no device can go back, or a number makes
-            no sense.
+        FleetError: There is no such rollout or release, no device can go back, or a number makes no
+            sense.
     """
     parse_waves(request.waves)
     check_numbers(request)
@@ -136,14 +136,14 @@ class WayBack(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody can go back, as what was before was withdrawn."""
+        """True if nobody can go back, as what was before was withdrawn."""
         return bool(self.withdrawn) and not self.going
 
 
 def find_way_back(
     session: Session, rollout: RolloutRow, is_released: IsReleased, name: str | None
 ) -> WayBack:
-    """Looks where devices of a hardware class go back to; None are all that committed."""
+    """Look where devices of a hardware class go back to; None are all that committed."""
     release = session.get_one(ReleaseRow, rollout.digest)
     rows = committed_candidates(session, rollout.number, Asked(release.name), name)
     going, staying = _divide(session, release, rows, rollout, is_released)
@@ -158,7 +158,7 @@ def find_way_back(
 def take_back(
     session: Session, rollout: RolloutRow, way: WayBack, *, because: str, now: float
 ) -> tuple[Publication, ...]:
-    """Ends a rollout that breached a gate, and leads all that can go back at once."""
+    """End a rollout that breached a gate, and lead all that can go back at once."""
     release = session.get_one(ReleaseRow, rollout.digest)
     publications = execution.abort(session, rollout, because=because, now=now)
     _lead_back(session, release, way.going, _at_once(rollout), now)
@@ -166,7 +166,7 @@ def take_back(
 
 
 def take_back_class(session: Session, rollout: RolloutRow, way: WayBack, now: float) -> None:
-    """Leads devices of a hardware class back, while the rollout goes on."""
+    """Lead devices of a hardware class back, while the rollout goes on."""
     release = session.get_one(ReleaseRow, rollout.digest)
     _lead_back(session, release, way.going, _at_once(rollout), now)
 
@@ -189,7 +189,7 @@ def _lead_back(
     settings: RolloutSettings,
     now: float,
 ) -> list[RolloutRow]:
-    """Starts a rollout for each release that devices go back to."""
+    """Start a rollout for each release that devices go back to."""
     started = []
     for digest, rows in going.items():
         rollout, _ = membership.begin(
@@ -234,7 +234,7 @@ def _divide(
     ended: RolloutRow | None,
     is_released: IsReleased,
 ) -> tuple[dict[str, list[Candidate]], dict[str, list[Candidate]]]:
-    """Devices by the release that they go back to, and by the reason why they cannot."""
+    """Return devices by the release that they go back to, and by the reason why they cannot."""
     # A rollout that is not over would bring this release again.
     bringing = {
         device: rollout
@@ -273,12 +273,16 @@ def _is_held(session: Session, bundle: BundleRef) -> bool:
 def _recall(
     session: Session, release: ReleaseRow, rows: Sequence[Candidate], because: str, now: float
 ) -> None:
-    """Notes in the rollouts that brought a release to devices that it is taken back from them."""
+    """Note in the rollouts that brought a release to devices that it is taken back from them."""
     gone = {row.id for row in rows}
     query = select(RolloutRow.number).where(RolloutRow.digest == release.digest)
-    parts = assignments.of_release(session, session.scalars(query).all(), "COMMITTED")
-    recalled = [Note(part, "RECALLED", because, now) for part in parts if part.device in gone]
-    assignments.note(session, recalled)
+    committed = assignments.of_release(session, session.scalars(query).all(), "COMMITTED")
+    recalled = [
+        StateChange(assignment, "RECALLED", because, now)
+        for assignment in committed
+        if assignment.device in gone
+    ]
+    assignments.record(session, recalled)
 
 
 def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:

@@ -58,6 +58,36 @@ TRANSITIONS: dict[tuple[RolloutState, RolloutEvent], RolloutState] = {
 }
 
 
+MOST_TRIED = 3
+"""Devices that try a release alone, one after the other, before it is judged: as many as a gate
+needs for a verdict (`gates.LEAST_DEVICES`)."""
+
+
+class Canary(msgspec.Struct, frozen=True, kw_only=True):
+    """The only device of the current wave, which has decided.
+
+    Attributes:
+        device: Its id.
+        because: The reason that it reported, one sentence.
+        is_committed: Whether it committed the release; it failed otherwise.
+        is_too_slow: Whether it rolled back since the release was slower than the previous one.
+        has_another: Whether another device can try the release instead.
+        set_aside: The devices of this wave that tried the release before, and were set aside.
+    """
+
+    device: str
+    because: str = ""
+    is_committed: bool = True
+    is_too_slow: bool = False
+    has_another: bool = False
+    set_aside: tuple[str, ...] = ()
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """All devices that tried the release in this wave."""
+        return (*self.set_aside, self.device)
+
+
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules need to know of a rollout.
 
@@ -74,6 +104,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         is_early: Whether it is to begin later.
         approved: Index of the last wave that may begin without asking a person; None for all.
         lacks: What the waves so far measured too little, one sentence; "" for nothing.
+        canary: The only device of the current wave, once it has decided; None for other waves.
+        set_aside: All devices that were set aside.
     """
 
     state: RolloutState
@@ -88,6 +120,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     is_early: bool = False
     approved: int | None = None
     lacks: str = ""
+    canary: Canary | None = None
+    set_aside: tuple[str, ...] = ()
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +151,7 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
         gate: The gate's name.
         hardware_class: The class that is to be held back alone; None stops the whole rollout.
         numbers: What decided, for the audit log.
+        is_of_few: Whether only 1 or 2 devices measured it.
     """
 
     action: OnBreach
@@ -124,6 +159,13 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
     gate: str
     hardware_class: str | None
     numbers: dict[str, Number]
+    is_of_few: bool = False
+
+
+class TryAnother(msgspec.Struct, frozen=True, kw_only=True):
+    """Set the only device of the wave aside, and let another device try the release."""
+
+    breach: Breach
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,11 +180,11 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     because: str
 
 
-Decision = Offer | Await | Breach | Stop | Finish
+Decision = Offer | Await | Breach | TryAnother | Stop | Finish
 
 
 def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> RolloutState:
-    """The state after an event.
+    """Return the state after an event.
 
     Raises:
         FleetError: The event is not possible in that state.
@@ -150,7 +192,7 @@ def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> Rollou
     after = TRANSITIONS.get((state, event))
     if after is None:
         raise FleetError(
-            f"rollout {rollout} is {state}, so it cannot be told to {event}",
+            f"rollout {rollout} is {state}, so it cannot {event}",
             remedy=f"edgepack rollout status {rollout}",  # to look never makes it worse
         )
     return after
@@ -161,7 +203,8 @@ def decide(
 ) -> Decision | None:
     """What to do now; devices past their deadline must count as silent already.
 
-    1. A breach stops it, or holds a hardware class back, before anything new is offered.
+    1. A breach stops it, or holds a hardware class back, before anything new is offered. If a wave
+       has one device, another device tries the release first.
     2. When all of its devices have committed it is finished, whatever it was stopped for.
        A rollout that does not run does nothing else.
     3. Devices that wait in a wave that has begun are offered the release.
@@ -182,8 +225,11 @@ def decide(
     live = total({name: waves for name, waves in classes.items() if name not in rollout.held})
     # 1.
     breach = judge(rollout, classes, measured)
-    if breach is not None and rollout.state == "RUNNING":
-        return breach
+    if rollout.state == "RUNNING":
+        if breach is not None:
+            return _try_another(rollout, breach)
+        if (divided := _divided(rollout)) is not None:
+            return divided
     # 2.
     is_open = rollout.state in ("RUNNING", "PAUSED") and breach is None
     if is_open and _have_all_committed(everybody):
@@ -218,13 +264,63 @@ def decide(
     return _finish(rollout, everybody)
 
 
+def tried_key(wave: int) -> str:
+    """Return how it is stored that a person accepted that devices of a wave disagree."""
+    return f"tried/{wave}"
+
+
+def _try_another(rollout: Rollout, breach: Breach) -> Breach | TryAnother:
+    """Let another device try the release after one that was alone; condemn it from 3 devices
+    on.
+    """
+    canary = rollout.canary
+    if canary is None or not (
+        canary.is_too_slow
+        if breach.gate == FAILURES_GATE
+        else breach.is_of_few and breach.numbers["devices"] == 1
+    ):
+        return breach
+    reason = canary.because if canary.is_too_slow else breach.because
+    breach = msgspec.structs.replace(breach, because=reason)
+    if len(canary.tried) >= MOST_TRIED:
+        names = f"all {len(canary.tried)} devices that tried it: {', '.join(canary.tried)}"
+        because = f"{reason}; {names}"
+        return msgspec.structs.replace(
+            breach, action=rollout.threshold.on_breach, because=because, is_of_few=False
+        )
+    if canary.has_another:
+        return TryAnother(breach=breach)
+    because = f"{reason}; no other device of its hardware class waits and is online to try it"
+    return msgspec.structs.replace(breach, because=because)
+
+
+def _divided(rollout: Rollout) -> Breach | None:
+    """Return a pause for a person if only the last of the devices that tried it was content."""
+    canary = rollout.canary
+    if canary is None or not canary.is_committed or len(canary.tried) < MOST_TRIED or rollout.waits:
+        return None
+    if tried_key(rollout.wave) in rollout.accepted:
+        return None
+    because = (
+        f"{len(canary.set_aside)} of {len(canary.tried)} devices that tried it measured a breach: "
+        f"{', '.join(canary.set_aside)}; {canary.device} did not"
+    )
+    numbers: dict[str, Number] = {"wave": rollout.wave + 1, "devices": len(canary.tried)}
+    return Breach(
+        action="pause", because=because, gate="canary", hardware_class=None, numbers=numbers
+    )
+
+
 def _finish(rollout: Rollout, everybody: Sequence[Wave]) -> Finish:
     held = f"; held back: {', '.join(sorted(rollout.held))}" if rollout.held else ""
-    return Finish(because=tell_outcome(everybody) + held)
+    aside = f"; set aside: {', '.join(rollout.set_aside)}" if rollout.set_aside else ""
+    return Finish(because=tell_outcome(everybody) + held + aside)
 
 
 def judge(rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ()) -> Breach | None:
-    """The first gate that is breached by a hardware class that is not held back; None for none."""
+    """Return the first gate that is breached by a hardware class that is not held back; None for
+    none.
+    """
     found = (
         view
         for view in (*failures(rollout, classes), *measured)
@@ -252,6 +348,7 @@ def judge(rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ())
                 gate=view.name,
                 hardware_class=view.hardware_class if rollout.is_split else None,
                 numbers={name: number for name, number in numbers.items() if number is not None},
+                is_of_few=view.verdict == "hold",
             )
     return None
 

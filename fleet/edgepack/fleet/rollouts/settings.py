@@ -15,7 +15,7 @@ MAX_MOMENT = 2.0**33
 
 
 def check_numbers(request: RolloutSettings) -> None:
-    """Refuses settings that make no sense.
+    """Reject settings that make no sense.
 
     Raises:
         FleetError: They do not.
@@ -45,7 +45,7 @@ def check_numbers(request: RolloutSettings) -> None:
         problem = f"at a site 1 to {MAX_SAMPLE:,} devices may be at it at once; 0 sets no bound"
         remedy = "--max-per-site 2"
     elif request.not_before is not None and not 0 <= request.not_before <= MAX_MOMENT:
-        problem, remedy = "that is no time to start at", "--not-before 2030-01-31T02:00"
+        problem, remedy = "that is not a time to start at", "--not-before 2030-01-31T02:00"
     if request.window:
         parse_window(request.window)
     for name, threshold in request.gates.items():

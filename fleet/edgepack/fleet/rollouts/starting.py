@@ -46,7 +46,7 @@ def start(
     at_once: int = assignments.ADDED_AT_ONCE,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Makes a rollout and puts its devices into waves; the first one begins with the next step.
+    """Make a rollout and put its devices into waves; the first one begins with the next step.
 
     Args:
         store: The database.
@@ -126,7 +126,7 @@ def _release(session: Session, request: RolloutRequest) -> ReleaseRow:
 def _refuse(
     session: Session, release: ReleaseRow, request: RolloutRequest, rows: Sequence[Candidate]
 ) -> None:
-    """Refuses what cannot be started for all of these devices."""
+    """Reject what cannot be started for all of these devices."""
     membership.check_keys(session, parse_waves(request.waves))
     query = (
         select(RolloutRow.number)

@@ -15,6 +15,7 @@ from edgepack.fleet.documents.rollouts import (
     GateEvidence,
     RolloutView,
     Selector,
+    SetAside,
     SplitBy,
 )
 from edgepack.fleet.rollouts.decision import show_gates
@@ -26,7 +27,7 @@ from edgepack.wire.messages import Reported, decode
 def list_rollouts(
     session: Session, *, state: str = "", model: str = "", before: int = 0, limit: int = 0
 ) -> tuple[RolloutView, ...]:
-    """Rollouts, the newest first, without their devices.
+    """Return rollouts, the newest first, without their devices.
 
     Args:
         session: The transaction.
@@ -57,8 +58,8 @@ def list_needing_a_person(session: Session, now: float, limit: int) -> tuple[Rol
 
     1. Rollouts that are paused.
     2. Rollouts whose next wave waits for a person.
-    3. Rollouts that a gate ended, or in which it held a hardware class back, until a later rollout
-       of the model is started.
+    3. Rollouts that a gate ended, or in which it held a hardware class back or set a device aside,
+       until a later rollout of the model is started.
     """
     later, later_release = aliased(RolloutRow), aliased(ReleaseRow)
     release = aliased(ReleaseRow)
@@ -84,7 +85,11 @@ def list_needing_a_person(session: Session, now: float, limit: int) -> tuple[Rol
                 ),
                 and_(
                     RolloutRow.state.in_(("ABORTED", "FINISHED")),
-                    or_(RolloutRow.stopped_by != "", RolloutRow.held != "{}"),
+                    or_(
+                        RolloutRow.stopped_by != "",
+                        RolloutRow.held != "{}",
+                        RolloutRow.set_aside != "[]",
+                    ),
                     RolloutRow.changed_at > now - ENDED_WITHIN_S,
                     ~is_superseded,
                 ),
@@ -96,8 +101,8 @@ def list_needing_a_person(session: Session, now: float, limit: int) -> tuple[Rol
     return tuple(_view(session, row, counts[row.number]) for row in rows)
 
 
-MAX_PARTS = 200
-"""Devices that are shown with a rollout; `list_parts` has the others."""
+MAX_ASSIGNMENTS = 200
+"""Devices that are shown with a rollout; `list_assignments` has the others."""
 _SHOWN_FIRST = (
     *("FAILED", "SILENT", "WORKING", "OFFERED"),
     *("WITHDRAWN", "RECALLED", "COMMITTED", "WAITING"),
@@ -106,10 +111,10 @@ _SHOWN_FIRST = (
 
 
 def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
-    """A rollout with its devices' parts in it and the latency of what it rolled out."""
+    """Return a rollout with its assignments and the latency of its release."""
     waves = assignments.counts(session, (rollout.number,))[rollout.number]
-    parts = first_parts(session, rollout, MAX_PARTS)
-    shown = tuple(sorted(parts, key=lambda part: (part.wave, natural_order(part.device))))
+    found = first_assignments(session, rollout, MAX_ASSIGNMENTS)
+    shown = tuple(sorted(found, key=lambda view: (view.wave, natural_order(view.device))))
     gates, at = show_gates(session, rollout)
     return msgspec.structs.replace(
         _view(session, rollout, waves),
@@ -120,14 +125,16 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
     )
 
 
-def first_parts(session: Session, rollout: RolloutRow, limit: int) -> tuple[AssignmentView, ...]:
-    """Some of a rollout's parts: those that need a look first."""
+def first_assignments(
+    session: Session, rollout: RolloutRow, limit: int
+) -> tuple[AssignmentView, ...]:
+    """Return some assignments of a rollout, those that need attention first."""
     counts = sum(assignments.counts(session, (rollout.number,))[rollout.number], Counter[str]())
-    parts: list[AssignmentView] = []
+    found: list[AssignmentView] = []
     for state in _SHOWN_FIRST:
-        if counts[state] and len(parts) < limit:
-            parts += list_parts(session, rollout, state=state, limit=limit - len(parts))
-    return tuple(parts)
+        if counts[state] and len(found) < limit:
+            found += list_assignments(session, rollout, state=state, limit=limit - len(found))
+    return tuple(found)
 
 
 def show_head(session: Session, rollout: RolloutRow) -> RolloutView:
@@ -135,7 +142,7 @@ def show_head(session: Session, rollout: RolloutRow) -> RolloutView:
     return _view(session, rollout, assignments.counts(session, (rollout.number,))[rollout.number])
 
 
-def list_parts(
+def list_assignments(
     session: Session,
     rollout: RolloutRow,
     *,
@@ -144,7 +151,7 @@ def list_parts(
     after: str = "",
     limit: int,
 ) -> tuple[AssignmentView, ...]:
-    """Return a page of a rollout's parts, or of those in a state, by the names of the devices.
+    """Return a page of a rollout's assignments, of all states or of one, by device name.
 
     The order is natural, or the database's if there are very many (see `natural_pages`).
 
@@ -174,9 +181,9 @@ def list_parts(
         query = query.where(AssignmentRow.device.in_(names[:limit]))
     name = session.get_one(ReleaseRow, rollout.digest).name
     rows = session.execute(query, execution_options={"populate_existing": True})
-    parts = [_part(row, reported, name) for row, reported in rows]
+    found = [_part(row, reported, name) for row, reported in rows]
     return tuple(
-        parts if names is None else sorted(parts, key=lambda part: natural_order(part.device))
+        found if names is None else sorted(found, key=lambda view: natural_order(view.device))
     )
 
 
@@ -201,6 +208,7 @@ def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> R
         on_breach=row.on_breach,
         split_by=msgspec.convert(row.split_by, SplitBy),
         held=msgspec.json.decode(row.held, type=dict[str, str]),
+        set_aside=msgspec.json.decode(row.set_aside, type=tuple[SetAside, ...]),
         waits_for=row.waits_for if row.state == "RUNNING" else "",
         waits_reason=row.waits_reason if row.state == "RUNNING" else "",
         gate_evidence=msgspec.convert(row.gate_evidence, GateEvidence),

@@ -12,12 +12,13 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database import assignments
-from edgepack.fleet.database.assignments import Limits, Note
+from edgepack.fleet.database import assignments, measurements
+from edgepack.fleet.database.assignments import Limits, StateChange
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.schema import RolloutRow
+from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.gates import GateView
-from edgepack.fleet.rollouts import counting, execution, judgement, rollback, rules
+from edgepack.fleet.documents.rollouts import SetAside
+from edgepack.fleet.rollouts import canary, counting, execution, judgement, rollback, rules
 from edgepack.fleet.rollouts.decision import store_hold
 from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back
@@ -42,7 +43,7 @@ class Step(NamedTuple):
 
 
 def step(session: Session, now: float, is_released: IsReleased) -> Step:
-    """Carries out what the rules decide for every rollout that is not over.
+    """Return carries out what the rules decide for every rollout that is not over.
 
     Args:
         session: The transaction.
@@ -76,13 +77,17 @@ def _end_unprepared(session: Session, now: float) -> None:
 
 
 def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Notes who said nothing decisive until the deadline; this holds for a paused rollout, too."""
+    """Note who said nothing decisive until the deadline; this holds for a paused rollout, too."""
     before = now - rollout.deadline_s
     late = assignments.offered_before(session, rollout.number, counting.UNDECIDED, before)
     if late:
         because = f"said nothing decisive within {rollout.deadline_s:g} s"
-        assignments.note(session, [Note(part, "SILENT", because, now) for part in late])
-        names = ",".join(part.device for part in late[:MAX_NAMED]) + ",…" * (len(late) > MAX_NAMED)
+        assignments.record(
+            session, [StateChange(assignment, "SILENT", because, now) for assignment in late]
+        )
+        names = ",".join(assignment.device for assignment in late[:MAX_NAMED]) + ",…" * (
+            len(late) > MAX_NAMED
+        )
         log.warning(
             "rollout=%s silent=%s count=%d because=deadline",
             *(name_of(rollout.number), names, len(late)),
@@ -110,11 +115,11 @@ def _carry_out(
                 note_act(session, rollout, "rollout.wave", because, numbers, now)
             closed = closed_zones(rollout, now)
             limits = Limits(tuple(judged.rollout.held), closed, rollout.max_per_site)
-            parts = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP, limits)
-            left = count - len(parts) if len(parts) < OFFERS_A_STEP else 0
+            offered = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP, limits)
+            left = count - len(offered) if len(offered) < OFFERS_A_STEP else 0
             rollout.waits_for = _tell_limits(rollout, left)
             rollout.waits_reason = "limits" if rollout.waits_for else ""
-            return offer(session, rollout, parts, now)
+            return offer(session, rollout, offered, now)
         case rules.Await(reason=reason, because=because):
             if reason == "measurements" and rollout.evidence_since is None:
                 rollout.evidence_since = now
@@ -124,6 +129,9 @@ def _carry_out(
                 note_act(session, rollout, "rollout.hold", because, numbers, now)
             rollout.waits_for = _tell(rollout, reason, because)
             rollout.waits_reason = reason
+        case rules.TryAnother(breach=breach):
+            said = _set_aside(session, rollout, breach, now, is_released)
+            return _breach(session, rollout, breach, now, is_released) if said is None else said
         case rules.Breach():
             return _breach(session, rollout, decision, now, is_released)
         case rules.Stop(because=because):
@@ -174,7 +182,7 @@ def _breach(
     now: float,
     is_released: IsReleased,
 ) -> tuple[Publication, ...]:
-    """Does what the plan says of a breach: to all devices, or to those of a hardware class.
+    """Do what the plan says of a breach: to all devices, or to those of a hardware class.
 
     Where nobody can go back, since devices refuse the release before, it pauses for a person.
     """
@@ -200,6 +208,49 @@ def _breach(
     return rollback.take_back(session, rollout, way, because=breach.because, now=now)
 
 
+def _set_aside(
+    session: Session,
+    rollout: RolloutRow,
+    breach: rules.Breach,
+    now: float,
+    is_released: IsReleased,
+) -> tuple[Publication, ...] | None:
+    """Set the only device of the current wave aside, and move another device into the wave.
+
+    Returns:
+        What to publish; None if the device cannot go back, or no other device can try.
+    """
+    assignment = canary.find_assignment(session, rollout)
+    chosen = canary.find_another(session, rollout, assignment) if assignment else None
+    if assignment is None or chosen is None:
+        return None
+    because = breach.because
+    publications: tuple[Publication, ...] = ()
+    if assignment.state == "COMMITTED":
+        before = (
+            session.get(ReleaseRow, assignment.before_digest) if assignment.before_digest else None
+        )
+        if before is None or before.deleted_at is not None or not is_released(before.bundle):
+            return None
+        publications = send_back(session, rollout, [assignment], now, f"set aside: {because}")
+    else:
+        assignments.record(
+            session, [StateChange(assignment, "WITHDRAWN", f"set aside: {because}", now)]
+        )
+    measurements.take_out(session, assignment.device, rollout.digest)
+    assignments.move(session, chosen, rollout.wave)
+    entry = SetAside(
+        wanted=assignment.device, chosen=chosen.device, because=because, wave=rollout.wave + 1
+    )
+    rollout.set_aside = msgspec.json.encode((*canary.read(rollout), entry)).decode()
+    rollout.evidence_since, rollout.changed_at = None, now
+    told = f"{entry.wanted} is set aside, {entry.chosen} tries the release instead: {because}"
+    record_change(session, rollout, rollout.state, told, now)
+    numbers = {**breach.numbers, "wanted": entry.wanted, "chosen": entry.chosen}
+    note_act(session, rollout, "rollout.set_aside", told, numbers, now, f"gate {breach.gate}")
+    return publications
+
+
 def _hold(
     session: Session,
     rollout: RolloutRow,
@@ -208,7 +259,7 @@ def _hold(
     way: WayBack | None,
     now: float,
 ) -> tuple[Publication, ...]:
-    """Holds a hardware class back, while the others go on."""
+    """Hold a hardware class back, while the others go on."""
     store_hold(session, rollout, name, now)
     held = msgspec.json.decode(rollout.held, type=dict[str, str]) | {name: breach.because}
     rollout.held = msgspec.json.encode(held).decode()
@@ -217,8 +268,8 @@ def _hold(
     if breach.action == "pause":
         return ()
     assignments.withdraw_waiting(session, rollout.number, now, name)
-    parts = assignments.of_rollout(session, rollout.number, execution.OPEN, name)
-    publications = send_back(session, rollout, parts, now)
+    offered = assignments.of_rollout(session, rollout.number, execution.OPEN, name)
+    publications = send_back(session, rollout, offered, now)
     if way is not None:
         rollback.take_back_class(session, rollout, way, now)
     return publications

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database import assignments
-from edgepack.fleet.database.assignments import Note
+from edgepack.fleet.database.assignments import StateChange
 from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.rollouts import counting, execution, judgement
 from edgepack.fleet.rollouts.offers import name_of
@@ -16,7 +16,7 @@ from edgepack.text import counted
 def take_over(
     session: Session, newer: RolloutRow, from_older: Mapping[str, RolloutRow], now: float
 ) -> None:
-    """Takes devices out of the older rollouts that they are in, and ends those that lose the rest.
+    """Take devices out of the older rollouts that they are in, and end those that lose the rest.
 
     A device that is at the older release finishes that, or is told of the newer one before.
 
@@ -33,12 +33,14 @@ def take_over(
     name = name_of(newer.number)
     for number, rollout in older.items():
         states = {"WAITING", *execution.OPEN}
-        parts = assignments.of_rollout(session, number, states)
+        withdrawn = assignments.of_rollout(session, number, states)
         because = f"superseded by {name}"
-        notes = [
-            Note(part, "WITHDRAWN", because, now) for part in parts if part.device in taken[number]
+        changes = [
+            StateChange(assignment, "WITHDRAWN", because, now)
+            for assignment in withdrawn
+            if assignment.device in taken[number]
         ]
-        assignments.note(session, notes)
+        assignments.record(session, changes)
         told = f"{counted(len(taken[number]), 'device')} taken over by {name}"
         if counting.count(judgement.counts_of(session, rollout), {"WAITING", *counting.UNDECIDED}):
             rollout.because, rollout.changed_at = told, now

@@ -9,13 +9,16 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database.candidates import Candidate
 from edgepack.fleet.database.where import Attributes, parse_where
 from edgepack.text import natural_order
+
+if TYPE_CHECKING:  # a command that parses waves loads no library for databases
+    from edgepack.fleet.database.candidates import Candidate
 
 _STEP = re.compile(r"(\d{1,9})(%?)")
 _COMMA = re.compile(r""",(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")
@@ -41,21 +44,21 @@ class WaveStep(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
 
     def reach(self, device_count: int) -> int:
-        """Devices addressed so far, this wave included; a percentage is rounded up."""
+        """Return devices addressed so far, this wave included; a percentage is rounded up."""
         if self.unit == "percent":
             return min(device_count, math.ceil(device_count * self.amount / 100))
         return min(device_count, self.amount)
 
 
 def parse_waves(text: str) -> tuple[WaveStep, ...]:
-    """Reads waves as a person writes them.
+    """Read waves as a person writes them.
 
     Args:
         text: Steps separated by commas. A number of devices or a percentage is the total addressed
             so far; an expression, or `each site`, adds devices. The last one is `100%`.
 
     Raises:
-        FleetError: A step is no number, they do not grow or are too many, or the last does not
+        FleetError: A step is not a number, they do not grow or are too many, or the last does not
             reach everyone.
     """
     steps: list[WaveStep] = []
@@ -113,7 +116,7 @@ def divide_devices(
     salt: str,
     attributes_of: Callable[[str], Attributes] = lambda _: {},
 ) -> dict[str, int]:
-    """Puts every device into exactly one wave.
+    """Put every device into exactly one wave.
 
     Devices that are online go first, so that a first wave of one device gives an answer; among
     equals the order is that of a salted digest, so that not the same devices always go first.
@@ -152,7 +155,7 @@ def divide_devices(
     return waves
 
 
-def divide(rows: Sequence[Candidate], steps: Sequence[WaveStep], salt: str) -> dict[str, int]:
+def divide(rows: "Sequence[Candidate]", steps: Sequence[WaveStep], salt: str) -> dict[str, int]:
     """The same for devices as they are enrolled, with the attributes that `keys_of` names."""
     online = {row.id: row.online for row in rows}
     by_id = {row.id: row.attributes for row in rows} if keys_of(steps) else {}
@@ -160,7 +163,7 @@ def divide(rows: Sequence[Candidate], steps: Sequence[WaveStep], salt: str) -> d
 
 
 def keys_of(steps: Iterable[WaveStep]) -> frozenset[str]:
-    """The labels and facts that waves go by."""
+    """Return the labels and facts that waves go by."""
     keys: set[str] = set()
     for step in steps:
         if step.unit == "where":

@@ -28,7 +28,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     closes: int
 
     def is_open(self, zone: str, now: float) -> bool:
-        """Whether it is open at a moment, in seconds since the epoch, where a zone's clocks are."""
+        """Return True if it is open at a moment, in seconds since the epoch, where a zone's clocks
+        are.
+        """
         local = datetime.fromtimestamp(now, zone_of(zone))
         minute = local.hour * 60 + local.minute
         yesterday = (local.date() - timedelta(days=1)).weekday()
@@ -39,7 +41,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_window(text: str) -> Window:
-    """Reads a window as a person writes it.
+    """Read a window as a person writes it.
 
     Raises:
         FleetError: It is none.
@@ -49,7 +51,7 @@ def parse_window(text: str) -> Window:
     opens, closes = (_minutes(found, 2), _minutes(found, 4)) if found else (None, None)
     if days is None or opens is None or closes is None or opens == closes:
         raise FleetError(
-            f"{text[:60]!r} is no maintenance window",
+            f"{text[:60]!r} is not a maintenance window",
             found_in="days (mon-fri, or sat,sun; all when left out), opening and closing",
             remedy=EXAMPLE,
         )
@@ -57,9 +59,9 @@ def parse_window(text: str) -> Window:
 
 
 def closed_zones(rollout: RolloutRow, now: float) -> tuple[str, ...]:
-    """The time zones of a rollout's devices in which its maintenance window is not open.
+    """Return the time zones of a rollout's devices in which its maintenance window is not open.
 
-    Of a name that is no zone (a device joined with it) nobody knows: it counts as closed.
+    Of a name that is not a zone (a device joined with it) nobody knows: it counts as closed.
     """
     if not rollout.window:
         return ()
@@ -76,7 +78,7 @@ def closed_zones(rollout: RolloutRow, now: float) -> tuple[str, ...]:
 
 
 def zone_of(name: str) -> tzinfo:
-    """A time zone by its name, such as `Europe/Berlin`; UTC for "".
+    """Return a time zone by its name, such as `Europe/Berlin`; UTC for "".
 
     Raises:
         FleetError: There is none.
@@ -87,7 +89,7 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name if _ZONE.fullmatch(name) else "")
     except (KeyError, OSError, ValueError) as error:  # not found, a folder, or no such name
         raise FleetError(
-            f"{name[:60]!r} is no time zone",
+            f"{name[:60]!r} is not a time zone",
             found_in="label timezone",
             remedy="edgepack fleet devices label cam-7 timezone=Europe/Berlin",
         ) from error

@@ -128,13 +128,13 @@ class Access:
         return LoggedIn(actor=actor, form_token=form_token)
 
     def log_in(self, token: str) -> str | None:
-        """Opens a session for who has a token; gives what the browser keeps, None for nobody."""
+        """Open a session for who has a token; give what the browser keeps, None for nobody."""
         if len(token) > MAX_SECRET or self.of_token(token) is None:
             return None
         return self._open("", access.digest_of(token), SESSION_S)
 
     def make_code(self, token: str) -> LoginCode:
-        """A code that opens one session for who has this token, within two minutes.
+        """Return a code that opens one session for who has this token, within two minutes.
 
         Raises:
             ValueError: It is nobody's token.
@@ -145,7 +145,7 @@ class Access:
         return LoginCode(code=code, valid_s=CODE_S)
 
     def use_code(self, code: str) -> str | None:
-        """Opens a session for a code, once; gives what the browser keeps, None when it is over."""
+        """Open a session for a code, once; give what the browser keeps, None when it is over."""
         if len(code) > MAX_SECRET:
             return None
         now = time.time()
@@ -155,21 +155,21 @@ class Access:
         return self._open("", row.token_hash, SESSION_S) if row is not None else None
 
     def let_in(self, actor: Actor) -> str:
-        """Opens a session for whom a provider has named; gives what the browser keeps."""
+        """Open a session for whom a provider has named; give what the browser keeps."""
         return self._open("", "", SESSION_S, actor)
 
     def log_out(self, secret: str) -> None:
-        """Ends a session."""
+        """End a session."""
         with self._store.transaction() as session:
             access.close_session(session, secret[:MAX_SECRET])
 
     def tokens(self) -> tuple[TokenView, ...]:
-        """All tokens but the one in the fleet's folder."""
+        """Return all tokens but the one in the fleet's folder."""
         with self._store.reading() as session:
             return tuple(_view(row) for row in access.list_tokens(session))
 
     def make_token(self, request: TokenRequest, by: str) -> NewToken:
-        """Makes a token.
+        """Make a token.
 
         Raises:
             FleetError: The name cannot be one or is taken, or the time makes no sense.
@@ -199,7 +199,7 @@ class Access:
             return NewToken(token=secret, view=_view(row))
 
     def revoke_token(self, name: str, by: str) -> TokenView:
-        """Ends a token and the sessions that it opened.
+        """End a token and the sessions that it opened.
 
         Raises:
             FleetError: There is none of that name.

@@ -22,7 +22,6 @@ from edgepack.fleet.identity.issue import NoTokenError
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.connections import note_known
 from edgepack.fleet.server.fleet import Fleet
-from edgepack.fleet.server.looking import Looking
 from edgepack.fleet.server.metrics import CONTENT_TYPE_LATEST, render_metrics
 from edgepack.fleet.server.openapi import describe_api
 from edgepack.fleet.server.operations import (
@@ -31,6 +30,7 @@ from edgepack.fleet.server.operations import (
     OF_FLEET,
     Operation,
 )
+from edgepack.fleet.server.queries import FleetQueries
 from edgepack.fleet.server.query import read_bearer, read_number
 from edgepack.trust.listing import read_target_path
 
@@ -52,7 +52,7 @@ class Pages(NamedTuple):
 
 
 def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
-    """The application.
+    """Return the application.
 
     Args:
         fleet: The running fleet.
@@ -61,7 +61,7 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
     """
 
     def acting(request: Request) -> Fleet:
-        """The fleet, told who asks."""
+        """Return the fleet, told who asks."""
         return msgspec.structs.replace(fleet, by=request.state.by)
 
     async def upload(request: Request) -> Response:
@@ -92,12 +92,12 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
         return Response(describe_api(), media_type="application/json")
 
     async def healthz(_: Request) -> Response:
-        """Whether the fleet is up; said to everybody, so it says no more."""
+        """Return True if the fleet is up; said to everybody, so it says no more."""
         is_up = await run_in_threadpool(fleet.is_healthy)
         return _json(Health(healthy=is_up), 200 if is_up else 503)
 
     async def metrics(_: Request) -> Response:
-        content = await run_in_threadpool(render_metrics, Looking(fleet))
+        content = await run_in_threadpool(render_metrics, FleetQueries(fleet))
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -148,7 +148,7 @@ def _methods(request: Request) -> set[str]:
 
 
 def _doing(one: Operation, of: Callable[[Request], object]) -> Endpoint:
-    """Serves one row of the table."""
+    """Serve one row of the table."""
 
     async def doing(request: Request) -> Response:
         given = list(request.path_params.values())

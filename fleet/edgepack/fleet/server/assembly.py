@@ -14,10 +14,10 @@ from edgepack.fleet.broker.embedded import EmbeddedBroker
 from edgepack.fleet.broker.link import Link
 from edgepack.fleet.broker.links import KEEPALIVE_S, Links
 from edgepack.fleet.controller.controller import Broker, Controller
+from edgepack.fleet.controller.heartbeat import Heartbeat
 from edgepack.fleet.controller.inbox import Inbox
-from edgepack.fleet.controller.lead import Elected, Lead, Sole
+from edgepack.fleet.controller.lead import Lead, LeaseElection, SingleController
 from edgepack.fleet.controller.metadata import MetadataKeeper
-from edgepack.fleet.controller.pulse import Pulse
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.database.lease import make_holder
 from edgepack.fleet.database.store import Store, open_store
@@ -46,14 +46,14 @@ class _Part(Protocol):
     """What works in a thread of its own."""
 
     def start(self) -> None:
-        """Starts it."""
+        """Start it."""
 
     def stop(self) -> None:
-        """Ends it."""
+        """End it."""
 
 
 def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
-    """Makes all parts, puts them together, and starts them.
+    """Make all parts, put them together, and start them.
 
     Args:
         settings: How.
@@ -99,11 +99,13 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     )
     link.open()
     stack.callback(link.close)
-    lead: Lead = Sole()
+    lead: Lead = SingleController()
     broker: Broker = link
-    pulse = Pulse()
+    heartbeat = Heartbeat()
     if store.is_shared:
-        lead, broker = _elected(settings, folder, store, holder, link, inbox, access, pulse, stack)
+        lead, broker = _elected(
+            settings, folder, store, holder, link, inbox, access, heartbeat, stack
+        )
     depot = Depot(
         tenant=settings.tenant,
         releases=releases,
@@ -125,7 +127,7 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         open_authority=partial(Authority, folder.pki, certificate_days=settings.certificate_days),
         auto_enroll=settings.auto_enroll,
         lead=lead,
-        pulse=pulse,
+        heartbeat=heartbeat,
     )
     cache = ReleaseCache(store, releases, trust, name)
     program = settings.on_revocation
@@ -175,23 +177,23 @@ def _elected(
     link: Link,
     inbox: Inbox,
     access: BrokerAccess,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     stack: ExitStack,
-) -> tuple[Elected, Links]:
-    lead = Elected(
+) -> tuple[LeaseElection, Links]:
+    lead = LeaseElection(
         store,
         holder=holder,
-        voice=folder.voice(),
+        leader_client_id=folder.leader_client_id(),
         length_s=settings.lease_s,
         may_lead=lambda: link.is_connected,
-        is_working=lambda: pulse.is_there,
+        is_working=lambda: heartbeat.is_beating,
         on_stuck=lambda: links.leave_share(),
         on_change=inbox.wake,
     )
     links = Links(
         link,
-        access=lambda voice: _as(access, folder, voice),
-        voice=lambda: lead.voice,
+        access=lambda leader_client_id: _as(access, folder, leader_client_id),
+        leader_client_id=lambda: lead.leader_client_id,
         tenant=settings.tenant,
         on_message=inbox.receive,
         on_connected=inbox.connected,
@@ -203,7 +205,9 @@ def _elected(
 
 
 def _repository(folder: DataFolder, store: Store, releases: ReleaseFolder) -> ImageRepository:
-    """The fleet's repository; one that is not there is made, with all its keys in the folder."""
+    """Return the fleet's repository; one that is not there is made, with all its keys in the
+    folder.
+    """
     repository = ImageRepository(folder.tuf)
     with repository.lock():  # Another controller may begin at the same moment.
         if not repository.is_there:

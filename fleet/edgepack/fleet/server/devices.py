@@ -49,7 +49,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
     """What can be asked about devices and their certificates."""
 
     def devices(self, wanted: DeviceFilter, after: str, limit: int) -> tuple[DeviceView, ...]:
-        """A page of all devices, or of some.
+        """Return a page of all devices, or of some.
 
         Raises:
             FleetError: The expression makes no sense.
@@ -58,12 +58,12 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
             return inventory.list_devices(session, wanted, after=after, limit=limit)
 
     def groups(self) -> tuple[GroupView, ...]:
-        """All groups."""
+        """Return all groups."""
         with self.store.reading() as session:
             return inventory.list_groups(session)
 
     def change_devices(self, change: DeviceChange) -> tuple[DeviceView, ...]:
-        """Moves devices and changes their labels; they get what devices that join get.
+        """Move devices and change their labels; they get what devices that join get.
 
         Raises:
             FleetError: One is not enrolled, or a group or label cannot be such a name.
@@ -83,7 +83,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         return views
 
     def remove_devices(self, removal: DeviceRemoval) -> tuple[RemovedDevice, ...]:
-        """Takes devices out of the fleet and revokes their certificates.
+        """Take devices out of the fleet and revoke their certificates.
 
         Raises:
             FleetError: One is not enrolled.
@@ -106,11 +106,11 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         return removed
 
     def revocations(self) -> Revocations:
-        """The list of revoked certificates."""
+        """Return the list of revoked certificates."""
         return Authority(self.folder.pki).revocations()
 
     def revoke(self, request: RevocationRequest) -> Revocations:
-        """Revokes a certificate, whatever device it is of.
+        """Revoke a certificate, whatever device it is of.
 
         Raises:
             FleetError: The fleet's CA did not issue it.
@@ -128,7 +128,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         return Authority(self.folder.pki, certificate_days=self.certificate_days)
 
     def device(self, device: str) -> DeviceDetails:
-        """One device.
+        """Return one device.
 
         Raises:
             FleetError: No device of that id is enrolled.
@@ -138,12 +138,12 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         return msgspec.structs.replace(found, dropped=self.inbox.quotas.dropped(device))
 
     def enroll(self, request: EnrollRequest) -> Enrollment:
-        """Takes a device in and says what it needs to know.
+        """Take a device in and state what it needs to know.
 
         Raises:
-            FleetError: A name is impossible, the id is enrolled already and shall not be
-                replaced, there is no trusted key to hand out, or the request for a certificate
-                is missing or wrong.
+            FleetError: A name is impossible, the id is enrolled already and shall not be replaced,
+                there is no trusted key to hand out, or the request for a certificate is missing or
+                wrong.
         """
         if not self.trust.keys:
             raise FleetError(
@@ -188,7 +188,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         )
 
     def issue_certificate(self, request: CertificateRequest, token: str) -> IssuedCertificate:
-        """A device's first certificate, for the token in its package.
+        """Return a device's first certificate, for the token in its package.
 
         Raises:
             FleetError: The token is none or was used, or the request cannot be one.

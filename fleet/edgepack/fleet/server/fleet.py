@@ -29,7 +29,7 @@ class Fleet(
     """A running fleet: its parts, and what can be asked of it."""
 
     def info(self) -> FleetInfo:
-        """The fleet at a glance."""
+        """Return the fleet at a glance."""
         with self.store.reading() as session:
             enrolled, online = devices.count_devices(session)
             leader = lease.leader(session)
@@ -51,7 +51,7 @@ class Fleet(
         )
 
     def is_healthy(self) -> bool:
-        """Whether the database answers and the broker is connected."""
+        """Return True if the database answers and the broker is connected."""
         try:
             with self.store.reading() as session:
                 session.execute(select(1))
@@ -60,12 +60,12 @@ class Fleet(
         return self.link.is_connected
 
     def events(self, after: int, limit: int) -> tuple[EventView, ...]:
-        """Events newer than `after`, oldest first."""
+        """Return events newer than `after`, oldest first."""
         with self.store.reading() as session:
             return records.events_after(session, after, limit)
 
     def latency(self, question: LatencyQuestion) -> LatencyReport:
-        """Latency of real inferences.
+        """Return latency of real inferences.
 
         Raises:
             FleetError: See `edgepack.fleet.database.latency_report.report`.
@@ -84,6 +84,6 @@ class Fleet(
         return with_budgets(found, self.releases)
 
     def audit_log(self, wanted: Wanted, limit: int) -> tuple[AuditEntry, ...]:
-        """Entries of the audit log, the newest first."""
+        """Return entries of the audit log, the newest first."""
         with self.store.reading() as session:
             return audit.entries(session, wanted, limit)

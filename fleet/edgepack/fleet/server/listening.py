@@ -11,7 +11,7 @@ from edgepack.errors import FleetError
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+    """Return True if an address is reached from this machine alone."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -19,7 +19,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_tls(certificate: Path | None, key: Path | None) -> None:
-    """Checks that https can be served: before anything else starts.
+    """Check that https can be served: before anything else starts.
 
     Raises:
         FleetError: One of the two files is not named, or they cannot be used.

@@ -11,16 +11,16 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, genera
 from prometheus_client.registry import Collector
 
 from edgepack.fleet.documents.wording import STATES
-from edgepack.fleet.server.looking import Looking
+from edgepack.fleet.server.queries import FleetQueries
 from edgepack.text import printable
 
 __all__ = ["CONTENT_TYPE_LATEST", "render_metrics"]
 
 
-def render_metrics(looking: Looking) -> bytes:
-    """The fleet's numbers as they are now."""
+def render_metrics(queries: FleetQueries) -> bytes:
+    """Return the fleet's numbers as they are now."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(looking))
+    registry.register(_Collector(queries))
     content: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
     return content
 
@@ -28,8 +28,8 @@ def render_metrics(looking: Looking) -> bytes:
 class _Collector(Collector):
     """Reads a fleet's numbers."""
 
-    def __init__(self, looking: Looking) -> None:
-        self._looking = looking
+    def __init__(self, queries: FleetQueries) -> None:
+        self._queries = queries
 
     def collect(self) -> Iterable[Metric]:
         yield from self._devices()
@@ -40,7 +40,7 @@ class _Collector(Collector):
         yield from self._files()
 
     def _devices(self) -> Iterator[Metric]:
-        overview = self._looking.overview()
+        overview = self._queries.overview()
         counts = overview.counts
         for name, said, value in (
             ("enrolled", "Devices of the fleet.", counts.enrolled),
@@ -65,7 +65,7 @@ class _Collector(Collector):
         by_state = GaugeMetricFamily(
             "edgepack_rollouts", "Rollouts by their state.", labels=("state",)
         )
-        for state, count in self._looking.count_rollouts().items():
+        for state, count in self._queries.count_rollouts().items():
             by_state.add_metric([state.lower()], count)
         yield by_state
         parts = GaugeMetricFamily(
@@ -73,7 +73,7 @@ class _Collector(Collector):
             "Devices of the open rollouts by the state of their part; the newest rollouts.",
             labels=("rollout", "model", "state"),
         )
-        overview = self._looking.open_rollouts()
+        overview = self._queries.open_rollouts()
         for rollout in overview:
             for state in STATES:
                 labels = [rollout.rollout, printable(rollout.bundle.name), state.lower()]
@@ -81,7 +81,7 @@ class _Collector(Collector):
         yield parts
 
     def _traffic(self) -> Iterator[Metric]:
-        info = self._looking.fleet.info()
+        info = self._queries.fleet.info()
         yield GaugeMetricFamily(
             "edgepack_broker_connected",
             "Whether the controller is connected to the broker.",
@@ -109,7 +109,7 @@ class _Collector(Collector):
         yield sent
 
     def _connections(self) -> Iterator[Metric]:
-        connections = self._looking.fleet.connections
+        connections = self._queries.fleet.connections
         yield GaugeMetricFamily(
             "edgepack_connections", "Connections of the API's clients.", connections.count
         )
@@ -128,12 +128,12 @@ class _Collector(Collector):
             "Metadata, certificates and tokens that expire within 30 days, or have expired.",
             labels=("kind",),
         )
-        for kind, count in self._looking.fleet.expiries.count().items():
+        for kind, count in self._queries.fleet.expiries.count().items():
             expiring.add_metric([kind], count)
         yield expiring
 
     def _files(self) -> Iterator[Metric]:
-        releases = self._looking.fleet.releases
+        releases = self._queries.fleet.releases
         yield GaugeMetricFamily(
             "edgepack_releases_unavailable",
             "Releases whose files the controller needs and does not have, or has damaged.",

@@ -23,7 +23,7 @@ _REFUSED = {
 
 @cache
 def describe_api() -> bytes:
-    """The description, as JSON."""
+    """Return the description, as JSON."""
     takes = [one.takes for one in OPERATIONS if one.takes not in (None, ARCHIVE)]
     kinds = dict.fromkeys([*(one.gives for one in OPERATIONS), *takes, Refusal])
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)

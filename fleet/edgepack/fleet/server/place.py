@@ -10,7 +10,8 @@ from edgepack.fleet.database.store import sqlite_file
 
 
 def take_place(folder: DataFolder, database_url: str, stack: ExitStack) -> int:
-    """The lowest number that no controller on this folder has; one alone is let on an SQLite.
+    """Return the lowest number that no controller on this folder has; one alone is let on an
+    SQLite.
 
     Raises:
         FleetError: Another controller is there, or there are too many.
@@ -45,7 +46,7 @@ def take_place(folder: DataFolder, database_url: str, stack: ExitStack) -> int:
 
 
 def _lock(path: Path, stack: ExitStack) -> bool:
-    """Holds a file until the stack is closed; whether nobody else does."""
+    """Hold a file until the stack is closed; whether nobody else does."""
     file = stack.enter_context(path.open("w"))
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

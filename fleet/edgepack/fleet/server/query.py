@@ -17,24 +17,24 @@ MAX_EVENTS = 1000
 
 
 def read_bearer(request: Request) -> str:
-    """The token that came with a request; empty without one."""
+    """Return the token that came with a request; empty without one."""
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     return token if kind.lower() == "bearer" else ""
 
 
 def read_number(text: str, what: str) -> int:
-    """A number of a request.
+    """Return a number of a request.
 
     Raises:
         FleetError: It is none, or far too long.
     """
     if not text.isdecimal() or len(text) > 15:
-        raise FleetError(f"{what} is no number: {text[:40]!r}")
+        raise FleetError(f"{what} is not a number: {text[:40]!r}")
     return int(text)
 
 
 def bearer(request: Request) -> tuple[str]:
-    """The token that came with it."""
+    """Return the token that came with it."""
     return (read_bearer(request),)
 
 
@@ -66,7 +66,7 @@ def _limit(request: Request) -> int:
 
 
 def events(request: Request) -> tuple[int, int]:
-    """After which event, and how many."""
+    """Return after which event, and how many."""
     return read_number(request.query_params.get("after", "0"), "after"), _limit(request)
 
 

@@ -39,7 +39,7 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
     """What can be asked about releases and their signed metadata."""
 
     def room_for_upload(self, size_bytes: int) -> Path:
-        """A new folder to receive an upload of about that size.
+        """Return a new folder to receive an upload of about that size.
 
         Raises:
             FleetError: The disk has no room for it, archive and unpacked.
@@ -53,14 +53,14 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         return Path(tempfile.mkdtemp(dir=self.releases.incoming))
 
     def add_release(self, archive: Path, source: str) -> ReleaseView:
-        """Checks an uploaded archive and keeps it.
+        """Check an uploaded archive and keep it.
 
         Args:
             archive: What was uploaded.
             source: Where other controllers can fetch it; "" for nowhere.
 
         Raises:
-            EdgepackError: It is no bundle, or not one that a trusted key signed, or another
+            EdgepackError: It is not a bundle, or not one that a trusted key signed, or another
                 content has its name and version or its release counter; or the source is none.
         """
         check_source(source)
@@ -72,7 +72,7 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         return self.release_view(row)
 
     def withdraw_release(self, words: str) -> ReleaseView:
-        """Lists a release no more, so that no device takes it from now on; its files stay.
+        """List a release no more, so that no device takes it from now on; its files stay.
 
         Raises:
             FleetError: There is no such release, or its publisher must sign that elsewhere.
@@ -100,7 +100,7 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         return show_publishing(self.repository, row.bundle)
 
     def take_metadata(self, signed: SignedMetadata) -> PublishedMetadata:
-        """Takes in what a publisher signed.
+        """Take in what a publisher signed.
 
         Raises:
             FleetError: It cannot be the next metadata of that publisher.
@@ -115,28 +115,28 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         return taken
 
     def metadata(self) -> MetadataBundle:
-        """All metadata that a device may lack."""
+        """Return all metadata that a device may lack."""
         return MetadataBundle(files=self.repository.messages())
 
     def target(self, digest: str) -> bytes | None:
-        """The target of a release, for stock TUF clients."""
+        """Return the target of a release, for stock TUF clients."""
         return read_target(self.releases, digest)
 
     def list_releases(self) -> tuple[ReleaseView, ...]:
-        """All releases, the newest first."""
+        """Return all releases, the newest first."""
         with self.store.reading() as session:
             query = select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None))
             rows = session.scalars(query.order_by(ReleaseRow.added_at.desc()))
             return tuple(self.release_view(row) for row in rows)
 
     def unneeded_releases(self, keep: int) -> tuple[ReleaseView, ...]:
-        """Listed releases that nothing points to, but for the newest of each model."""
+        """Return listed releases that nothing points to, but for the newest of each model."""
         with self.store.reading() as session:
             views = tuple(map(self.release_view, find_unneeded(session, keep)))
         return tuple(view for view in views if view.is_listed)
 
     def remove_release(self, words: str) -> ReleaseView:
-        """Deletes a release that nothing points to.
+        """Delete a release that nothing points to.
 
         Raises:
             FleetError: There is no such release, or it is in use.

@@ -35,7 +35,7 @@ class Act(Protocol):
     def __call__(
         self, session: Session, rollout: RolloutRow, *, now: float
     ) -> Iterable[Publication] | None:
-        """Changes it."""
+        """Change it."""
 
 
 class RolloutMethods(Parts, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
             return membership.show_preview(session, bundle, request.selector, request, manifest)
 
     def start_rollout(self, request: RolloutRequest) -> RolloutView:
-        """Starts a rollout.
+        """Start a rollout.
 
         Raises:
             FleetError: See `edgepack.fleet.rollouts.starting.start`.
@@ -64,12 +64,12 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
         return self.rollout(name)
 
     def list_rollouts(self) -> tuple[RolloutView, ...]:
-        """All rollouts, the newest first."""
+        """Return all rollouts, the newest first."""
         with self.store.reading() as session:
             return status.list_rollouts(session)
 
     def rollout(self, name: str) -> RolloutView:
-        """One rollout, with its devices."""
+        """Return one rollout, with its devices."""
         with self.store.reading() as session:
             return self.with_problem(status.show_rollout(session, execution.find(session, name)))
 
@@ -81,29 +81,29 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
     def rollout_devices(
         self, name: str, state: str, after: str, limit: int
     ) -> tuple[AssignmentView, ...]:
-        """A page of a rollout's devices, or of those whose part is in a state."""
+        """Return a page of a rollout's devices, or of those whose part is in a state."""
         with self.store.reading() as session:
             rollout = execution.find(session, name)
-            return status.list_parts(session, rollout, state=state, after=after, limit=limit)
+            return status.list_assignments(session, rollout, state=state, after=after, limit=limit)
 
     def pause(self, name: str) -> RolloutView:
-        """Stops offering."""
+        """Stop offering."""
         return self._act(name, execution.pause)
 
     def resume(self, name: str) -> RolloutView:
-        """Goes on after a pause."""
+        """Go on after a pause."""
         return self._act(name, execution.resume)
 
     def approve(self, name: str) -> RolloutView:
-        """Lets the next wave begin."""
+        """Let the next wave begin."""
         return self._act(name, execution.approve)
 
     def retry(self, name: str) -> RolloutView:
-        """Offers it once more to those that failed."""
+        """Offer it once more to those that failed."""
         return self._act(name, retry)
 
     def abort(self, name: str) -> RolloutView:
-        """Ends a rollout."""
+        """End a rollout."""
         return self._act(name, partial(execution.abort, because="aborted by a person"))
 
     def preview_rollback(self, request: RollbackRequest) -> RollbackPreview:
@@ -116,7 +116,7 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
             return show_rollback(session, request, self.repository.is_listed)
 
     def rollback(self, request: RollbackRequest) -> tuple[RolloutView, ...]:
-        """Takes a release back.
+        """Take a release back.
 
         Raises:
             FleetError: See `edgepack.fleet.rollouts.rollback.rollback`.

@@ -43,13 +43,13 @@ class MakePages(Protocol):
     def __call__(
         self, fleet: Fleet, access: Access, *, is_tls: bool, is_stopping: Callable[[], bool]
     ) -> Pages:
-        """The pages of a fleet; see `edgepack.fleet.dashboard.routes.dashboard_routes`."""
+        """Return the pages of a fleet; see `edgepack.fleet.dashboard.routes.dashboard_routes`."""
 
 
 def serve(
     settings: ServeSettings, make_pages: MakePages, ready: Callable[[Fleet, str], None]
 ) -> None:
-    """Serves until SIGINT or SIGTERM.
+    """Serve until SIGINT or SIGTERM.
 
     Args:
         settings: How.
@@ -57,8 +57,8 @@ def serve(
         ready: Told once all is up: the fleet and the API's URL.
 
     Raises:
-        EdgepackError: Something cannot start: the folder is in use, the port is taken, the
-            database or the broker cannot be reached.
+        EdgepackError: Something cannot start: the folder is in use, the port is taken, the database
+            or the broker cannot be reached.
     """
     check_tls(settings.tls_cert, settings.tls_key)
     descriptors = raise_descriptor_limit()

@@ -26,12 +26,12 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
     """What can be asked about webhooks."""
 
     def webhooks(self) -> tuple[WebhookView, ...]:
-        """All webhooks."""
+        """Return all webhooks."""
         with self.store.reading() as session:
             return tuple(map(_view, webhooks.all_of(session)))
 
     def add_webhook(self, request: WebhookRequest) -> NewWebhook:
-        """Makes a webhook; its secret is told this once.
+        """Make a webhook; its secret is told this once.
 
         Raises:
             FleetError: The name cannot be one or is taken, or messages may not go to that URL.
@@ -59,7 +59,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
             return NewWebhook(secret=secret, view=_view(row))
 
     def remove_webhook(self, name: str) -> WebhookView:
-        """Ends a webhook; what it had yet to tell is not told.
+        """End a webhook; what it had yet to tell is not told.
 
         Raises:
             FleetError: There is none of that name.
@@ -68,7 +68,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
             return _view(webhooks.remove(session, name, self.store.now()))
 
     def try_webhook(self, name: str) -> WebhookTrial:
-        """Posts a message for a trial, once, whatever else waits.
+        """Post a message for a trial, once, whatever else waits.
 
         Raises:
             FleetError: There is none of that name.

@@ -66,7 +66,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     number: float
 
     def apply(self, before: Behaviour) -> Behaviour:
-        """Times the number where the gate takes a ratio, plus the number otherwise."""
+        """Time the number where the gate takes a ratio, plus the number otherwise."""
         name = _TIMES.get(self.gate) or _PLUS[self.gate]
         old = getattr(before, name)
         new = old * self.number if self.gate in _TIMES else old + self.number
@@ -74,7 +74,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_change(text: str) -> Change:
-    """Reads `sim-arm-a76:p95=1.3`.
+    """Read `sim-arm-a76:p95=1.3`.
 
     Raises:
         FleetError: It is none.
@@ -86,7 +86,7 @@ def parse_change(text: str) -> Change:
         found = None
     if found is None or found[1] not in HARDWARE or found[2] not in _TIMES | _PLUS:
         raise FleetError(
-            f"{text[:60]!r} is no change of what simulated devices measure",
+            f"{text[:60]!r} is not a change of a simulated measurement",
             found_in=f"classes: {', '.join(HARDWARE)}; gates: {', '.join(_TIMES | _PLUS)}",
             remedy=EXAMPLE,
         )
@@ -111,7 +111,7 @@ class Pretence:
         self._first_release: int | None = None
 
     def choose(self, bundle: BundleRef) -> Choice:
-        """The choice of a variant of a release."""
+        """Return the choice of a variant of a release."""
         it = self._of(bundle)
         return Choice(
             wanted=PROVIDER.name,
@@ -131,7 +131,7 @@ class Pretence:
         )
 
     def measure(self, bundle: BundleRef, start: float, end: float) -> Telemetry:
-        """A window of inferences that nobody asked for."""
+        """Return a window of inferences that nobody asked for."""
         it, rng = self._of(bundle), self._rng
         median_ms = it.median_ms * rng.lognormvariate(0.0, SPREAD / 3)
         recorder = LatencyRecorder()

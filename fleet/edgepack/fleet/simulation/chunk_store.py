@@ -30,13 +30,13 @@ class StoredFile:
         path.unlink()
 
     def put(self, index: int, content: bytes) -> None:
-        """Keeps a chunk that is right."""
+        """Keep a chunk that is right."""
         if index not in self._held:
             os.pwrite(self._descriptor, content, self._starts[index])
             self._held.add(index)
 
     def read(self, index: int) -> bytes:
-        """One that was put."""
+        """Return one that was put."""
         return os.pread(self._descriptor, self.sizes[index], self._starts[index])
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class ChunkStore:
         self._users: dict[str, int] = {}
 
     def open(self, sha256: str, sizes: Sequence[int]) -> StoredFile | None:
-        """The file for one more device; None when there is no room for it."""
+        """Return the file for one more device; None when there is no room for it."""
         file = self._files.get(sha256)
         if file is None:
             used = sum(one.size_bytes for one in self._files.values())

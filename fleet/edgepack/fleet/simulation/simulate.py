@@ -106,7 +106,7 @@ class _Connection:
         self.retry_at = 0.0
 
     def connect(self) -> None:
-        """Opens the connection; raises `OSError` when the broker is not there."""
+        """Open the connection; raise `OSError` when the broker is not there."""
         self.client.connect_somewhere(keepalive=60)
 
     def _publish(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
@@ -133,7 +133,7 @@ def simulate(
     for_s: float | None,
     show: Callable[[dict[str, int]], None],
 ) -> dict[str, int]:
-    """Enrols devices and runs them.
+    """Enrol devices and run them.
 
     Args:
         client: The running fleet.
@@ -204,7 +204,7 @@ def _run(
 
 
 def _watch(connection: _Connection, selector: selectors.BaseSelector) -> None:
-    """Keeps a client's socket in the selector while it is open."""
+    """Keep a client's socket in the selector while it is open."""
     without_delay = connection.client.on_socket_open
 
     def opened(client: mqtt.Client, userdata: Any, sock: Any) -> None:

@@ -87,12 +87,12 @@ class SimulatedDevice:
         return next((model.state for model in reversed(self._models.values())), "IDLE")
 
     def last_will(self) -> tuple[str, bytes]:
-        """Topic and payload that the broker publishes when this device vanishes."""
+        """Return topic and payload that the broker publishes when this device vanishes."""
         will = Reported(online=False, at=self._clock(), boot=self._boot)
         return topics.up(self._tenant, self.device, "reported"), encode(will)
 
     def connected(self) -> None:
-        """Holds its subscriptions and says what it is; what was under way goes on."""
+        """Hold its subscriptions and state what it is; what was under way goes on."""
         for topic in topics.device_subscriptions(self._tenant, self.device):
             self._port.subscribe(topic)
         for model in self._models.values():
@@ -100,13 +100,13 @@ class SimulatedDevice:
         self._report()
 
     def received(self, topic: str, payload: bytes) -> None:
-        """Takes a message; one that makes no sense is dropped."""
+        """Take a message; one that makes no sense is dropped."""
         if (found := self._router.find(topic)) is not None:
             take, sha256 = found
             take(sha256, payload)
 
     def tick(self) -> None:
-        """Does what time has come for."""
+        """Do what time has come for."""
         now = self._clock()
         for model in self._models.values():
             model.tick()

@@ -73,7 +73,7 @@ class SimulatedModel:
         self._told_at = 0.0
 
     def take(self, order: ModelOrder) -> Literal["taken", "known", "silent"]:
-        """Takes what is wanted of this model, unless it was heard before."""
+        """Take what is wanted of this model, unless it was heard before."""
         if self._order is not None and order.sequence <= self._order.sequence:
             return "silent" if self._fate == "silent" else "known"
         self._order = order
@@ -99,11 +99,11 @@ class SimulatedModel:
         return "taken"
 
     def received(self, sha256: str, payload: bytes) -> None:
-        """Takes a chunk that came, if it is one of this model's."""
+        """Take a chunk that came, if it is one of this model's."""
         self._take_from(partial(self._transfer.take, sha256, payload))
 
     def received_coded(self, sha256: str, coded: CodedChunk) -> None:
-        """Takes several chunks that came as one, likewise."""
+        """Take several chunks that came as one, likewise."""
         self._take_from(partial(self._transfer.take_coded, sha256, coded))
 
     def _take_from(self, take: Callable[[], bool]) -> None:
@@ -117,11 +117,11 @@ class SimulatedModel:
             self._next_at = self._clock() + STEP_S
 
     def resume(self) -> None:
-        """Goes on after the connection was opened anew."""
+        """Go on after the connection was opened anew."""
         self._transfer.resume()
 
     def tick(self) -> None:
-        """Does what time has come for."""
+        """Do what time has come for."""
         self._transfer.tick()
         if self._next_at is not None and self._clock() >= self._next_at:
             self._advance()
@@ -141,7 +141,7 @@ class SimulatedModel:
         )
 
     def tell_latency(self) -> None:
-        """Says how long inferences took that nobody asked for."""
+        """State how long inferences took that nobody asked for."""
         if self._active is None or self._fate == "silent":
             return
         now = self._clock()

@@ -80,7 +80,7 @@ class SimulatedTransfer:
         self._scheduler = NeedScheduler(self._clock(), self._rng)
 
     def resume(self) -> None:
-        """Goes on after the connection was opened anew."""
+        """Go on after the connection was opened anew."""
         for file in self._files.values():
             self._listen(file)
         if self._scheduler is not None:
@@ -93,12 +93,12 @@ class SimulatedTransfer:
         self._scheduler = None
 
     def tick(self) -> None:
-        """Asks, where it is time, for what is missing."""
+        """Ask, where it is time, for what is missing."""
         if self._scheduler is not None and self._clock() >= self._scheduler.due_at:
             self._need(self._scheduler)
 
     def take(self, sha256: str, payload: bytes) -> bool:
-        """Takes a chunk of a file; one that nobody asked for is dropped.
+        """Take a chunk of a file; one that nobody asked for is dropped.
 
         Returns:
             Whether the bundle is complete with it.
@@ -123,7 +123,7 @@ class SimulatedTransfer:
         return self._note(file, index, content, place)
 
     def take_coded(self, sha256: str, coded: CodedChunk) -> bool:
-        """Takes the one chunk that lacks of several that came as one; see `take`."""
+        """Take the one chunk that lacks of several that came as one; see `take`."""
         file = self._files.get(sha256)
         if file is None or file.stored is None:
             return False
@@ -137,7 +137,7 @@ class SimulatedTransfer:
         return False
 
     def _note(self, file: _Wanted, index: int, content: bytes, place: tuple[str, int]) -> bool:
-        """Notes a chunk that is right; whether the bundle is complete with it."""
+        """Note a chunk that is right; whether the bundle is complete with it."""
         if file.stored is not None:
             file.stored.put(index, content)
         file.missing.discard(index)
@@ -146,7 +146,7 @@ class SimulatedTransfer:
         return not file.missing and self._finish(file)
 
     def _finish(self, file: _Wanted) -> bool:
-        """Closes a file whose chunks are all here; whether the bundle is complete with it."""
+        """Close a file whose chunks are all here; whether the bundle is complete with it."""
         if file.content is not None:
             if hashlib.sha256(file.content).hexdigest() != file.sha256:
                 file.missing = set(range(file.count))

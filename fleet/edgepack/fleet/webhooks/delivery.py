@@ -100,11 +100,11 @@ class Deliverer:
         self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
 
     def start(self) -> None:
-        """Starts; what earlier controllers have left untold is told."""
+        """Start; what earlier controllers have left untold is told."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the messages in hand."""
+        """End after the messages in hand."""
         self._stopping.set()
         self._thread.join()
         self._workers.shutdown(cancel_futures=True)

@@ -63,12 +63,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_secret() -> str:
-    """A new secret: 32 random bytes."""
+    """Return a new secret: 32 random bytes."""
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """The value of `webhook-signature`.
+    """Return the value of `webhook-signature`.
 
     Raises:
         ValueError: The secret is none.
@@ -82,7 +82,7 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 def read_target(url: str, *, is_unsafe: bool) -> Target:
-    """Reads a webhook's URL.
+    """Read a webhook's URL.
 
     Args:
         url: The URL.
@@ -95,9 +95,9 @@ def read_target(url: str, *, is_unsafe: bool) -> Target:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise FleetError(f"{url[:80]!a} is no URL", remedy=_REMEDY) from error
+        raise FleetError(f"{url[:80]!a} is not a URL", remedy=_REMEDY) from error
     if parts.scheme not in _PORTS or not parts.hostname or not url.isascii() or " " in url:
-        raise FleetError(f"{url[:80]!a} is no https:// URL", remedy=_REMEDY)
+        raise FleetError(f"{url[:80]!a} is not an https:// URL", remedy=_REMEDY)
     if not url.isprintable() or "@" in parts.netloc or "#" in url:
         raise FleetError("a webhook's URL has no user, fragment or control letters", remedy=_REMEDY)
     if parts.scheme == "http" and not is_unsafe:
@@ -116,7 +116,7 @@ def read_target(url: str, *, is_unsafe: bool) -> Target:
 def find_addresses(
     target: Target, *, is_unsafe: bool, resolve: Resolve | None = None
 ) -> Sequence[str]:
-    """The addresses of a receiver, all of them such as messages may go to.
+    """Return the addresses of a receiver, all of them such as messages may go to.
 
     Raises:
         FleetError: It has none, or one in a private network, unless that is allowed.

@@ -70,7 +70,7 @@ class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
-    """Copies the variants, the golden samples and the hooks into a bundle's folder.
+    """Copy the variants, the golden samples and the hooks into a bundle's folder.
 
     Args:
         folder: The bundle's folder; exists and is empty.
@@ -95,7 +95,7 @@ def finish(
     record: BuildRecord,
     key: SigningKey,
 ) -> str:
-    """Adds the report, the bill of materials, the provenance and the manifest, and signs it all.
+    """Add the report, the bill of materials, the provenance and the manifest, and sign it all.
 
     Args:
         folder: The folder that `lay_out` filled.
@@ -138,7 +138,7 @@ def _copy_variant(folder: Path, prepared: PreparedVariant) -> Variant:
         entry(folder, f"{COMPONENT}/{prepared.name}/{name}", offsets.get(name, ()))
         for name in names
     )
-    own = {"files": files, "plain_runtime": prepared.plain_runtime or msgspec.UNSET}
+    own = {"files": files, "plain_runtime": prepared.plain_runtime}
     facts = VariantFacts(**prepared.told_of(VariantFacts) | own)
     return Variant(**prepared.told_of(Variant), facts=facts)
 
@@ -152,7 +152,7 @@ def _copy_hooks(folder: Path, hooks: Path) -> tuple[FileEntry, ...]:
 
 
 def _copy_files(source: Path, target: Path, *, mode: int = 0o644) -> tuple[str, ...]:
-    """Copies the files below a folder that are no by-product; see `_is_by_product`.
+    """Copy the files below a folder that are not by-product; see `_is_by_product`.
 
     Returns:
         Their POSIX paths below it, sorted.
@@ -171,5 +171,7 @@ def _copy_files(source: Path, target: Path, *, mode: int = 0o644) -> tuple[str, 
 
 
 def _is_by_product(path: Path) -> bool:
-    """Whether a file is hidden, or in a hidden folder (`.git`), or Python's own (`__pycache__`)."""
+    """Return True if a file is hidden, or in a hidden folder (`.git`), or Python's own
+    (`__pycache__`).
+    """
     return any(part.startswith(".") or part == "__pycache__" for part in path.parts)

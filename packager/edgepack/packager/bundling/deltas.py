@@ -15,7 +15,7 @@ import msgspec
 from edgepack.bundle.chunks import chunk_digests, entry, offsets
 from edgepack.bundle.deltas import MAGIC, DeltaRecord, delta_path, pack_difference
 from edgepack.bundle.forms import digest_of_folder, open_bundle, read_manifest
-from edgepack.bundle.manifest import ChunkIndex, Encryption, FileEntry, Manifest, Variant
+from edgepack.bundle.manifest import ChunkIndex, FileEntry, Manifest, Variant
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.packager.graph.tensor_offsets import tensor_starts
@@ -50,7 +50,7 @@ class WrittenDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_older(older: Sequence[Path], name: str, *, is_encrypted: bool) -> None:
-    """Refuses what no delta can lead from, before anything is built.
+    """Reject what no delta can lead from, before anything is built.
 
     Args:
         older: Older bundles.
@@ -74,14 +74,14 @@ def check_older(older: Sequence[Path], name: str, *, is_encrypted: bool) -> None
 def write_deltas(
     folder: Path, name: str, variants: Sequence[Variant], older: Path
 ) -> Iterator[WrittenDelta]:
-    """Writes the deltas from one older bundle; variants are matched by name.
+    """Write the deltas from one older bundle; variants are matched by name.
 
     Args:
         folder: The new bundle, laid out and not encrypted.
         name: Its model.
         variants: Its variants.
-        older: The older bundle, in either form. It is believed: what it says decides what is
-            short, and never what is installed.
+        older: The older bundle, in either form. It is believed: what it says decides what is short,
+            and never what is installed.
 
     Raises:
         BundleError: The older bundle is damaged.
@@ -106,7 +106,7 @@ def _check(manifest: Manifest, name: str, older: Path) -> None:
             f"a delta is from an older bundle of '{name}', this one is of '{manifest.facts.name}'",
             found_in=str(older),
         )
-    if isinstance(manifest.facts.encryption, Encryption):
+    if manifest.facts.encryption is not None:
         raise BuildError("no delta leads from an encrypted bundle", found_in=str(older))
 
 
@@ -162,7 +162,7 @@ class _Chunk(NamedTuple):
     size: int
 
     def read(self, path: Path) -> bytes:
-        """Its bytes, of its file."""
+        """Return its bytes, of its file."""
         with path.open("rb") as file:
             file.seek(self.start)
             return file.read(self.size)
@@ -179,7 +179,7 @@ def _changed(
     old_starts: dict[str, int],
     there: set[bytes],
 ) -> Iterator[tuple[_Chunk, _Chunk | None]]:
-    """Each chunk that is not there, and the old one in its place."""
+    """Yield each chunk that is not there, and the old one in its place."""
     places = {chunk.start: chunk for chunk in _chunks(old.chunks)} if old else {}
     anchors = sorted([(0, ""), *((start, name) for name, start in starts.items())])
     before = {"": 0, **old_starts}

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.encrypted_files import KEY_BYTES, decrypt_stream, encrypt_stream
 from edgepack.bundle.keys import PublicKey
-from edgepack.bundle.manifest import ENCRYPTED_FORMAT, FileEntry, Variant
+from edgepack.bundle.manifest import FileEntry, Variant
 from edgepack.bundle.recipients import seal_content_key
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut
@@ -22,7 +22,7 @@ from edgepack.packager.bundling.assemble import BundleParts, LaidOut
 def encrypt_files(
     folder: Path, parts: BundleParts, laid_out: LaidOut, recipients: Iterable[PublicKey]
 ) -> tuple[BundleParts, LaidOut]:
-    """Encrypts variants and golden samples in place, with a content key that nobody else has.
+    """Encrypt variants and golden samples in place, with a content key that nobody else has.
 
     Args:
         folder: The folder that `lay_out` filled.
@@ -48,7 +48,7 @@ def encrypt_files(
         files = tuple(map(encrypted, each.facts.files))
         return replace(each, facts=replace(each.facts, files=files))
 
-    facts = replace(parts.facts, format=ENCRYPTED_FORMAT, encryption=encryption)
+    facts = replace(parts.facts, encryption=encryption)
     return replace(parts, facts=facts), replace(
         laid_out,
         variants=tuple(map(variant, laid_out.variants)),

@@ -20,7 +20,7 @@ _OTHER_FILES = frozenset({".zip", ".tar", ".gz", ".tgz", ".onnx", ".ort", ".json
 
 
 def check_output(output: Path, *, replace: bool) -> None:
-    """Refuses an output that cannot be written or must not be replaced.
+    """Reject an output that cannot be written or must not be replaced.
 
     Args:
         output: The bundle to be.
@@ -31,13 +31,13 @@ def check_output(output: Path, *, replace: bool) -> None:
     """
     if output.suffix.lower() in _OTHER_FILES:
         raise BuildError(
-            f"a bundle is no {output.suffix} file",
+            f"a bundle is not an {output.suffix} file",
             found_in=f"-o {output}",
             remedy=f"-o {output.stem}{ARCHIVE_SUFFIX} for one file; a folder's name for a folder",
         )
     parent = output.parent
     if parent.exists() and not parent.is_dir():
-        raise BuildError(f"{parent} is no folder", remedy="name an output in a folder with -o")
+        raise BuildError(f"{parent} is not a folder", remedy="name an output in a folder with -o")
     if not parent.is_dir():
         raise BuildError(
             f"the output's folder {parent} does not exist",
@@ -51,7 +51,7 @@ def check_output(output: Path, *, replace: bool) -> None:
         return
     if not _is_bundle(output):
         raise BuildError(
-            f"{output} is there already and is no bundle", remedy="name another output with -o"
+            f"{output} is there already and is not a bundle", remedy="name another output with -o"
         )
     if not replace:
         raise BuildError(
@@ -61,7 +61,7 @@ def check_output(output: Path, *, replace: bool) -> None:
 
 
 def read_output_name(output: Path) -> tuple[str, str]:
-    """Model name and version where the output's name says them, as in `ocr-1.2.0.edgepack`.
+    """Return model name and version where the output's name says them, as in `ocr-1.2.0.edgepack`.
 
     Returns:
         Both, or two empty strings.
@@ -71,21 +71,21 @@ def read_output_name(output: Path) -> tuple[str, str]:
 
 
 def check_name(name: str) -> str:
-    """A model name that fits file names, topics and the manifest.
+    """Return a model name that fits file names, topics and the manifest.
 
     Raises:
         BuildError: It has other characters.
     """
     if not _NAME.fullmatch(name):
         raise BuildError(
-            f"'{name}' is no model name: it has letters, digits, '.', '_' and '-' only",
+            f"'{name}' is not a model name: it has letters, digits, '.', '_' and '-' only",
             remedy=f"--name {_NOT_IN_NAMES.sub('-', name).strip('-') or 'ocr-reader'}",
         )
     return name
 
 
 def choose_release(version: str, release: int | None) -> int:
-    """The release counter: the one given, or `1.2.0` -> 1 002 000.
+    """Return the release counter: the one given, or `1.2.0` -> 1 002 000.
 
     Args:
         version: Version for people.

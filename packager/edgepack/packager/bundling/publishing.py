@@ -37,7 +37,7 @@ def work_folder(output: Path) -> Iterator[Path]:
 
 @contextmanager
 def _only_one(output: Path) -> Iterator[None]:
-    """Holds a lock on the output's name, which ends with the process, however that ends."""
+    """Hold a lock on the output's name, which ends with the process, however that ends."""
     path = output.parent / f".{output.name}.lock"
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     if not _take(path, file):
@@ -55,7 +55,7 @@ def _only_one(output: Path) -> Iterator[None]:
 
 
 def _take(path: Path, file: int) -> bool:
-    """Locks an open file, which must still have its name: the build that had it may just end."""
+    """Lock an open file, which must still have its name: the build that had it may just end."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(path.stat(), os.fstat(file))
@@ -64,7 +64,7 @@ def _take(path: Path, file: int) -> bool:
 
 
 def publish(folder: Path, output: Path, work: Path) -> None:
-    """Gives the bundle its name, once all of it is on the disk.
+    """Give the bundle its name, once all of it is on the disk.
 
     One that is replaced is moved aside first, then removed.
     """

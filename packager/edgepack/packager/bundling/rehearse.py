@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.choice import choose
@@ -25,11 +26,11 @@ from edgepack.errors import BuildError
 from edgepack.packager.progress import BuildStep, Progress, for_profile
 from edgepack.packager.reports.reasons import FLOAT_PRECISION
 from edgepack.packager.reports.report import Rehearsed
+from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.runtime.provider_process import (
     MODULE,
     ProviderProcess,
-    Waiting,
     tell_waiting,
 )
 from edgepack.packager.runtime.trial import MORE_S, Asked
@@ -38,6 +39,11 @@ from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
 _PROVIDERS = ProviderConfig(allow_simulator=True)
 _TIMEOUT_S = 300.0
 """A simulator takes seconds an inference."""
+
+TAIL_S = 5.0
+"""What probes may take of a build whose time is used up: that of a trial's variant still runs."""
+
+_NO_TIME = "the time of the build was used up"
 
 _RUNS = 5
 """Few: the time is not what is looked at here."""
@@ -61,8 +67,9 @@ def rehearse(
     process: ProviderProcess,
     progress: Progress,
     toolchains: Mapping[str, PinnedToolchain] | None = None,
+    deadline: Deadline | None = None,
 ) -> Rehearsal:
-    """Verifies, matches, probes and chooses, as a device does.
+    """Verify, match, probe and choose, as a device does.
 
     Args:
         folder: The signed bundle's folder.
@@ -70,8 +77,10 @@ def rehearse(
         process: Where a variant was tried; it probes the same one.
         progress: Told of each probe.
         toolchains: By variant the environment in which it is matched and probed, where that is
-            another than this one. What it makes of a variant is no part of the choice: that is
+            another than this one. What it makes of a variant is not a part of the choice: that is
             this environment's.
+        deadline: The end of the build; None for no end. Probes may take `TAIL_S` at the least, and
+            variants that are not probed until then are reported as not rehearsed.
 
     Raises:
         BundleError: The verifier refuses what was built.
@@ -88,12 +97,18 @@ def rehearse(
     elsewhere = _match_elsewhere(verified.manifest, pinned, trust)
     here = {variant.name: variant for variant in matches.candidates}
     probes: dict[str, ProbeResult] = {}
+    unprobed: dict[str, str] = {}
+    deadline = (deadline or Deadline()).at_least(TAIL_S)
     todo = sorted((here | elsewhere).values(), key=lambda it: it.name != process.subject)
     for variant in todo:
         progress(BuildStep(what="rehearsing", profile=variant.name))
         toolchain = pinned.get(variant.name)
-        waiting = tell_waiting(for_profile(progress, variant.name), _TIMEOUT_S)
-        result = _probe(folder, variant, process, toolchain, waiting)
+        try:
+            told = for_profile(progress, variant.name)
+            result = _probe(folder, variant, process, toolchain, told, deadline)
+        except OutOfTimeError:
+            unprobed[variant.name] = _NO_TIME
+            continue
         if not result.right:
             there = f" of its toolchain, {toolchain.words}" if toolchain else ""
             raise BuildError(
@@ -104,11 +119,14 @@ def rehearse(
         probes[variant.name] = result
     # 4
     order = [variant.name for variant in verified.manifest.variants]
-    candidates = [probes[name] for name in here]
-    choice = choose(candidates, matches.rejected, facts, _PROVIDERS, order)
+    candidates = [probes[name] for name in here if name in probes]
+    not_run = {**matches.rejected, **unprobed}
+    choice = choose(candidates, not_run, facts, _PROVIDERS, order)
+    if not choice.chosen and unprobed:
+        choice = replace(choice, because=f"{', '.join(unprobed)} not rehearsed: {_NO_TIME}")
     seen = {
         name: Rehearsed(ran=False, because=f"Not run here: {reason}")
-        for name, reason in matches.rejected.items()
+        for name, reason in not_run.items()
     }
     seen |= {name: _rehearsed(probe, facts, pinned.get(name)) for name, probe in probes.items()}
     return Rehearsal(by_variant=seen, choice=choice)
@@ -126,7 +144,7 @@ def _remedy(result: ProbeResult, variant: Variant) -> str:
 def _match_elsewhere(
     manifest: Manifest, pinned: Mapping[str, PinnedToolchain], trust: TrustPolicy
 ) -> dict[str, Variant]:
-    """Variants that a device with their own toolchain would take, by name."""
+    """Return variants that a device with their own toolchain would take, by name."""
     return {
         variant.name: variant
         for name, toolchain in pinned.items()
@@ -154,18 +172,24 @@ def _probe(
     variant: Variant,
     process: ProviderProcess,
     toolchain: PinnedToolchain | None,
-    waiting: Waiting,
+    progress: Progress,
+    deadline: Deadline,
 ) -> ProbeResult:
+    timeout_s = deadline.timeout_s(_TIMEOUT_S)
     if variant.name != process.subject:
         command = toolchain.command(MODULE) if toolchain else None
         process.start_anew(variant.name, command=command)
     request = ProbeRequest(
         bundle_folder=str(folder),
         variant=variant,
-        timeout_s=_TIMEOUT_S,
+        timeout_s=timeout_s,
         golden_s=MORE_S,
         runs=_RUNS,
         threads=0,
     )
     asked = msgspec.json.encode(Asked(probe=request))
-    return read_ending(variant, process.ask(asked, timeout_s=_TIMEOUT_S, waiting=waiting))
+    waiting = tell_waiting(progress, timeout_s)
+    ending = process.ask(asked, timeout_s=timeout_s, waiting=waiting)
+    if ending.answer is None:
+        deadline.check()  # it may have been ended for that
+    return read_ending(variant, ending)

@@ -10,13 +10,13 @@ _SHOWN = 3
 
 
 def check_shipped_hooks(folder: Path) -> None:
-    """Refuses a folder without hooks: all of it would be shipped, and none of it would run.
+    """Reject a folder without hooks: all of it would be shipped, and none of it would run.
 
     Args:
         folder: What was given as `--hooks`.
 
     Raises:
-        BuildError: It is no folder, or holds no hook.
+        BuildError: It is not a folder, or holds no hook.
         DeviceError: It holds a stage that does not exist, or a hook that cannot run.
     """
     if not folder.is_dir():

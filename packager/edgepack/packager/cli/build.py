@@ -127,7 +127,7 @@ _path = click.Path(path_type=Path)
     type=_path,
     multiple=True,
     metavar="FOLDER",
-    help="Samples that a device captured, for ranges beside the given: edgepack-agent samples.",
+    help="Samples captured by a device, added to calibration only: edgepack-agent samples.",
 )
 @click.option(
     "--created-at",
@@ -273,6 +273,6 @@ def _tell_what_is_kept(output: Path) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Ends by way of every `finally`, so that a stopped build leaves nothing behind."""
+    """End by way of every `finally`, so that a stopped build leaves nothing behind."""
     click.echo(f"stopped by {signal.Signals(number).name}", err=True)
     sys.exit(128 + number)

@@ -10,24 +10,24 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Reads `--shape INPUT=1,3,320,320`.
+    """Read `--shape INPUT=1,3,320,320`.
 
     Raises:
-        BuildError: It is no shape, or names no input.
+        BuildError: It is not a shape, or names no input.
     """
     refusal = partial(BuildError, found_in="--shape", remedy="--shape images=1,3,320,320")
     name, _, sizes = text.rpartition("=")
     try:
         shape = tuple(int(size) for size in sizes.split(","))
     except ValueError as error:
-        raise refusal(f"'{text}' is no shape") from error
+        raise refusal(f"'{text}' is not a shape") from error
     if not name:
         raise refusal(f"'{text}' names no input")
     return name, shape
 
 
 def parse_toolchain(text: str) -> tuple[str, str]:
-    """Reads `--toolchain PROFILE=PYTHON`.
+    """Read `--toolchain PROFILE=PYTHON`.
 
     Raises:
         BuildError: One of both is missing.

@@ -16,7 +16,7 @@ _WIDEST = 100
 
 
 def print_profile(profile: Profile, given: str) -> None:
-    """Prints a profile, as wide as the terminal.
+    """Print a profile, as wide as the terminal.
 
     Args:
         profile: The profile.
@@ -37,7 +37,7 @@ def print_profile(profile: Profile, given: str) -> None:
 
 
 def _laid_out(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Lines in two columns; a label that repeats is said once."""
+    """Yield lines in two columns; a label that repeats is said once."""
     rows = list(facts)
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     column = 2 + max(len(label) for label, _ in rows) + 2

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Shows what is being done, in the way that suits where stderr goes, and nothing else there."""
+    """Show what is being done, in the way that suits where stderr goes, and nothing else there."""
     keep_runtime_quiet()
     if not sys.stderr.isatty():
         with progress_lines(lambda line: click.echo(line, err=True)) as lines:
@@ -82,7 +82,7 @@ def progress_bar(console: "Console") -> Iterator[Progress]:
 
 
 def _together(before: BuildStep, step: BuildStep) -> BuildStep:
-    """A step with what was told of it, and of its profile's search, before."""
+    """Return a step with what was told of it, and of its profile's search, before."""
     if not step.what:
         step = replace(step, what=before.what, profile=before.profile)
     if step.profile != before.profile:

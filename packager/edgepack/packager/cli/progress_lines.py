@@ -34,7 +34,7 @@ class ProgressLines:
         self._since = self._told = clock()
 
     def __call__(self, step: BuildStep) -> None:
-        """Takes down what is being done now."""
+        """Take down what is being done now."""
         with self._lock:
             if not step.what:
                 step = replace(step, what=self._step.what, profile=self._step.profile)
@@ -45,13 +45,13 @@ class ProgressLines:
                 self._end()
 
     def tell_still(self, every_s: float) -> None:
-        """Says what goes on, where nothing was said for so many seconds."""
+        """State what goes on, where nothing was said for so many seconds."""
         with self._lock:
             if self._step.what and self._clock() - self._told >= every_s:
                 self._tell(f"{self._step} …")
 
     def end(self) -> None:
-        """Tells of the last step."""
+        """Report the last step."""
         with self._lock:
             self._end()
 
@@ -68,7 +68,7 @@ class ProgressLines:
 
 @contextmanager
 def progress_lines(write: Callable[[str], None], every_s: float = _STILL_S) -> Iterator[Progress]:
-    """Writes lines; while a step is long, it says so again and again.
+    """Write lines; while a step is long, it says so again and again.
 
     Args:
         write: Writes a line.

@@ -15,7 +15,7 @@ Cells = Sequence[tuple[str, str]]
 
 
 def plain(*cells: str) -> Cells:
-    """A row of one line."""
+    """Return a row of one line."""
     return [(cell, "") for cell in cells]
 
 
@@ -37,7 +37,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Cells], *, right: Sequen
 
 
 def text_list(headings: Sequence[str], rows: Sequence[Cells]) -> Iterator[str]:
-    """Lines of the same facts, one below the other.
+    """Yield lines of the same facts, one below the other.
 
     Args:
         headings, rows: See `text_table`; the first cell of a row is its title.
@@ -57,7 +57,7 @@ def _length(line: str) -> int:
 def text_table(
     headings: Sequence[str], rows: Sequence[Cells], *, right: Sequence[str]
 ) -> Iterator[str]:
-    """Lines of a table whose cells have up to two lines, the second one dimmed.
+    """Yield lines of a table whose cells have up to two lines, the second one dimmed.
 
     Args:
         headings: One for each column.

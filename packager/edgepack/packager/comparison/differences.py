@@ -58,7 +58,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
 
 
 def compare_sides(a: Compared, b: Compared) -> Comparison:
-    """Compares two sides; variants and files are matched by name."""
+    """Compare two sides; variants and files are matched by name."""
     first = {variant.name: variant for variant in a.variants}
     second = {variant.name: variant for variant in b.variants}
     names = list(dict.fromkeys([*first, *second]))
@@ -237,7 +237,7 @@ def _transfer(
     had: tuple[str, ...],
     wanted: tuple[str, ...],
 ) -> Transfer | None:
-    """Counts as a device does: a chunk that it has, in whatever file, is not fetched."""
+    """Return the counts as a device does: a chunk that it has, in whatever file, is not fetched."""
     held, offered = a.manifest, b.manifest
     if held is None or offered is None:
         return None

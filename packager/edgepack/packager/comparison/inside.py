@@ -65,7 +65,7 @@ class InsideComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_inside(a: Inspection | None, b: Inspection | None) -> InsideComparison | None:
-    """Sets two looks inside against each other; None where a side has none, or nothing in common.
+    """Set two looks inside against each other; None where a side has none, or nothing in common.
 
     Args:
         a, b: What the build saw of each.

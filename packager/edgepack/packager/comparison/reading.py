@@ -100,7 +100,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_compared(path: Path) -> Compared:
-    """Reads a bundle (folder or archive) or a `report.json`.
+    """Read a bundle (folder or archive) or a `report.json`.
 
     The manifest is believed: no signature is verified.
 
@@ -133,9 +133,9 @@ def _read_report(path: Path) -> Report:
 
 def _no_report(path: Path, because: str) -> BundleError:
     return BundleError(
-        f"{path.name} is no report of a build{because}",
+        f"{path.name} is not a report of a build{because}",
         found_in=str(path),
-        remedy="give a bundle, or the .report.json that lies beside one",
+        remedy="give a bundle, or the .report.json next to a bundle",
     )
 
 
@@ -227,7 +227,7 @@ def _compared(
 
 
 def _read_model(path: Path) -> tuple[NodePrecision | None, dict[str, TensorMark] | None]:
-    """Nodes and weights; what was compiled ahead of time has neither."""
+    """Return nodes and weights; what was compiled ahead of time has neither."""
     try:
         model = onnx.load(path, load_external_data=False)
         nodes = node_precision(model)

@@ -37,7 +37,7 @@ class TensorComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mark_tensors(model: onnx.ModelProto, folder: Path) -> dict[str, TensorMark]:
-    """The weights of a model's main graph by name, each read by itself.
+    """Return the weights of a model's main graph by name, each read by itself.
 
     Args:
         model: The model; external data need not be loaded.
@@ -67,7 +67,7 @@ def _mark(tensor: onnx.TensorProto, folder: Path) -> TensorMark:
 def compare_tensors(
     a: Mapping[str, TensorMark] | None, b: Mapping[str, TensorMark] | None
 ) -> TensorComparison | None:
-    """Sets the weights of two models against each other; None where one of them is not known."""
+    """Set the weights of two models against each other; None where one of them is not known."""
     if a is None or b is None:
         return None
     changes = tuple(_changes(a, b))

@@ -96,7 +96,7 @@ class DatasetSection(Section, frozen=True, kw_only=True):
 def check_about(
     about: AboutSection, datasets: Mapping[str, DatasetSection], path: str
 ) -> tuple[AboutSection, dict[str, DatasetSection]]:
-    """Refuses licenses, digests and URLs that are none, and spells licenses as SPDX does.
+    """Reject licenses, digests and URLs that are none, and spells licenses as SPDX does.
 
     Args:
         about: What was read.
@@ -119,12 +119,12 @@ def check_about(
     for kind in about.references:
         if kind not in _REFERENCES:
             raise BuildError(
-                f"'{kind}' is no kind of reference; allowed are: {', '.join(_REFERENCES)}",
+                f"'{kind}' is not a kind of reference; allowed are: {', '.join(_REFERENCES)}",
                 found_in=f"{place}.references",
             )
     if about.identifier and not about.identifier.startswith("pkg:"):
         raise BuildError(
-            "identifier is no package URL",
+            "identifier is not a package URL",
             found_in=f"{place}.identifier",
             remedy='identifier = "pkg:huggingface/OWNER/NAME@REVISION"',
         )
@@ -134,7 +134,7 @@ def check_about(
         digest = dataset.sha256.lower()
         if digest and (len(digest) != 64 or not set(digest) <= set("0123456789abcdef")):
             raise BuildError(
-                "sha256 is no SHA-256 digest",
+                "sha256 is not a SHA-256 digest",
                 found_in=f"{where}.sha256",
                 remedy="64 hexadecimal digits, as sha256sum prints them",
             )
@@ -148,7 +148,7 @@ def _license(expression: str, found_in: str) -> str:
         return str(canonicalize_license_expression(expression))
     except InvalidLicenseExpression as error:
         raise BuildError(
-            f"{expression!r} is no SPDX license expression",
+            f"{expression!r} is not an SPDX license expression",
             found_in=found_in,
             remedy='license = "Apache-2.0", or "LicenseRef-NAME" for one that SPDX does not list',
         ) from error
@@ -158,5 +158,5 @@ def _check_url(url: str, found_in: str) -> None:
     parts = urlsplit(url)
     if url and not (parts.scheme in ("https", "http", "mailto") and (parts.netloc or parts.path)):
         raise BuildError(
-            f"{url!r} is no URL", found_in=found_in, remedy='write it whole: "https://…"'
+            f"{url!r} is not a URL", found_in=found_in, remedy='write it whole: "https://…"'
         )

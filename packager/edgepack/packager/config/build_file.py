@@ -83,7 +83,7 @@ class BuildConfig(Section, frozen=True, kw_only=True):
 
 
 def read_config(path: Path) -> BuildConfig:
-    """Reads and checks an `edgepack.toml`; paths in it become relative to the current folder.
+    """Read and check an `edgepack.toml`; paths in it become relative to the current folder.
 
     Args:
         path: The file.

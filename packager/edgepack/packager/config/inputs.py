@@ -30,6 +30,7 @@ class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="imag
             keeps it and cuts the middle out.
         pad: Value of the padding, 0 … 255, before scale, mean and std.
         scale, mean, std: See above; mean and std have one value or one a channel.
+        prepared_as_trained: A person compared this with the training: nothing is doubted.
     """
 
     layout: Literal["NCHW", "NHWC"] = "NCHW"
@@ -40,6 +41,7 @@ class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="imag
     scale: float = 1 / 255
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    prepared_as_trained: bool = False
 
 
 class TokenInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="tokens"):
@@ -59,9 +61,11 @@ class RawInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="raw"):
     Attributes:
         fed_from: `from` in the file: the output of the inference before that feeds this input, a
             state. "" where none does; absent, names and shapes decide.
+        prepared_as_trained: See `ImageInput`.
     """
 
     fed_from: str | None = msgspec.field(name="from", default=None)
+    prepared_as_trained: bool = False
 
 
 InputDeclaration = ImageInput | TokenInput | RawInput
@@ -83,7 +87,7 @@ class WantedInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_declarations(wanted: WantedInputs, path: str) -> None:
-    """Refuses declarations that do not fit the model.
+    """Reject declarations that do not fit the model.
 
     Args:
         wanted: The inputs with their declarations; of those that became constants they count no
@@ -116,7 +120,7 @@ def check_declarations(wanted: WantedInputs, path: str) -> None:
 
 
 def image_size(declaration: ImageInput, spec: TensorSpec) -> tuple[int, int]:
-    """Height and width that an image is brought to.
+    """Return height and width that an image is brought to.
 
     Raises:
         BuildError: Neither the declaration nor the model says.

@@ -129,6 +129,7 @@ def _input_table(spec: TensorSpec) -> Table:
         _add(table, "scale", 1 / 255, "a pixel p becomes (p * scale - mean) / std")
         table.add("mean", [0.0] * channels)
         table.add("std", [1.0] * channels)
+        _comment(table, "prepared_as_trained = true   # these are the training's: no warning")
     elif spec.dtype in ("int32", "int64"):
         _add(table, "kind", "raw", 'or "tokens" with the size of the vocabulary:')
         _comment(table, "vocabulary = 30522")

@@ -145,7 +145,7 @@ def _label(word: str) -> int:
     try:
         return int(word)
     except ValueError as error:
-        raise ValueError(f"'{word}' is no integer") from error
+        raise ValueError(f"'{word}' is not an integer") from error
 
 
 def _no_labels(path: Path, reason: str) -> BuildError:

@@ -48,7 +48,7 @@ def load_metric(name: str) -> Metric:
     """
     module_name, _, function_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
-        raise BuildError(f"'{name}' is no metric", found_in="--metric", remedy=_EXAMPLE)
+        raise BuildError(f"'{name}' is not a metric", found_in="--metric", remedy=_EXAMPLE)
     folder = Path.cwd()
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
@@ -63,7 +63,7 @@ def load_metric(name: str) -> Metric:
         ) from error
     except SyntaxError as error:
         raise BuildError(
-            f"the metric's module {module_name!r} is no Python: {error.msg}",
+            f"the metric's module {module_name!r} is not Python: {error.msg}",
             found_in=f"{error.filename}, line {error.lineno}",
             remedy=_REPAIR,
         ) from error
@@ -130,7 +130,7 @@ def evaluate_metric(metric: Metric, run: Run) -> float:
             number = float(value)
     if not math.isfinite(number):
         raise BuildError(
-            f"the metric {name} returned {value!r}, which is no finite number",
+            f"the metric {name} returned {value!r}, which is not a finite number",
             remedy="return one number, greater for a better model",
         )
     return number

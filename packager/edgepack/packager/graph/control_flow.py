@@ -13,7 +13,7 @@ _VALUES_SHOWN = 8
 
 
 def describe_node(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
-    """A node; for control flow also what keeps it from being folded away."""
+    """Return a node; for control flow also what keeps it from being folded away."""
     inputs = deciding_inputs(graph, node)
     words = f"{node.name} ({node.op_type})"
     if inputs:
@@ -23,7 +23,7 @@ def describe_node(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
 
 
 def deciding_inputs(graph: onnx.GraphProto, node: onnx.NodeProto) -> tuple[str, ...]:
-    """The model's inputs that control flow depends on; none for any other node."""
+    """Return the model's inputs that control flow depends on; none for any other node."""
     if not node.input or not any(subgraphs(node)):
         return ()
     return inputs_behind(graph, node.input[0])
@@ -32,16 +32,16 @@ def deciding_inputs(graph: onnx.GraphProto, node: onnx.NodeProto) -> tuple[str, 
 def option_that_folds(
     graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto], samples: Samples
 ) -> str:
-    """The option `--value …` that makes conditions of Ifs constants.
+    """Return the option `--value …` that makes conditions of Ifs constants.
 
     Args:
         graph: The graph.
-        nodes: Of it; those that are no If are passed over.
+        nodes: Of it; those that are not If are passed over.
         samples: Each is read, where there is a condition that inputs decide.
 
     Returns:
-        The option, with the values that all samples hold; "" where no If depends on inputs, or
-        on one that differs from sample to sample or has many values.
+        The option, with the values that all samples hold; "" where no If depends on inputs, or on
+        one that differs from sample to sample or has many values.
     """
     names = {
         name for node in nodes if node.op_type == "If" for name in deciding_inputs(graph, node)
@@ -61,7 +61,7 @@ def option_that_folds(
 
 
 def note_what_stays(graph: onnx.GraphProto, samples: Samples) -> tuple[str, ...]:
-    """A note where Ifs stay, and everything in their branches with them, that need not."""
+    """Return a note where Ifs stay, and everything in their branches with them, that need not."""
     option = option_that_folds(graph, graph.node, samples)
     if not option:
         return ()

@@ -70,17 +70,17 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
         return next(iter(self.outputs)) if len(self.outputs) == 1 else ""
 
     def behind(self, name: str) -> Iterator[onnx.NodeProto]:
-        """The nodes that a tensor comes from, the nearest first, along their first inputs."""
+        """Yield the nodes that a tensor comes from, the nearest first, along their first inputs."""
         while (node := self.index.maker(name)) is not None:
             yield node
             name = node.input[0] if node.input else ""
 
     def maker(self, name: str) -> str:
-        """The operator that gives a tensor's values, whatever moves them afterwards."""
+        """Return the operator that gives a tensor's values, whatever moves them afterwards."""
         return next((node.op_type for node in self.behind(name) if not _moves(node)), "")
 
     def pyramids(self) -> Iterator[int]:
-        """Cells of the usual pyramids of grids over the picture."""
+        """Yield cells of the usual pyramids of grids over the picture."""
         if self.size is not None:
             height, width = self.size
             for strides in _PYRAMIDS:
@@ -90,7 +90,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
 def find_detection_head(
     graph: onnx.GraphProto, metadata: Mapping[str, str], ignored: Collection[str] = ()
 ) -> FoundHead:
-    """Finds the outputs that are a detector's boxes.
+    """Find the outputs that are a detector's boxes.
 
     Args:
         graph: The graph with its shapes.
@@ -114,7 +114,7 @@ def find_detection_head(
 
 
 def picture_size(graph: onnx.GraphProto) -> tuple[int, int] | None:
-    """Height and width of the picture that a graph takes; None where they are open."""
+    """Return height and width of the picture that a graph takes; None where they are open."""
     return _picture(index_graph(graph))
 
 
@@ -141,7 +141,7 @@ def _moves(node: onnx.NodeProto) -> bool:
 
 
 def _noted_by_ultralytics(view: _View) -> DetectionHead | None:
-    """Ultralytics' exporter notes task and classes; segmentation adds 32 terms a place."""
+    """Return ultralytics' exporter notes task and classes; segmentation adds 32 terms a place."""
     if view.metadata.get("task") not in ("detect", "segment", "pose"):
         return None
     classes = _count_names(view.metadata.get("names", ""))
@@ -164,7 +164,7 @@ def _count_names(names: str) -> int:
 
 
 def _text_map(view: _View) -> DetectionHead | None:
-    """One map of probabilities, brought to the picture's size by transposed convolutions."""
+    """Return one map of probabilities, brought to the picture's size by transposed convolutions."""
     shape = view.outputs.get(name := view.single, ())
     if len(shape) != _COORDINATES or shape[1] not in (1, None):
         return None
@@ -185,13 +185,15 @@ def _suppressed(view: _View) -> DetectionHead | None:
 
 
 def _is_joined(view: _View, name: str) -> bool:
-    """Whether a tensor is put together of several: what ranks alone gives one kind of number."""
+    """Return True if a tensor is put together of several: what ranks alone gives one kind of
+    number.
+    """
     moves = itertools.takewhile(_moves, view.behind(name))
     return any(node.op_type == "Concat" for node in moves)
 
 
 def _labelled(view: _View) -> DetectionHead | None:
-    """Boxes, scores and whole numbers of classes that a selection gives."""
+    """Return boxes, scores and whole numbers of classes that a selection gives."""
     index = view.index
     chosen = [name for name in index.outputs if _is_selected(view, name)]
     boxes = [
@@ -222,7 +224,7 @@ def _is_selected(view: _View, name: str) -> bool:
 
 
 def _centernet(view: _View) -> DetectionHead | None:
-    """A map of centres beside two maps of pairs, cell by cell."""
+    """Return a map of centres beside two maps of pairs, cell by cell."""
     maps = {name: shape for name, shape in view.outputs.items() if len(shape) == _COORDINATES}
     for name, shape in maps.items():
         pairs = [
@@ -257,7 +259,7 @@ def _yolo(view: _View) -> DetectionHead | None:
 
 
 def _is_raw(view: _View, name: str) -> bool:
-    """Whether nothing but moves and sigmoids lies between a tensor and its convolutions."""
+    """Return True if nothing but moves and sigmoids lies between a tensor and its convolutions."""
 
     def behind(tensor: str) -> list[str]:
         node = view.index.maker(tensor)
@@ -270,7 +272,7 @@ def _is_raw(view: _View, name: str) -> bool:
 
 
 def _boxes_beside_scores(view: _View) -> DetectionHead | None:
-    """Four numbers a place in one output, scores of the same places in another.
+    """Return four numbers a place in one output, scores of the same places in another.
 
     Boxes that a sigmoid gives are a transformer's, as shares of the picture.
     """
@@ -290,7 +292,7 @@ def _boxes_beside_scores(view: _View) -> DetectionHead | None:
 
 
 def _may_be_boxes(view: _View, name: str) -> bool:
-    """Four numbers a place, or one level of a pyramid that is given level by level."""
+    """Return four numbers a place, or one level of a pyramid that is given level by level."""
     shape = view.outputs[name]
     cells = {
         (math.ceil(height / stride), math.ceil(width / stride))

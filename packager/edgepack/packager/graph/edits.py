@@ -14,20 +14,20 @@ MICROSOFT = "com.microsoft"
 
 
 def refill(field: Any, entries: Iterable[Any]) -> None:
-    """Replaces what a repeated field of a message holds; the entries may be some of its own."""
+    """Replace what a repeated field of a message holds; the entries may be some of its own."""
     kept = list(entries)
     del field[:]
     field.extend(kept)
 
 
 def drop_unread(graph: onnx.GraphProto) -> None:
-    """Drops the initializers that nothing reads."""
+    """Drop the initializers that nothing reads."""
     read = used_names(graph)
     refill(graph.initializer, (tensor for tensor in graph.initializer if tensor.name in read))
 
 
 def import_domain(model: onnx.ModelProto, domain: str) -> None:
-    """Makes a model import a domain's operators, where it does not; "" is always imported."""
+    """Make a model import a domain's operators, where it does not; "" is always imported."""
     if domain and domain not in {entry.domain for entry in model.opset_import}:
         model.opset_import.add(domain=domain, version=1)
 
@@ -39,7 +39,7 @@ def with_contents(
     outputs: Iterable[onnx.ValueInfoProto],
     initializers: Iterable[onnx.TensorProto] = (),
 ) -> onnx.ModelProto:
-    """Another model of the same operator sets, functions and graph's name."""
+    """Return another model of the same operator sets, functions and graph's name."""
     result = onnx.ModelProto(
         ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions
     )
@@ -53,7 +53,7 @@ def with_contents(
 
 
 def rename_tensors(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    """Renames tensors where they are made, kept and read, in bodies of control flow too.
+    """Rename tensors where they are made, kept and read, in bodies of control flow too.
 
     Args:
         graph: Changed; a body's own tensors of the same name keep theirs.
@@ -79,7 +79,7 @@ def _rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:
-    """Gives every node a unique, non-empty name; names that are already so stay."""
+    """Give every node a unique, non-empty name; names that are already so stay."""
     taken: set[str] = set()
     for index, node in enumerate(graph.node):
         name = node.name or f"{node.op_type}_{index}"
@@ -90,7 +90,7 @@ def name_nodes(graph: onnx.GraphProto) -> None:
 
 
 def drop_unused_nodes(graph: onnx.GraphProto) -> None:
-    """Removes nodes whose outputs nothing reads; bodies of control flow stay as they are.
+    """Remove nodes whose outputs nothing reads; bodies of control flow stay as they are.
 
     Exports keep some: a layer of the training graph that the export's outputs do not need. ONNX
     Runtime's optimizer leaves them too. Nothing is gained by computing them, and a provider may
@@ -112,7 +112,7 @@ def drop_unused_nodes(graph: onnx.GraphProto) -> None:
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:
-    """Puts each node behind those that it reads from, in bodies of control flow too.
+    """Put each node behind those that it reads from, in bodies of control flow too.
 
     ONNX wants that, ONNX Runtime does not mind. Nodes that are in order stay where they are.
 

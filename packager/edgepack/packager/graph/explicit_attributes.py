@@ -122,7 +122,9 @@ class _Sized:
         return [*first, *last]
 
     def _is_less_first(self, auto_pad: str) -> bool:
-        """ONNX Runtime's rule: an odd pad goes to the end, of SAME_LOWER to the beginning."""
+        """Return ONNX Runtime's rule: an odd pad goes to the end, of SAME_LOWER to the
+        beginning.
+        """
         if self._node.op_type == "ConvTranspose":
             return auto_pad == "SAME_UPPER"
         return auto_pad != "SAME_LOWER"

@@ -11,7 +11,7 @@ from edgepack.packager.graph import stored_tensors
 
 
 def external_files(path: Path, model: onnx.ModelProto) -> tuple[Path, ...]:
-    """Finds a model's external data files and checks them before anything is read from them.
+    """Find a model's external data files and check them before anything is read from them.
 
     Args:
         path: The model's file.
@@ -63,13 +63,13 @@ def external_files(path: Path, model: onnx.ModelProto) -> tuple[Path, ...]:
 
 
 def _external_end(where: str, tensor: onnx.TensorProto, entries: Mapping[str, str]) -> int:
-    """The byte at which a tensor's external data end, at least."""
+    """Return the byte at which a tensor's external data end, at least."""
     refusal = partial(BuildError, found_in=where)
     try:
         offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
     except ValueError as error:
         raise refusal(
-            f"the offset or length of external data is no number: {error}",
+            f"the offset or length of external data is not a number: {error}",
             remedy="export the model again",
         ) from error
     if offset < 0 or length < 0:

@@ -28,7 +28,7 @@ _LARGEST = np.finfo(np.float32).max
 
 
 def to_float32(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Changes a model's other floats to 32 bits, those of control flow's bodies too.
+    """Change a model's other floats to 32 bits, those of control flow's bodies too.
 
     float64 is left alone where nothing but arithmetic on sizes uses it.
 
@@ -52,7 +52,7 @@ def to_float32(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def replace_bfloat16(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Makes a bfloat16 model a float32 one, inputs and outputs included, which loses nothing.
+    """Make a bfloat16 model a float32 one, inputs and outputs included, which loses nothing.
 
     ONNX Runtime computes nothing in bfloat16 on a CPU, and NumPy has no such type to feed.
 
@@ -81,7 +81,7 @@ def _computes_in_double(graph: onnx.GraphProto) -> bool:
 
 
 def _types(graph: onnx.GraphProto) -> Iterator[int]:
-    """Element types that a graph speaks of."""
+    """Yield element types that a graph speaks of."""
     for tensor in graph.initializer:
         yield tensor.data_type
     for value in (*graph.input, *graph.output):
@@ -97,7 +97,9 @@ def _types(graph: onnx.GraphProto) -> Iterator[int]:
 
 
 def _cast_interface(graph: onnx.GraphProto, types: set[int]) -> dict[str, str]:
-    """Casts after inputs and before outputs; returns the new names of those tensors inside."""
+    """Return casts after inputs and before outputs; returns the new names of those tensors
+    inside.
+    """
     renamed = {}
     before, after = [], []
     for value in graph.input:

@@ -52,7 +52,7 @@ class WeightsFile:
         self._file.close()
 
     def keep(self, tensor: onnx.TensorProto) -> None:
-        """Moves a tensor's values into the file, where that is worth it."""
+        """Move a tensor's values into the file, where that is worth it."""
         length = len(tensor.raw_data)
         if length < _TENSOR_FROM_BYTES:
             return
@@ -62,14 +62,14 @@ class WeightsFile:
         stored_tensors.put(tensor, str(self._path), offset, length)
 
     def kept(self, name: str, values: Tensor) -> onnx.TensorProto:
-        """A tensor of these values, which are in the file where that is worth it."""
+        """Return a tensor of these values, which are in the file where that is worth it."""
         tensor = numpy_helper.from_array(values, name)
         self.keep(tensor)
         return deepcopy(tensor)  # a message keeps the memory of a field that was cleared
 
 
 def hold_weights(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
-    """Moves the weights of a model into a file.
+    """Move the weights of a model into a file.
 
     Args:
         model: The model; it is not to be used any more, since its values are moved.
@@ -94,7 +94,7 @@ def load_held(model: onnx.ModelProto) -> None:
 
 
 def save_for_session(model: onnx.ModelProto, path: Path) -> None:
-    """Writes a model that is opened here and never shipped; held weights stay in their files.
+    """Write a model that is opened here and never shipped; held weights stay in their files.
 
     Args:
         model: The model.
@@ -112,7 +112,7 @@ def save_for_session(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _put_beside(graph: onnx.GraphProto, path: Path) -> None:
-    """Gives files of weights a name beside a model: ONNX Runtime reads none outside its folder."""
+    """Give files of weights a name beside a model: ONNX Runtime reads none outside its folder."""
     names: dict[Path, str] = {}
     for tensor in graph.initializer:
         found = stored_tensors.place(tensor)

@@ -1,6 +1,6 @@
 """Which tensors do nothing but mask the scores that a Softmax reads.
 
-Minus infinity in such a tensor is no damage: its exponential is zero, and every output is finite.
+Minus infinity in such a tensor is not damage: its exponential is zero, and every output is finite.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ _LETS_THROUGH = frozenset({"Where", "Cast", "CastLike", "ScatterND", "Trilu"})
 
 
 def find_masks(nodes: Sequence[onnx.NodeProto]) -> frozenset[str]:
-    """Names of the tensors of which every reader leads to a Softmax, and adds or moves until then.
+    """Return the names of the tensors of which every reader leads to a Softmax, and adds or moves
+    until then.
 
     Args:
         nodes: Those of a graph and of the bodies in it, each graph's in order.

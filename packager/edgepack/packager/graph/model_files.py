@@ -47,17 +47,17 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
 
 
 def weights_size_bytes(model: onnx.ModelProto) -> int:
-    """Bytes that the model's initializers take, subgraphs not counted."""
+    """Return bytes that the model's initializers take, subgraphs not counted."""
     return sum(stored_tensors.size_bytes(tensor) for tensor in model.graph.initializer)
 
 
 def is_large(model: onnx.ModelProto) -> bool:
-    """Whether the weights are too large for one file."""
+    """Return True if the weights are too large for one file."""
     return weights_size_bytes(model) > EXTERNAL_ABOVE_BYTES
 
 
 def load_model(path: Path) -> onnx.ModelProto:
-    """Reads a model; the weights of a large one stay in their file, see `attach_weights`."""
+    """Read a model; the weights of a large one stay in their file, see `attach_weights`."""
     model = onnx.load(path, load_external_data=False)
     attach_weights(model, path.parent)
     return model
@@ -85,7 +85,7 @@ def attach_weights(model: onnx.ModelProto, folder: Path) -> None:
 
 
 def save_model(model: onnx.ModelProto, path: Path) -> int:
-    """Writes a model deterministically, with external data where it is too large for one file.
+    """Write a model deterministically, with external data where it is too large for one file.
 
     It is not flushed to the disk: a build writes dozens, and publishes copies of few.
 
@@ -111,13 +111,13 @@ def save_model(model: onnx.ModelProto, path: Path) -> int:
 
 
 def size_on_disk(path: Path) -> int:
-    """Bytes of a model that `save_model` wrote, its weights included."""
+    """Return bytes of a model that `save_model` wrote, its weights included."""
     weights = path.with_suffix(WEIGHTS_SUFFIX)
     return path.stat().st_size + (weights.stat().st_size if weights.exists() else 0)
 
 
 def _write_weights(graph: onnx.GraphProto, path: Path) -> int:
-    """Writes the initializers to one file, piece by piece, and makes them say so.
+    """Write the initializers to one file, piece by piece, and make them say so.
 
     Large ones start at a page, so that ONNX Runtime maps them into memory as they are. A file that
     holds them all already is not copied but linked.
@@ -144,7 +144,9 @@ def _write_weights(graph: onnx.GraphProto, path: Path) -> int:
 
 
 def _whole_file(graph: onnx.GraphProto) -> Path | None:
-    """The one file that holds the large initializers and (nearly) nothing else, if there is one."""
+    """Return the one file that holds the large initializers and (nearly) nothing else, if there is
+    one.
+    """
     outside_bytes = inside_bytes = 0
     files = set()
     for tensor in graph.initializer:
@@ -161,7 +163,7 @@ def _whole_file(graph: onnx.GraphProto) -> Path | None:
 
 
 def link(file: Path, path: Path) -> bool:
-    """Gives a file a second name; False where the file system cannot."""
+    """Give a file a second name; False where the file system cannot."""
     if path.exists() and path.samefile(file):
         return True
     path.unlink(missing_ok=True)
@@ -175,15 +177,15 @@ def link(file: Path, path: Path) -> bool:
 def open_on_cpu(
     path: Path, *, threads: int = 0, optimize: bool = True
 ) -> onnxruntime.InferenceSession:
-    """Opens a model on the CPU provider, quietly.
+    """Open a model on the CPU provider, quietly.
 
     The weights of a large one are used from their file: packed for speed they would all be copied.
 
     Args:
         path: The model, written by `save_model`.
         threads: Intra-op threads; 0 leaves it to ONNX Runtime.
-        optimize: Whether ONNX Runtime may rewrite the graph; without it, Quantize/Dequantize
-            pairs are computed as they stand, which is what other providers' integers are near.
+        optimize: Whether ONNX Runtime may rewrite the graph; without it, Quantize/Dequantize pairs
+            are computed as they stand, which is what other providers' integers are near.
 
     Returns:
         The session.
@@ -198,7 +200,7 @@ def open_on_cpu(
 def cpu_session(
     model: Path | bytes, options: onnxruntime.SessionOptions
 ) -> onnxruntime.InferenceSession:
-    """A session on the CPU provider, of a file or of a model in memory."""
+    """Return a session on the CPU provider, of a file or of a model in memory."""
     given = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(given, sess_options=options, providers=[CPU_PROVIDER])
 
@@ -212,7 +214,8 @@ def keep_runtime_quiet() -> None:
 
 
 def quiet_options(*, threads: int = 0, optimize: bool = True) -> onnxruntime.SessionOptions:
-    """Session options that print nothing short of a crash: errors are raised too, and told once.
+    """Return session options that print nothing short of a crash: errors are raised too, and told
+    once.
 
     Args:
         threads, optimize: See `open_on_cpu`.
@@ -229,7 +232,7 @@ def quiet_options(*, threads: int = 0, optimize: bool = True) -> onnxruntime.Ses
 
 
 def drop_unused_opsets(model: onnx.ModelProto) -> None:
-    """Removes imports of operator sets that no node uses (ONNX Runtime writes all it knows)."""
+    """Remove imports of operator set that no node uses (ONNX Runtime writes all it knows)."""
     domains = {"", *("" if is_standard(node) else node.domain for node in all_nodes(model.graph))}
     kept = opsets_of(model)
     del model.opset_import[:]
@@ -244,12 +247,14 @@ def lowest_ir_version(model: onnx.ModelProto) -> int:
 
 
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Versions of the operator sets that the model imports, by domain; the standard one is ""."""
+    """Return versions of the operator sets that the model imports, by domain; the standard one is
+    "".
+    """
     return {
         "" if is_standard(entry) else entry.domain: entry.version for entry in model.opset_import
     }
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Version of the standard operator set that the model imports."""
+    """Return version of the standard operator set that the model imports."""
     return opsets_of(model)[""]

@@ -12,27 +12,30 @@ from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, 
 
 
 def producer(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
-    """The node that makes a tensor, if it is of one of these types."""
+    """Return the node that makes a tensor, if it is of one of these types."""
     node = index.maker(name)
     return node if node and node.op_type in op_types and is_standard(node) else None
 
 
 def only_reader(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
-    """The one node that reads a tensor inside the graph, if it is of one of these types."""
+    """Return the one node that reads a tensor inside the graph, if it is of one of these types."""
     reader = only_reading(index, name)
     node = None if reader is None else index.graph.node[reader]
     return node if node and node.op_type in op_types and is_standard(node) else None
 
 
 def only_reading(index: GraphIndex, name: str) -> int | None:
-    """The position of the one node that reads a tensor, which nothing outside the graph reads."""
+    """Return the position of the one node that reads a tensor, which nothing outside the graph
+    reads.
+    """
     readers = index.consumers.get(name, [])
     is_inner = name not in index.outputs and name not in index.body_reads
     return readers[0] if len(readers) == 1 and is_inner else None
 
 
 def reduced_axes(index: GraphIndex, node: onnx.NodeProto) -> list[int]:
-    """The axes that a reduction names, as attribute or as constant input; none where it does not.
+    """Return the axes that a reduction names, as attribute or as constant input; none where it does
+    not.
 
     Empty too where axes are computed.
     """
@@ -43,18 +46,18 @@ def reduced_axes(index: GraphIndex, node: onnx.NodeProto) -> list[int]:
 
 
 def scalar(index: GraphIndex, name: str) -> float | None:
-    """The value of a constant that holds one number."""
+    """Return the value of a constant that holds one number."""
     values = index.constant(name)
     return float(values.reshape(())) if values is not None and values.size == 1 else None
 
 
 def beside(node: onnx.NodeProto, name: str) -> str:
-    """The other input of a node with two."""
+    """Return the other input of a node with two."""
     return str(node.input[1] if node.input[0] == name else node.input[0])
 
 
 def is_near(value: float | None, wanted: float) -> bool:
-    """Whether a constant is what a formula asks for, as exporters round it."""
+    """Return True if a constant is what a formula asks for, as exporters round it."""
     return value is not None and bool(np.isclose(value, wanted, rtol=1e-3, atol=0.0))
 
 
@@ -68,7 +71,7 @@ class Chain(NamedTuple):
 def as_one(
     op_type: str, inputs: Sequence[str], nodes: Iterable[onnx.NodeProto], **attributes: Any
 ) -> Chain:
-    """The chain of nodes with the operator that they are, which is called after the last."""
+    """Return the chain of nodes with the operator that they are, which is called after the last."""
     *others, last = nodes
     name = f"{last.name}/{op_type}"
     by = helper.make_node(op_type, inputs, [last.output[0]], name=name, **attributes)
@@ -84,7 +87,7 @@ def find_chains(
 
 
 def shorten(graph: onnx.GraphProto, chains: Sequence[Chain]) -> None:
-    """Puts each chain's operator in its place."""
+    """Put each chain's operator in its place."""
     gone = {node.name for chain in chains for node in chain.nodes}
     replace(graph, gone, [(chain.nodes[-1].name, chain.by) for chain in chains])
 
@@ -92,7 +95,7 @@ def shorten(graph: onnx.GraphProto, chains: Sequence[Chain]) -> None:
 def replace(
     graph: onnx.GraphProto, replaced: Collection[str], by: Iterable[tuple[str, onnx.NodeProto]]
 ) -> None:
-    """Takes nodes out and puts others in; constants that nothing reads any more go too.
+    """Take nodes out and put others in; constants that nothing reads any more go too.
 
     Args:
         graph: The graph; changed.

@@ -16,7 +16,7 @@ class NodePrecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_precision(model: onnx.ModelProto) -> NodePrecision | None:
-    """Tells quantized nodes from float ones.
+    """Report quantized nodes from float ones.
 
     A node is quantized if it is an integer operator, or a Conv, Gemm or MatMul that reads
     dequantized values, or any other operator between a DequantizeLinear and a QuantizeLinear.

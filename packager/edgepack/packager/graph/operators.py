@@ -19,7 +19,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             time, of another `layer`, a `norm`'s scale and shift, the rows of a `table`.
         weight, bias: Positions of the inputs that hold a product's or norm's, if constant.
         parameters: Positions of inputs that are settings rather than data: never quantized.
-        has_integer_form: False too where its outputs are no floats.
+        has_integer_form: False too where its outputs are not floats.
         has_float16_form: False where an attribute says its type, or it counts.
         is_read_as_own: Whether integer providers read it from the domain com.microsoft too.
         one_scale: Whether it only moves values, so that one scale does for input 0 and every
@@ -78,18 +78,20 @@ def facts(op_type: str) -> Operator:
 
 
 def tells_places(node: onnx.NodeProto) -> bool:
-    """Whether a node gives indices beside values."""
+    """Return True if a node gives indices beside values."""
     indices = facts(node.op_type).indices
     return indices is not None and len(node.output) > indices
 
 
 def is_integer_operator(op_type: str) -> bool:
-    """Whether an operator computes in integers by itself, as its name says (`QLinearConv` …)."""
+    """Return True if an operator computes in integers by itself, as its name says (`QLinearConv`
+    …).
+    """
     return op_type.startswith(_INTEGER_PREFIXES) or op_type.endswith(_INTEGER_SUFFIX)
 
 
 def weight_axis(op_type: str, rank: int, *, is_transposed: bool, groups: int) -> int | None:
-    """Axis of the output channels of a weight.
+    """Return axis of the output channels of a weight.
 
     Args:
         op_type: The operator that reads the weight.

@@ -28,7 +28,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 def cut(
     model: onnx.ModelProto, starts: Sequence[int], types: Mapping[str, int]
 ) -> tuple[Piece, ...]:
-    """Cuts a model.
+    """Cut a model.
 
     Args:
         model: The model; not changed.

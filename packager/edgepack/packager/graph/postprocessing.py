@@ -37,12 +37,12 @@ class Postprocessing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_selection(graph: onnx.GraphProto) -> bool:
-    """Whether an operator of a graph ranks or selects, wherever it stands."""
+    """Return True if an operator of a graph ranks or selects, wherever it stands."""
     return any(_selects(node) for node in graph.node)
 
 
 def find_postprocessing(graph: onnx.GraphProto) -> Postprocessing | None:
-    """Finds the tail that ends in the graph's outputs.
+    """Find the tail that ends in the graph's outputs.
 
     1. What follows an operator that selects is the tail, if no operator with weights is in it: a
        selection in the middle of a network (two-stage detectors, query selection) is none.
@@ -78,7 +78,7 @@ def find_postprocessing(graph: onnx.GraphProto) -> Postprocessing | None:
 
 
 def positions_behind(index: GraphIndex, names: Iterable[str]) -> set[int]:
-    """Indices of the nodes that tensors are computed by."""
+    """Return indices of the nodes that tensors are computed by."""
 
     def makers(read: Iterable[str]) -> list[int]:
         return [index.producers[name] for name in read if name in index.producers]
@@ -87,7 +87,7 @@ def positions_behind(index: GraphIndex, names: Iterable[str]) -> set[int]:
 
 
 def nodes_beyond(graph: onnx.GraphProto, outputs: Collection[str]) -> tuple[onnx.NodeProto, ...]:
-    """The nodes that none of these outputs depends on, in graph order."""
+    """Return the nodes that none of these outputs depends on, in graph order."""
     body = positions_behind(index_graph(graph), outputs)
     return tuple(node for position, node in enumerate(graph.node) if position not in body)
 
@@ -111,7 +111,7 @@ def _reads(node: onnx.NodeProto) -> set[str]:
 
 
 def _constants(index: GraphIndex) -> set[str]:
-    """Tensors that follow from initializers alone."""
+    """Return tensors that follow from initializers alone."""
     known = set(index.initializers) - set(index.inputs)
     for node in index.graph.node:
         reads = _reads(node)
@@ -121,7 +121,7 @@ def _constants(index: GraphIndex) -> set[str]:
 
 
 def _after_weights(index: GraphIndex, constants: Collection[str]) -> set[int]:
-    """Nodes that no node with weights follows, in any way."""
+    """Return nodes that no node with weights follows, in any way."""
     nodes = index.graph.node
     computing = [p for p, node in enumerate(nodes) if _computes(node, constants)]
     before = positions_behind(index, {name for p in computing for name in _reads(nodes[p])})
@@ -152,7 +152,9 @@ def _descendants(index: GraphIndex, roots: Iterable[int]) -> set[int]:
 
 
 def _enter(index: GraphIndex, tail: set[int], constants: Collection[str]) -> tuple[str, ...]:
-    """Steps 2 and 3: the floats that enter the tail, which grows by what makes its other inputs."""
+    """Return steps 2 and 3: the floats that enter the tail, which grows by what makes its other
+    inputs.
+    """
     entering: set[str] = set()
     waiting = sorted(tail)
     while waiting:

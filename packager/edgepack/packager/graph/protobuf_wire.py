@@ -24,7 +24,7 @@ class Field(NamedTuple):
 
 
 def fields(content: Buffer, start: int, end: int) -> Iterator[Field]:
-    """The fields of the message at `start` … `end`, in order.
+    """Yield the fields of the message at `start` … `end`, in order.
 
     Ends early at a wire type that does not exist. A last field that is cut off is yielded with
     an `end` beyond the given one.
@@ -48,7 +48,7 @@ def fields(content: Buffer, start: int, end: int) -> Iterator[Field]:
 
 
 def varint(content: Buffer, position: int, end: int) -> tuple[int, int]:
-    """A base-128 number and the position after it; `end + 1` when it is cut off."""
+    """Return a base-128 number and the position after it; `end + 1` when it is cut off."""
     value = shift = 0
     while position < end:
         byte = content[position]

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The bodies of a control-flow node."""
+    """Yield the bodies of a control-flow node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -22,7 +22,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of all bodies inside it, each before its own bodies'."""
+    """Yield the nodes of a graph and of all bodies inside it, each before its own bodies'."""
     for node in graph.node:
         yield node
         for body in subgraphs(node):
@@ -30,23 +30,23 @@ def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Node
 
 
 def is_standard(it: onnx.NodeProto | onnx.OperatorSetIdProto) -> bool:
-    """Whether a node is of the standard operator set, or an import is of it."""
+    """Return True if a node is of the standard operator set, or an import is of it."""
     return it.domain in ("", "ai.onnx")
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """The value of an attribute, as Python has it; the default where it is not set."""
+    """Return the value of an attribute, as Python has it; the default where it is not set."""
     found = (entry for entry in node.attribute if entry.name == name)
     return next(map(helper.get_attribute_value, found), default)
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """The attributes of a node that are set, by name, as Python has them."""
+    """Return the attributes of a node that are set, by name, as Python has them."""
     return {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
 
 
 def reached(starts: Iterable[_T], onward: Callable[[_T], Iterable[_T]]) -> set[_T]:
-    """Everything that is reached from some places, step by step; the places are among it."""
+    """Return everything that is reached from some places, step by step; the places are among it."""
     found: set[_T] = set()
     waiting = list(starts)
     while waiting:
@@ -58,19 +58,21 @@ def reached(starts: Iterable[_T], onward: Callable[[_T], Iterable[_T]]) -> set[_
 
 
 def used_names(graph: onnx.GraphProto) -> set[str]:
-    """Names of the tensors that are read: by nodes, in bodies of control flow, and as outputs."""
+    """Return the names of the tensors that are read: by nodes, in bodies of control flow, and as
+    outputs.
+    """
     names = {value.name for value in graph.output}
     return names.union(*(node.input for node in graph.node), names_in_bodies(graph)) - {""}
 
 
 def names_in_bodies(graph: onnx.GraphProto) -> set[str]:
-    """Names of the tensors that the bodies of control flow in a graph read."""
+    """Return the names of the tensors that the bodies of control flow in a graph read."""
     bodies = (body for node in graph.node for body in subgraphs(node))
     return set[str]().union(*map(used_names, bodies))
 
 
 def own_names(graph: onnx.GraphProto) -> set[str]:
-    """Names of the tensors that a graph or a body makes or takes itself.
+    """Return the names of the tensors that a graph or a body makes or takes itself.
 
     A body may use names of the graph around it for tensors of its own: there they mean its own.
     """
@@ -82,18 +84,18 @@ def own_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def reads(node: onnx.NodeProto) -> set[str]:
-    """Names that a node reads, and its bodies from outside of them."""
+    """Return the names that a node reads, and its bodies from outside of them."""
     return {*node.input, *(name for body in subgraphs(node) for name in outer_reads(body))} - {""}
 
 
 def outer_reads(body: onnx.GraphProto) -> set[str]:
-    """Names that a body of control flow reads from the graph around it."""
+    """Return the names that a body of control flow reads from the graph around it."""
     names = {value.name for value in body.output}
     return names.union(*map(reads, body.node)) - own_names(body) - {""}
 
 
 def inputs_behind(graph: onnx.GraphProto, name: str) -> tuple[str, ...]:
-    """The graph inputs that a tensor is computed from, sorted."""
+    """Return the graph inputs that a tensor is computed from, sorted."""
     producers = {output: node for node in graph.node for output in node.output}
 
     def read(tensor: str) -> set[str]:
@@ -127,16 +129,16 @@ class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
     shapes: dict[str, tuple[int | None, ...]] = msgspec.field(default_factory=dict)
 
     def maker(self, name: str) -> onnx.NodeProto | None:
-        """The node that makes a tensor; None of inputs and initializers."""
+        """Return the node that makes a tensor; None of inputs and initializers."""
         position = self.producers.get(name)
         return None if position is None else self.graph.node[position]
 
     def is_float(self, name: str) -> bool:
-        """Whether a tensor holds 32-bit floats."""
+        """Return True if a tensor holds 32-bit floats."""
         return self.types.get(name) == onnx.TensorProto.FLOAT
 
     def values(self, name: str) -> Tensor:
-        """The values of an initializer.
+        """Return the values of an initializer.
 
         Raises:
             KeyError: There is no such initializer.
@@ -144,13 +146,13 @@ class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
         return stored_tensors.values(self.initializers[name])
 
     def constant(self, name: str) -> Tensor | None:
-        """The values of an initializer; None for any other tensor."""
+        """Return the values of an initializer; None for any other tensor."""
         tensor = self.initializers.get(name)
         return None if tensor is None else stored_tensors.values(tensor)
 
 
 def index_graph(graph: onnx.GraphProto) -> GraphIndex:
-    """Indexes a graph whose shapes have been inferred."""
+    """Index a graph whose shapes have been inferred."""
     index = GraphIndex(
         graph=graph,
         initializers={tensor.name: tensor for tensor in graph.initializer},

@@ -32,7 +32,7 @@ _FEWEST_AXES = 2
 
 
 def may_saturate(graph: onnx.GraphProto) -> bool:
-    """Whether a sum of two products with any weight of a graph can exceed 16 bits."""
+    """Return True if a sum of two products with any weight of a graph can exceed 16 bits."""
     own = read_source_quantization(graph)
     if own is None or not (own.operators or _BYTES & set(own.activations)):
         return False
@@ -40,7 +40,9 @@ def may_saturate(graph: onnx.GraphProto) -> bool:
 
 
 def _integer_weights(graph: onnx.GraphProto) -> Iterator[Tensor]:
-    """Signed weights, also those that the graph itself makes of floats, as training leaves them."""
+    """Yield signed weights, also those that the graph itself makes of floats, as training leaves
+    them.
+    """
     nodes = list(all_nodes(graph))
     constants, moves = dict(constants_of(graph)), moves_of(nodes)
     for node in nodes:

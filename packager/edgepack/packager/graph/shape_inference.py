@@ -29,7 +29,7 @@ third, which keeps the element type too.
 
 
 def add_shapes(model: onnx.ModelProto, known: Iterable[onnx.ValueInfoProto] = ()) -> None:
-    """Writes inferred types and shapes into a model, in place, at any size of its weights.
+    """Write inferred types and shapes into a model, in place, at any size of its weights.
 
     Args:
         model: The model.
@@ -51,7 +51,8 @@ def add_shapes(model: onnx.ModelProto, known: Iterable[onnx.ValueInfoProto] = ()
 
 
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
-    """A graph without weights whose `value_info` holds what follows from inputs and constants.
+    """Return a graph without weights whose `value_info` holds what follows from inputs and
+    constants.
 
     Inference runs on a skeleton without the weights' values, so that neither time nor
     protobuf's 2 GB depend on them. What the model notes of shapes is not looked at.
@@ -93,7 +94,8 @@ def _like_their_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def fixed_types(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Element type and shape of each tensor between nodes, and of each input, whose shape is fixed.
+    """Return element type and shape of each tensor between nodes, and of each input, whose shape is
+    fixed.
 
     They are inferred anew: what an export noted may be older than its inputs. Of a graph that
     contradicts itself there are none: the pass infer_shapes says where.

@@ -39,7 +39,7 @@ class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_weights(self) -> bool:
-        """Whether activations stay floats: what is computed is a float model's."""
+        """True if activations stay floats: what is computed is a float model's."""
         return not self.activations and PACKED_PRODUCT.issuperset(self.operators)
 
     @property
@@ -61,7 +61,7 @@ class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | None:
-    """Reads it from a graph and the bodies in it; None for a model of floats."""
+    """Read it from a graph and the bodies in it; None for a model of floats."""
     nodes = list(all_nodes(graph))
     pairs = [node for node in nodes if facts(node.op_type).is_conversion == "pair"]
     operators = {node.op_type for node in nodes if is_integer_operator(node.op_type)}
@@ -92,19 +92,21 @@ def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | Non
 
 
 def moves_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
-    """Nodes that only move values, by what they give."""
+    """Return nodes that only move values, by what they give."""
     return {node.output[0]: node for node in nodes if facts(node.op_type).moves_integers}
 
 
 def moved_from(name: str, moves: Mapping[str, onnx.NodeProto]) -> str:
-    """The tensor whose values one has, where nodes only move them: the table behind its rows."""
+    """Return the tensor whose values one has, where nodes only move them: the table behind its
+    rows.
+    """
     while name in moves:
         name = moves[name].input[0]
     return name
 
 
 def constants_of(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Stored values by name, of a graph and the bodies in it."""
+    """Yield stored values by name, of a graph and the bodies in it."""
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for node in graph.node:

@@ -50,7 +50,8 @@ def place(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Place | None:
 
 
 def shaped_bytes(tensor: onnx.TensorProto) -> int | None:
-    """Bytes that a tensor of its type and shape has; None for texts and types that are not known.
+    """Return bytes that a tensor of its type and shape has; None for texts and types that are not
+    known.
 
     Types of fewer than 8 bits are packed, the last byte filled up.
     """
@@ -64,7 +65,9 @@ def shaped_bytes(tensor: onnx.TensorProto) -> int | None:
 
 
 def is_held(tensor: onnx.TensorProto) -> bool:
-    """Whether the values stay in a file that can be found wherever the model is: see `put`."""
+    """Return True if the values stay in a file that can be found wherever the model is: see
+    `put`.
+    """
     return any(
         entry.key == "location" and Path(entry.value).is_absolute()
         for entry in tensor.external_data
@@ -72,7 +75,7 @@ def is_held(tensor: onnx.TensorProto) -> bool:
 
 
 def put(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    """Makes a tensor say that its values lie outside the model; forgets those inside."""
+    """Make a tensor say that its values lie outside the model; forget those inside."""
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
     del tensor.external_data[:]
@@ -81,13 +84,13 @@ def put(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> No
 
 
 def size_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes that the values of a tensor take, wherever they lie."""
+    """Return bytes that the values of a tensor take, wherever they lie."""
     stored = place(tensor)
     return stored.length if stored else len(tensor.raw_data) or tensor.ByteSize()
 
 
 def values(tensor: onnx.TensorProto) -> Tensor:
-    """The values of a tensor; of a file, pages are read only as they are looked at."""
+    """Return the values of a tensor; of a file, pages are read only as they are looked at."""
     stored = place(tensor)
     if stored is None:
         return numpy_helper.to_array(tensor)
@@ -101,7 +104,7 @@ def values(tensor: onnx.TensorProto) -> Tensor:
 
 
 def load(tensor: onnx.TensorProto, folder: Path = Path("/")) -> None:
-    """Reads the values of a tensor into the model; `folder` as in `place`."""
+    """Read the values of a tensor into the model; `folder` as in `place`."""
     if place(tensor, folder) is not None:
         tensor.raw_data = b"".join(pieces(tensor, folder))
         tensor.ClearField("data_location")
@@ -109,7 +112,7 @@ def load(tensor: onnx.TensorProto, folder: Path = Path("/")) -> None:
 
 
 def pieces(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Iterator[bytes]:
-    """The raw bytes of a tensor, in pieces, wherever they lie; `folder` as in `place`."""
+    """Yield the raw bytes of a tensor, in pieces, wherever they lie; `folder` as in `place`."""
     stored = place(tensor, folder)
     if stored is None:
         yield tensor.raw_data

@@ -16,7 +16,7 @@ _TO_THE_END = np.iinfo(np.int64).max
 
 
 def add_subsamples(graph: onnx.GraphProto, tensors: Iterable[str], most: int) -> tuple[str, ...]:
-    """Adds an output `<tensor>/values` for each tensor: every n-th value, flat.
+    """Add an output `<tensor>/values` for each tensor: every n-th value, flat.
 
     n is odd, so that no channel layout is favoured.
 

@@ -34,7 +34,7 @@ class _Place(NamedTuple):
 
 
 def tensor_offsets(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Offsets at which tensors start or end, by file name, for all files of a variant.
+    """Return offsets at which tensors start or end, by file name, for all files of a variant.
 
     Args:
         folder: The variant's folder; its ONNX files and their external data are looked at.

@@ -29,7 +29,7 @@ leave out, the last one."""
 def find_text_head(
     graph: onnx.GraphProto, metadata: Mapping[str, str], ignored: Collection[str] = ()
 ) -> TextHead | None:
-    """Finds the output that may be text; None where none or several may be.
+    """Find the output that may be text; None where none or several may be.
 
     Args:
         graph: The graph with its shapes.
@@ -62,7 +62,7 @@ def find_text_head(
 
 
 def _may_be_said(index: GraphIndex, name: str) -> bool:
-    """Whole numbers of which nobody knows how many there are."""
+    """Return whole numbers of which nobody knows how many there are."""
     shape = index.shapes.get(name, ())
     is_row = len(shape) in (1, 2) and shape[-1] is None and all(s in (1, None) for s in shape[:-1])
     return is_row and index.types.get(name) in _WHOLE
@@ -75,7 +75,7 @@ def _may_be_steps(shape: tuple[int | None, ...]) -> bool:
 
 
 def _takes_signal(index: GraphIndex) -> bool:
-    """Whether floats go in, and beside them lengths at most: whole numbers are tokens."""
+    """Return True if floats go in, and beside them lengths at most: whole numbers are tokens."""
     fed = [name for name in index.inputs if name not in index.initializers]
     floats = [name for name in fed if index.types.get(name) in _FLOATS]
     others = [index.shapes.get(name, (None, None)) for name in fed if name not in floats]

@@ -41,7 +41,7 @@ class Units:
         return len(self._members)
 
     def nodes(self, start: int, end: int) -> tuple[onnx.NodeProto, ...]:
-        """The nodes of some units, without their pairs."""
+        """Return the nodes of some units, without their pairs."""
         return tuple(
             self._model.graph.node[position]
             for unit in self._members[start:end]
@@ -49,7 +49,7 @@ class Units:
         )
 
     def take(self, start: int, end: int) -> onnx.ModelProto:
-        """A model of some units, with their pairs.
+        """Return a model of some units, with their pairs.
 
         What they read of others, floats in front of a pair, are its inputs, of types that only
         shape inference knows. What others read of them are its outputs, restored to floats by a
@@ -113,7 +113,9 @@ class Units:
     def _behind(
         self, wanted: Iterable[str], chosen: Collection[int]
     ) -> tuple[set[int], tuple[str, ...]]:
-        """Some nodes with the pairs that make what is wanted, and the tensors these begin with."""
+        """Return some nodes with the pairs that make what is wanted, and the tensors these begin
+        with.
+        """
         index = self._index
         kept, inputs, waiting = set(chosen), dict[str, None](), list(wanted)
         while waiting:
@@ -128,7 +130,7 @@ class Units:
         return kept, tuple(sorted(inputs))
 
     def _declared(self, name: str) -> onnx.ValueInfoProto:
-        """A tensor as an input or output; of what a session infers the name is enough."""
+        """Return a tensor as an input or output; of what a session infers the name is enough."""
         graph = self._index.graph
         known = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
         return known.get(name) or onnx.ValueInfoProto(name=name)
@@ -151,7 +153,7 @@ def _is_pair(node: onnx.NodeProto) -> bool:
 
 
 def _belongs(index: GraphIndex, position: int, following: int) -> bool:
-    """Whether a node is the rectifier that alone reads another, as it is computed."""
+    """Return True if a node is the rectifier that alone reads another, as it is computed."""
     node, after = index.graph.node[position], index.graph.node[following]
     if not facts(after.op_type).rectifies or len(node.output) != 1:
         return False

@@ -45,7 +45,7 @@ def workloads(index: GraphIndex) -> dict[str, Workload]:
 
 
 def weight_bytes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> int:
-    """Bytes of a node's weights.
+    """Return bytes of a node's weights.
 
     Args:
         node: The node, of a graph or of a body.
@@ -86,12 +86,12 @@ def _macs(index: GraphIndex, node: onnx.NodeProto) -> int:
 
 
 def _convolution(index: GraphIndex, node: onnx.NodeProto) -> int:
-    """Each output element takes a kernel of each input channel of its group."""
+    """Return each output element takes a kernel of each input channel of its group."""
     return _size(index, node.output[0]) * math.prod(_shape(index, node.input[1])[1:])
 
 
 def _transposed_convolution(index: GraphIndex, node: onnx.NodeProto) -> int:
-    """Each input element goes into a kernel of each output channel of its group."""
+    """Return each input element goes into a kernel of each output channel of its group."""
     return _size(index, node.input[0]) * math.prod(_shape(index, node.input[1])[1:])
 
 
@@ -100,7 +100,7 @@ def _product(index: GraphIndex, node: onnx.NodeProto) -> int:
 
 
 def _gemm(index: GraphIndex, node: onnx.NodeProto) -> int:
-    """Rows times columns times what is between them, whichever of the two is transposed."""
+    """Return rows times columns times what is between them, whichever of the two is transposed."""
     left, output = _size(index, node.input[0]), _shape(index, node.output[0])
     return left * output[-1] if output else 0
 
@@ -123,10 +123,10 @@ _MACS: Mapping[str, Callable[[GraphIndex, onnx.NodeProto], int]] = {
 
 
 def _shape(index: GraphIndex, name: str) -> tuple[int, ...]:
-    """Sizes of a tensor, open ones as 1; () where they are not known."""
+    """Return the sizes of a tensor, open ones as 1; () where they are not known."""
     return tuple(size or 1 for size in index.shapes.get(name, ()))
 
 
 def _size(index: GraphIndex, name: str) -> int:
-    """Elements of a tensor; 0 where its shape is not known."""
+    """Return elements of a tensor; 0 where its shape is not known."""
     return math.prod(_shape(index, name)) if name in index.shapes else 0

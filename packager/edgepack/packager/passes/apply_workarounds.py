@@ -21,7 +21,7 @@ from edgepack.packager.profiles.pass_settings import ApplyWorkarounds
 def apply_workarounds(
     model: onnx.ModelProto, settings: ApplyWorkarounds, context: PassContext
 ) -> PassResult:
-    """Replaces operators by others that compute the same.
+    """Replace operators by others that compute the same.
 
     Args:
         model: The model, with shapes; changed in place.
@@ -46,7 +46,7 @@ def apply_workarounds(
 
 
 def _apply(graph: onnx.GraphProto, row: Workaround, opsets: Mapping[str, int], folder: Path) -> int:
-    """Replaces the nodes that a row is about; returns how many."""
+    """Replace the nodes that a row is about; return how many."""
     index = index_graph(graph)
     sites = [
         Site(node=node, index=index, opsets=opsets, folder=folder)

@@ -21,7 +21,7 @@ _Type = tuple[int, tuple[int, ...]]
 
 
 def compute_both_branches(model: onnx.ModelProto, samples: Samples) -> tuple[str, ...]:
-    """Replaces each If of the main graph whose branches give tensors of one type and fixed shape.
+    """Replace each If of the main graph whose branches give tensors of one type and fixed shape.
 
     Args:
         model: Changed in place; its nodes have names that differ.
@@ -52,7 +52,9 @@ def compute_both_branches(model: onnx.ModelProto, samples: Samples) -> tuple[str
 
 
 def _with_both(model: onnx.ModelProto, position: int) -> onnx.ModelProto | None:
-    """The model without the If at `position`; None where its branches differ in what they give."""
+    """Return the model without the If at `position`; None where its branches differ in what they
+    give.
+    """
     node = model.graph.node[position]
     changed = deepcopy(model)
     del changed.graph.value_info[:]
@@ -82,7 +84,7 @@ def _with_both(model: onnx.ModelProto, position: int) -> onnx.ModelProto | None:
 
 
 def _take_apart(body: onnx.GraphProto, prefix: str, graph: onnx.GraphProto) -> list[str]:
-    """Gives a body's tensors and nodes names of their own, and its weights to the graph around it.
+    """Give a body's tensors and nodes names of their own, and its weights to the graph around it.
 
     Returns:
         Names of what the body gives.
@@ -97,7 +99,7 @@ def _take_apart(body: onnx.GraphProto, prefix: str, graph: onnx.GraphProto) -> l
 
 
 def _types(model: onnx.ModelProto) -> dict[str, _Type]:
-    """Element type and shape of each tensor whose shape is fixed."""
+    """Return element type and shape of each tensor whose shape is fixed."""
     found = fixed_types(model)
     return found | {
         tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer

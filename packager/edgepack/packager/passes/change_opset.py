@@ -30,7 +30,7 @@ from edgepack.packager.passes.standard_functions import write_out
 
 
 def change_opset(model: onnx.ModelProto, target: int) -> None:
-    """Rewrites the nodes of a model for another version of the standard operator set.
+    """Rewrite the nodes of a model for another version of the standard operator set.
 
     Args:
         model: The model without local functions; changed in place, also where this raises.
@@ -117,7 +117,7 @@ def _schema(node: onnx.NodeProto, version: int) -> defs.OpSchema:
 
 
 def _fit(node: onnx.NodeProto, step: Step) -> None:
-    """Drops attributes that say no more than the default, and refuses what does not fit."""
+    """Drop attributes that say no more than the default, and reject what does not fit."""
     old, new = (defs.get_schema(node.op_type, v, "") for v in (step.start, step.target))
     for attribute in list(node.attribute):
         if attribute.name in new.attributes:

@@ -26,7 +26,7 @@ _SAMPLES = 16
 
 
 def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext) -> PassResult:
-    """Replaces constants at or below the threshold, with the outputs measured.
+    """Replace constants at or below the threshold, with the outputs measured.
 
     All together first. Where that changes the outputs, some mean something else than a mask: each
     is tried by itself then, and those stay as they were, infinite ones too (quantizers leave float
@@ -66,7 +66,7 @@ def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext
 def _clamp(
     tensors: Sequence[onnx.TensorProto], settings: ClampMask, keeps_outputs: Callable[[], bool]
 ) -> float | None:
-    """Replaces what is in some tensors; what they are clamped to, None where they stay."""
+    """Replace what is in some tensors; what they are clamped to, None where they stay."""
     originals: list[npt.NDArray[Any]] = [stored_tensors.values(tensor) for tensor in tensors]
     for value in settings.values:
         for tensor, array in zip(tensors, originals, strict=True):

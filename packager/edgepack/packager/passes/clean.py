@@ -59,7 +59,7 @@ _CONVERTER_ERRORS = (
 
 
 def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> PassResult:
-    """Cleans a model; see the steps above.
+    """Clean a model; see the steps above.
 
     Args:
         model: The model; changed in place.
@@ -92,7 +92,7 @@ def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> Pass
 
 
 def drop_unused(model: onnx.ModelProto) -> None:
-    """Removes nodes and initializers that nothing reads, stale shapes, texts and metadata.
+    """Remove nodes and initializers that nothing reads, stale shapes, texts and metadata.
 
     The metadata of the model itself stay with the source; the recipe puts them back at the end,
     since applications read them (labels, alphabets).
@@ -217,7 +217,7 @@ def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | N
 
 
 def _as_inputs(graph: onnx.GraphProto) -> Sequence[onnx.TensorProto]:
-    """Makes weights that lie in files inputs: the converter would make copies of their values."""
+    """Make weights that lie in files inputs: the converter would make copies of their values."""
     held = [tensor for tensor in graph.initializer if is_held(tensor)]
     refill(graph.initializer, (tensor for tensor in graph.initializer if not is_held(tensor)))
     graph.input.extend(
@@ -230,7 +230,7 @@ def _as_inputs(graph: onnx.GraphProto) -> Sequence[onnx.TensorProto]:
 def _as_initializers(
     graph: onnx.GraphProto, held: Sequence[onnx.TensorProto], order: Sequence[str]
 ) -> None:
-    """Takes `_as_inputs` back; those that the converter added come after the others."""
+    """Take `_as_inputs` back; those that the converter added come after the others."""
     names = {tensor.name for tensor in held}
     refill(graph.input, (value for value in graph.input if value.name not in names))
     places = {name: place for place, name in enumerate(order)}

@@ -31,6 +31,7 @@ from edgepack.packager.passes.compile_child import QNN, CompileAnswer, CompileRe
 from edgepack.packager.profiles.chips import ARCH_OPTION_TAKES, Chip, find_chip
 from edgepack.packager.profiles.schema import Compile, Limits, Provider
 from edgepack.packager.runtime.child_answer import ask_child
+from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.tensors.exchange import write_tensors
 from edgepack.python_child import python_command
@@ -95,9 +96,10 @@ def compile_context(
     limits: Limits,
     *,
     toolchain: PinnedToolchain | None = None,
+    deadline: Deadline | None = None,
     command: Sequence[str] = CHILD,
 ) -> CompiledContext:
-    """Compiles a prepared model for one Qualcomm chip and loads the result again.
+    """Compile a prepared model for one Qualcomm chip and load the result again.
 
     1. The chip must be known, and QNN be here.
     2. A child compiles; the provider must have taken nodes.
@@ -114,12 +116,15 @@ def compile_context(
         provider: Options that the variant has on the device.
         limits: Opsets and IR versions that the devices read.
         toolchain: The environment whose SDK compiles, a device's; None for this one.
+        deadline: The end of the build; None for no end.
         command: The child here.
 
     Raises:
         BuildError: The chip is unknown, the compiler fails, hangs or crashes, or the context
             gives other outputs than the model, or needs an IR version beyond the limits.
+        OutOfTimeError: The deadline came before the context was compiled.
     """
+    deadline = deadline or Deadline()
     chip = find_chip(soc_model=settings.soc_model, htp_arch=settings.htp_arch)  # 1
     known = known_provider(QNN)
     if known.plugin is None or not (toolchain or is_installed(known.plugin)):
@@ -146,7 +151,7 @@ def compile_context(
         timeout_s=settings.timeout_s,
     )
     where = f"{model_path.name} for v{chip.htp_arch} ({chip.known_as})"
-    compiled = _ask(request, where, child)  # 2
+    compiled = _ask(request, where, child, deadline)  # 2
     placement = compiled.placement
     if placement is None or not placement.taken or not (out_dir / MODEL_FILE).is_file():
         raise BuildError(
@@ -156,7 +161,7 @@ def compile_context(
         )
     _check_chip(out_dir, chip, where)  # 3
     _lower_ir_version(out_dir / MODEL_FILE, limits, where)  # 4
-    ran_here, because = _compare(request, options, feeds, child)  # 5
+    ran_here, because = _compare(request, options, feeds, child, deadline)  # 5
     return CompiledContext(
         folder=out_dir,
         model_file=MODEL_FILE,
@@ -170,7 +175,7 @@ def compile_context(
 
 
 def _tools(plugin: Plugin, toolchain: PinnedToolchain | None) -> dict[str, str]:
-    """Versions of what compiled."""
+    """Return versions of what compiled."""
     if toolchain is None:
         return {"onnxruntime": load_runtime().__version__, **read_sdks()}
     facts = toolchain.facts
@@ -179,7 +184,7 @@ def _tools(plugin: Plugin, toolchain: PinnedToolchain | None) -> dict[str, str]:
 
 
 def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dict[str, str]:
-    """The variant's options with the chip's, whatever chip they named before."""
+    """Return the variant's options with the chip's, whatever chip they named before."""
     kept = {name: value for name, value in options.items() if name not in plugin.chip_options}
     kept["soc_model"] = chip.soc_model
     if chip.htp_arch in ARCH_OPTION_TAKES:
@@ -187,17 +192,24 @@ def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dic
     return kept
 
 
-def _ask(request: CompileRequest, where: str, command: Sequence[str]) -> CompileAnswer:
-    """Runs a child; whatever goes wrong there is a `BuildError`."""
-    answer = ask_child(
-        command,
-        msgspec.json.encode(request),
-        CompileAnswer,
-        timeout_s=request.timeout_s,
-        failed="the compiler failed",
-        found_in=where,
-        remedy="raise [compile] timeout_s, or build without [compile]",
-    )
+def _ask(
+    request: CompileRequest, where: str, command: Sequence[str], deadline: Deadline
+) -> CompileAnswer:
+    """Run a child; whatever goes wrong there is a `BuildError`, but for the end of the build."""
+    request = replace(request, timeout_s=deadline.timeout_s(request.timeout_s))
+    try:
+        answer = ask_child(
+            command,
+            msgspec.json.encode(request),
+            CompileAnswer,
+            timeout_s=request.timeout_s,
+            failed="the compiler failed",
+            found_in=where,
+            remedy="raise [compile] timeout_s, or build without [compile]",
+        )
+    except BuildError:
+        deadline.check()  # it may have been ended for that
+        raise
     if answer.problem:
         raise BuildError(
             answer.problem,
@@ -208,14 +220,14 @@ def _ask(request: CompileRequest, where: str, command: Sequence[str]) -> Compile
 
 
 def _read_compatibility(path: Path) -> str:
-    """The provider's own token, which ONNX Runtime writes beside the context."""
+    """Return the provider's own token, which ONNX Runtime writes beside the context."""
     model = onnx.load(path, load_external_data=False)
     tokens = {entry.key: entry.value for entry in model.metadata_props}
     return str(tokens.get(f"ep_compatibility_info.{QNN}", ""))
 
 
 def _check_chip(folder: Path, chip: Chip, where: str) -> None:
-    """Reads from the binaries what they were really made for."""
+    """Read from the binaries what they were really made for."""
     stamps = {stamp for path in folder.glob("*.bin") for stamp in _STAMP.findall(path.read_bytes())}
     if stamps != {(chip.soc.encode(), chip.htp_arch.encode())}:
         made_for = " and ".join(f"{soc.decode()} v{arch.decode()}" for soc, arch in stamps)
@@ -251,8 +263,9 @@ def _compare(
     options: dict[str, str],
     feeds: Mapping[str, Tensor],
     command: Sequence[str],
+    deadline: Deadline,
 ) -> tuple[bool, str]:
-    """Runs context and model on one sample, in a child; whether it ran here, and what was seen."""
+    """Run context and model on one sample, in a child; whether it ran here, and what was seen."""
     folder = Path(request.context).parent
     inputs = folder.with_name(f"{folder.name}.inputs.npz")
     write_tensors(inputs, [dict(feeds)])
@@ -263,9 +276,11 @@ def _compare(
             inputs=str(inputs),
             settings=replace(request.settings, provider_options=options),
         )
-        answer = _ask(request, str(folder), command)
+        answer = _ask(request, str(folder), command, deadline)
     except BuildError as error:
         return False, f"the context was not verified, it does not run here: {error.problem}"
+    except OutOfTimeError:
+        return False, "the context was not verified: the time of the build was used up"
     finally:
         inputs.unlink()
     nrmse = answer.nrmse

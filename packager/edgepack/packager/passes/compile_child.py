@@ -77,7 +77,7 @@ def _compare_here(request: CompileRequest) -> CompileAnswer:
 
 
 def _nrmse(want: Tensor, got: Tensor) -> float:
-    """Root-mean-square difference over the root-mean-square of `want`; both of one shape."""
+    """Return root-mean-square difference over the root-mean-square of `want`; both of one shape."""
     expected = want.astype(np.float64)
     scale = float(np.sqrt(np.mean(expected**2))) or 1.0
     return float(np.sqrt(np.mean((got.astype(np.float64) - expected) ** 2))) / scale

@@ -12,7 +12,7 @@ from edgepack.packager.profiles.pass_settings import FixShapes
 
 
 def fix_shapes(model: onnx.ModelProto, settings: FixShapes, context: PassContext) -> PassResult:
-    """Clears derived shapes, and refuses open dimensions where the profile forbids them.
+    """Clear derived shapes, and reject open dimensions where the profile forbids them.
 
     Args:
         model: The model; changed in place.

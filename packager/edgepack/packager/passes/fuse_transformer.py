@@ -27,7 +27,7 @@ _NAMED = 5
 def fuse_transformer(
     model: onnx.ModelProto, settings: FuseTransformer, context: PassContext
 ) -> PassResult:
-    """Fuses the operators of a transformer.
+    """Fuse the operators of a transformer.
 
     Args:
         model: The model, with shapes; changed in place.
@@ -56,7 +56,9 @@ def fuse_transformer(
 
 
 def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto, str]:
-    """Operators of ONNX Runtime's own, by its optimizer; heads and width it finds by itself."""
+    """Return operators of ONNX Runtime's own, by its optimizer; heads and width it finds by
+    itself.
+    """
     # It imports sympy, longer than a small model takes to build, and few profiles ask for this.
     from onnxruntime.transformers import optimizer
     from onnxruntime.transformers.fusion_options import FusionOptions
@@ -92,7 +94,9 @@ def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto
 
 
 def _attentions(graph: onnx.GraphProto) -> list[str]:
-    """Names of the Softmax nodes that weigh the rows of a matrix product: spelled-out attention."""
+    """Return the names of the Softmax nodes that weigh the rows of a matrix product: spelled-out
+    attention.
+    """
     weighs = {node.input[0] for node in graph.node if node.op_type == "MatMul"}
     return [
         node.name for node in graph.node if node.op_type == "Softmax" and node.output[0] in weighs

@@ -49,7 +49,7 @@ _Written = tuple[str, tuple[onnx.NodeProto, ...]]
 
 
 def fuse_gelu(model: onnx.ModelProto, limits: Limits) -> str:
-    """Replaces each GELU that is written out by one node, where the provider reads that.
+    """Replace each GELU that is written out by one node, where the provider reads that.
 
     Args:
         model: The model; changed in place.
@@ -70,7 +70,7 @@ def fuse_gelu(model: onnx.ModelProto, limits: Limits) -> str:
 
 
 def fuse_fast_gelu(model: onnx.ModelProto) -> str:
-    """Replaces each GELU that is written out by its tanh formula by ONNX Runtime's own operator.
+    """Replace each GELU that is written out by its tanh formula by ONNX Runtime's own operator.
 
     Args:
         model: The model; changed in place. Only 32-bit floats have the operator everywhere.
@@ -103,7 +103,7 @@ def _find(
     fused: str,
     domain: str,
 ) -> list[Chain]:
-    """Each GELU around a node of that type, of which the formula takes that argument."""
+    """Return each GELU around a node of that type, of which the formula takes that argument."""
     wanted = argument(_POINTS)
 
     def match(index: GraphIndex, node: onnx.NodeProto) -> Chain | None:

@@ -24,7 +24,7 @@ _FIRST_OPSET = 14
 
 
 def fuse_hard_swish(model: onnx.ModelProto) -> str:
-    """Replaces each HardSwish that is written out by one node.
+    """Replace each HardSwish that is written out by one node.
 
     Args:
         model: The model; changed in place.
@@ -40,7 +40,7 @@ def fuse_hard_swish(model: onnx.ModelProto) -> str:
 
 
 def _match(index: GraphIndex, plus: onnx.NodeProto) -> Chain | None:
-    """The chain that starts at this Add."""
+    """Return the chain that starts at this Add."""
     if plus.op_type != "Add":
         return None
     constant = next((name for name in plus.input if is_near(scalar(index, name), 3.0)), "")

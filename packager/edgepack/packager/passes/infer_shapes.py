@@ -10,7 +10,7 @@ from edgepack.packager.profiles.pass_settings import InferShapes
 
 
 def infer_shapes(model: onnx.ModelProto, settings: InferShapes, context: PassContext) -> PassResult:
-    """Infers types and shapes and writes them into the model.
+    """Infer types and shapes and write them into the model.
 
     Args:
         model: The model; changed in place.

@@ -44,7 +44,7 @@ class _Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pair_integer_moves(graph: onnx.GraphProto) -> str:
-    """Puts a pair before and behind each node that moves integers whose scale is known.
+    """Put a pair before and behind each node that moves integers whose scale is known.
 
     Args:
         graph: The graph, its nodes named; changed. Bodies of control flow stay.
@@ -139,6 +139,6 @@ def _is_move(node: onnx.NodeProto) -> bool:
 
 
 def _read(node: onnx.NodeProto) -> tuple[str, ...]:
-    """The tensors that a node moves, without shapes, axes and indices."""
+    """Return the tensors that a node moves, without shapes, axes and indices."""
     is_all = facts(node.op_type).moves_integers == "all"
     return tuple(node.input if is_all else node.input[:1])

@@ -23,7 +23,7 @@ _MOST_VALUES = 64
 def fold_known_values(
     graph: onnx.GraphProto, types: Mapping[str, onnx.TypeProto], opset: int
 ) -> tuple[onnx.ValueInfoProto, ...]:
-    """Replaces nodes by constants where what they give is known and small.
+    """Replace nodes by constants where what they give is known and small.
 
     Args:
         graph: Nodes, initializers and outputs; changed in place. What it reads is in `types`.

@@ -20,7 +20,7 @@ MOST_POOLED = 512
 
 
 def split_large_pools(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Puts an AveragePool, or several, before each GlobalAveragePool over a large map.
+    """Put an AveragePool, or several, before each GlobalAveragePool over a large map.
 
     Args:
         model: The model, with shapes; changed in place.
@@ -58,7 +58,8 @@ def split_large_pools(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def divide_map(height: int, width: int) -> list[tuple[int, int]]:
-    """Kernels (height, width) of poolings that leave a map small enough for the last average.
+    """Return kernels (height, width) of poolings that leave a map small enough for the last
+    average.
 
     Args:
         height, width: Of the map.
@@ -78,13 +79,13 @@ def divide_map(height: int, width: int) -> list[tuple[int, int]]:
 
 
 def _unevenness(area: int, kernel: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
-    """The larger of what a kernel averages and what it leaves, and its longer side."""
+    """Return the larger of what a kernel averages and what it leaves, and its longer side."""
     averaged = kernel[0] * kernel[1]
     return max(averaged, area // averaged), max(kernel), kernel
 
 
 def _kernels(height: int, width: int) -> Iterator[tuple[int, int]]:
-    """Kernels that divide a map and average more than one value, and not too many."""
+    """Yield kernels that divide a map and average more than one value, and not too many."""
     for rows in (size for size in range(1, height + 1) if height % size == 0):
         for columns in (size for size in range(1, width + 1) if width % size == 0):
             if 1 < rows * columns <= MOST_POOLED:
@@ -92,7 +93,9 @@ def _kernels(height: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _map_size(index: GraphIndex, node: onnx.NodeProto) -> tuple[int, int] | None:
-    """Height and width that a GlobalAveragePool averages; None for others and unknown sizes."""
+    """Return height and width that a GlobalAveragePool averages; None for others and unknown
+    sizes.
+    """
     if node.op_type != "GlobalAveragePool" or not is_standard(node):
         return None
     shape = index.shapes.get(node.input[0], ())

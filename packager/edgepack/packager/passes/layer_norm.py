@@ -27,7 +27,7 @@ _FIRST_OPSET = 17
 
 
 def fuse_layer_norm(model: onnx.ModelProto) -> str:
-    """Replaces each layer normalization that is written out by one node.
+    """Replace each layer normalization that is written out by one node.
 
     Args:
         model: The model; changed in place.
@@ -48,7 +48,7 @@ def fuse_layer_norm(model: onnx.ModelProto) -> str:
 
 
 def _match(index: GraphIndex, root: onnx.NodeProto) -> Chain | None:
-    """Starts at the square root in the middle and goes both ways."""
+    """Start at the square root in the middle and go both ways."""
     if root.op_type != "Sqrt":
         return None
     added = producer(index, root.input[0], "Add")

@@ -41,7 +41,7 @@ class _Region(NamedTuple):
 
 
 def fold_into_tables(model: onnx.ModelProto, folder: Path) -> int:
-    """Computes what treats looked-up rows one by one into the tables.
+    """Compute what treats looked-up rows one by one into the tables.
 
     Args:
         model: A model with shapes; changed in place. What nothing reads any more stays.
@@ -69,7 +69,7 @@ def fold_into_tables(model: onnx.ModelProto, folder: Path) -> int:
 
 
 def _has_room(index: GraphIndex, region: _Region) -> bool:
-    """Whether the table is small, or smaller than the one that it replaces."""
+    """Return True if the table is small, or smaller than the one that it replaces."""
     name = region.lookup.input[0]
     rows, width = index.shapes[name]
     bytes_after = 4 * (rows or 0) * region.width
@@ -79,7 +79,7 @@ def _has_room(index: GraphIndex, region: _Region) -> bool:
 
 
 def _regions(index: GraphIndex, lookup: onnx.NodeProto) -> Iterator[_Region]:
-    """Regions behind a lookup, the largest first."""
+    """Yield regions behind a lookup, the largest first."""
     first = lookup.output[0]
     table, shape = index.constant(lookup.input[0]), index.shapes.get(first)
     axis = attribute(lookup, "axis", 0)
@@ -104,7 +104,7 @@ def _regions(index: GraphIndex, lookup: onnx.NodeProto) -> Iterator[_Region]:
 def _width(
     index: GraphIndex, node: onnx.NodeProto, widths: dict[str, int], rank: int
 ) -> int | None:
-    """Values a row of what a node gives, where it treats every row by itself."""
+    """Return values a row of what a node gives, where it treats every row by itself."""
     rows = [name for name in node.input if name in widths]
     others = [name for name in node.input if name and name not in widths]
     if not rows or not is_standard(node) or len(node.output) != 1:
@@ -126,7 +126,7 @@ def _width(
 
 
 def _behind(last: str, makers: dict[str, onnx.NodeProto]) -> tuple[onnx.NodeProto, ...]:
-    """The nodes that a tensor is made by, in graph order."""
+    """Return the nodes that a tensor is made by, in graph order."""
     needed = reached([last], lambda name: makers[name].input if name in makers else ())
     return tuple(node for name, node in makers.items() if name in needed)
 

@@ -40,7 +40,7 @@ class _OneHot(NamedTuple):
 
 
 def look_up_one_hots(graph: onnx.GraphProto) -> tuple[str, ...]:
-    """Replaces products with one-hot matrices by lookups.
+    """Replace products with one-hot matrices by lookups.
 
     Args:
         graph: A graph with shapes, Gemm in its simple form; changed in place. What nothing reads
@@ -66,7 +66,7 @@ def look_up_one_hots(graph: onnx.GraphProto) -> tuple[str, ...]:
 
 
 def _find(index: GraphIndex, node: onnx.NodeProto) -> _OneHot | None:
-    """The one-hot matrix that a node multiplies by rows."""
+    """Return the one-hot matrix that a node multiplies by rows."""
     is_plain = node.op_type == "MatMul" or (
         node.op_type == "Gemm" and not attribute(node, "transA") and not attribute(node, "transB")
     )

@@ -53,7 +53,7 @@ def _runtime_versions() -> dict[str, list[tuple[int, bool]]]:
 
 
 def check_types(model: onnx.ModelProto, target: int) -> None:
-    """Refuses weights of types that the operators which read them do not take in another opset.
+    """Reject weights of types that the operators which read them do not take in another opset.
 
     Raises:
         UnreadableTypeError: The first such weight's node.
@@ -74,7 +74,9 @@ def check_types(model: onnx.ModelProto, target: int) -> None:
 
 
 def has_unknown_attributes(graph: onnx.GraphProto, version: int) -> bool:
-    """Whether a node, or one in a body, has an attribute that its operator has not in a version."""
+    """Return True if a node, or one in a body, has an attribute that its operator has not in a
+    version.
+    """
     return any(
         attribute.name not in defs.get_schema(node.op_type, version, "").attributes
         for node in all_nodes(graph)
@@ -84,5 +86,5 @@ def has_unknown_attributes(graph: onnx.GraphProto, version: int) -> bool:
 
 
 def label(node: onnx.NodeProto) -> str:
-    """A node in words, also where it has no name."""
+    """Return a node in words, also where it has no name."""
     return f"node {node.name or node.output[0]!r}"

@@ -109,7 +109,7 @@ def _split(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProt
 
 
 def _softmax(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProto]:
-    """Until opset 12 all axes from `axis` on, 1 by default, counted as one."""
+    """Return until opset 12 all axes from `axis` on, 1 by default, counted as one."""
     if not step.up(_SOFTMAX_OF_ONE_AXIS):
         return [node]
     axis = attribute(node, "axis", 1)
@@ -168,7 +168,7 @@ REWRITES: Mapping[str, Callable[[onnx.NodeProto, Step, Reach], list[onnx.NodePro
 
 
 def resize_from_corners(graph: onnx.GraphProto) -> None:
-    """Says of each Resize what it, or the Upsample that it was, meant before opset 11.
+    """State of each Resize what it, or the Upsample that it was, meant before opset 11.
 
     onnx's converter keeps neither: a linear one would be shifted by half a point.
 

@@ -50,7 +50,7 @@ quantized left in floats would be quantized by the way, and sometimes by far off
 
 
 def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -> PassResult:
-    """Optimizes a model offline.
+    """Optimize a model offline.
 
     Args:
         model: The model.
@@ -61,7 +61,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
         The optimized model, cleaned and with shapes.
 
     Raises:
-        BuildError: ONNX Runtime cannot load the model, or made operators that are no ONNX.
+        BuildError: ONNX Runtime cannot load the model, or made operators that are not ONNX.
     """
     folder = context.work_dir / "optimize"
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
 
 
 def _look_up(model: onnx.ModelProto, folder: Path) -> tuple[str, ...]:
-    """Makes lookups of products with one-hot matrices, and their tables hold what follows."""
+    """Make lookups of products with one-hot matrices, and their tables hold what follows."""
     products = look_up_one_hots(model.graph)
     folded = fold_into_tables(model, folder)
     notes = []
@@ -129,7 +129,7 @@ def _check_room(before: Path) -> None:
 def _made_operators(
     before: onnx.ModelProto, after: onnx.ModelProto, context: PassContext
 ) -> list[str]:
-    """Types of the operators that are no standard ONNX, where the provider reads them."""
+    """Return types of the operators that are not standard ONNX, where the provider reads them."""
     had = {node.domain for node in before.graph.node}
     made = [node for node in after.graph.node if node.domain not in had | {"", "ai.onnx"}]
     for node in made:
@@ -144,7 +144,7 @@ def _made_operators(
 
 
 def _rename_new_constants(before: onnx.ModelProto, graph: onnx.GraphProto) -> None:
-    """Gives constants that ONNX Runtime made names that it will not make again.
+    """Give constants that ONNX Runtime made names that it will not make again.
 
     It numbers them from the same start in every session, so that a later one, which optimizes
     the quantized model, fails with "Attempt to replace the existing tensor" (seen in

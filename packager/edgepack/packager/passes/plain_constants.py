@@ -19,7 +19,7 @@ _VALUE_ATTRIBUTES = {
 
 
 def make_constants_plain(graph: onnx.GraphProto) -> None:
-    """Turns Constant nodes and sparse initializers of the main graph into dense initializers.
+    """Turn Constant nodes and sparse initializers of the main graph into dense initializers.
 
     Constants in the bodies of control flow stay, and so do Constant nodes with texts.
     """
@@ -53,7 +53,7 @@ def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    """All values of a sparse tensor; its indices are linear, or one row a value."""
+    """Return all values of a sparse tensor; its indices are linear, or one row a value."""
     shape = tuple(sparse.dims)
     values = stored_tensors.values(sparse.values)
     where = stored_tensors.values(sparse.indices).astype(np.int64)

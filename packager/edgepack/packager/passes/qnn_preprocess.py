@@ -41,7 +41,7 @@ _MOST_EPSILON = 1e-6
 def qnn_preprocess(
     model: onnx.ModelProto, settings: QnnPreprocess, context: PassContext
 ) -> PassResult:
-    """Makes one operator of each chain that the HTP has an operator for.
+    """Make one operator of each chain that the HTP has an operator for.
 
     Args:
         model: The model, with shapes; changed in place.
@@ -88,7 +88,7 @@ def _match_normalization(index: GraphIndex, node: onnx.NodeProto) -> Chain | Non
 
 
 def _only_axis(index: GraphIndex, node: onnx.NodeProto) -> int | None:
-    """The one axis that a reduction goes over and keeps."""
+    """Return the one axis that a reduction goes over and keeps."""
     axes = reduced_axes(index, node)
     return int(axes[0]) if len(axes) == 1 and attribute(node, "keepdims", 1) else None
 
@@ -120,7 +120,9 @@ def _block_node(
     inner: tuple[int | None, ...],
     after: tuple[int | None, ...],
 ) -> tuple[str, int, str] | None:
-    """Operator, block and mode for a Transpose between two Reshapes, from the shapes around it."""
+    """Return operator, block and mode for a Transpose between two Reshapes, from the shapes around
+    it.
+    """
     batch, channels, height, width = (size or 0 for size in before)
     if perm == _SPACE_TO_DEPTH:
         block = inner[3] or 0

@@ -57,7 +57,7 @@ _TOLERANCE = 5e-3
 def run_float_passes(
     model: onnx.ModelProto, profile: Profile, context: PassContext, progress: Progress
 ) -> PassResult:
-    """Runs every pass up to the one that lowers; the outputs must stay the source model's.
+    """Run every pass up to the one that lowers; the outputs must stay the source model's.
 
     They are looked at when all passes ran. Where something is wrong, the passes run again, with a
     look after each, to name the one that did it.
@@ -96,7 +96,9 @@ def _apply(
     progress: Progress,
     look: "_Look | None",
 ) -> PassResult:
-    """A copy of the source model after its passes, with a look after each if there is one."""
+    """Return a copy of the source model after its passes, with a look after each if there is
+    one.
+    """
     current = deepcopy(source)
     notes: list[str] = []
     entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
@@ -132,7 +134,7 @@ class _Look:
         self._expected = self._run(source)
 
     def __call__(self, model: onnx.ModelProto, name: str) -> None:
-        """Looks at a model after a pass.
+        """Look at a model after a pass.
 
         Raises:
             BuildError: It does not run, or computes something else.

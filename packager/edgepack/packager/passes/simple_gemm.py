@@ -18,7 +18,7 @@ _FACTORS = (("alpha", _WEIGHTS), ("beta", _BIAS))
 
 
 def simplify_gemm(graph: onnx.GraphProto) -> None:
-    """Computes each Gemm's factors into its constants, and gives a bias [1, N] the shape [N]."""
+    """Compute each Gemm's factors into its constants, and give a bias [1, N] the shape [N]."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Gemm" and is_standard(node):

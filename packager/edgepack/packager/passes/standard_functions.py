@@ -16,7 +16,7 @@ from edgepack.packager.graph.queries import subgraphs
 def write_out(
     node: onnx.NodeProto, opset: int, types: Mapping[str, onnx.TypeProto]
 ) -> list[onnx.NodeProto] | None:
-    """The nodes that compute what a node does.
+    """Return the nodes that compute what a node does.
 
     Args:
         node: A node of the standard domain.
@@ -25,8 +25,8 @@ def write_out(
 
     Returns:
         Nodes of the same operator set, their inner tensors named after the node's first output;
-        None where a type is missing, or the standard has no definition for these types, or one
-        with control flow.
+        None where a type is missing, or the standard has no definition for these types, or one with
+        control flow.
     """
     names = dict.fromkeys(name for name in node.input if name)
     if any(name not in types for name in names):

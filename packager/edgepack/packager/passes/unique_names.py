@@ -16,7 +16,7 @@ _OURS = re.compile(r"(/\w+)+")
 
 
 def set_names_apart(graph: onnx.GraphProto) -> None:
-    """Renames tensors and nodes that are named like parts of another one.
+    """Rename tensors and nodes that are named like parts of another one.
 
     Inputs and outputs keep their names: there the other one gets a new name.
 
@@ -41,13 +41,13 @@ def set_names_apart(graph: onnx.GraphProto) -> None:
 
 
 def _wholes(name: str, names: set[str]) -> list[str]:
-    """The names that this one is called a part of."""
+    """Return the names that this one is called a part of."""
     ends = (i for i, character in enumerate(name) if character == "/" and i)
     return [name[:i] for i in ends if name[:i] in names and _OURS.fullmatch(name[i:])]
 
 
 def _new_name(name: str, names: set[str]) -> str:
-    """One without a slash, which is nobody's part."""
+    """Return one without a slash, which is nobody's part."""
     new = name.replace("/", "|")
     while new in names:
         new += "|"

@@ -22,7 +22,7 @@ from edgepack.packager.profiles.pass_settings import VitisAiPreprocess
 def vitisai_preprocess(
     model: onnx.ModelProto, settings: VitisAiPreprocess, context: PassContext
 ) -> PassResult:
-    """Makes one HardSwish of its formula, and poolings of means over height and width.
+    """Make one HardSwish of its formula, and poolings of means over height and width.
 
     Args:
         model: The model, with shapes; changed in place.

@@ -35,12 +35,14 @@ def with_float_forms(
 
 
 def profile_of_form(name: str) -> str:
-    """The name of the profile that a form is of."""
+    """Return the name of the profile that a form is of."""
     return name.removesuffix(_SUFFIX)
 
 
 def is_there_already(profile: Profile, variants: Sequence[PreparedVariant]) -> bool:
-    """Whether a profile is a float form, and the float model was published in the other's place."""
+    """Return True if a profile is a float form, and the float model was published in the other's
+    place.
+    """
     return any(
         variant.float_because and profile.name == f"{variant.profile}{_SUFFIX}"
         for variant in variants

@@ -22,7 +22,7 @@ from typing import Unpack
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.bundle.manifest import FORMAT_MINOR, BundleFacts
+from edgepack.bundle.manifest import BundleFacts
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, finish, lay_out
 from edgepack.packager.bundling.deltas import write_deltas
 from edgepack.packager.bundling.encrypting import encrypt_files
@@ -33,6 +33,7 @@ from edgepack.packager.pipeline.build_record import compose_record
 from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
 from edgepack.packager.pipeline.check_request import check_request
 from edgepack.packager.pipeline.open_model import open_model
+from edgepack.packager.pipeline.refusal import time_ended
 from edgepack.packager.pipeline.report_composition import add_times, compose_report
 from edgepack.packager.pipeline.report_files import write_report
 from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request
@@ -43,6 +44,7 @@ from edgepack.packager.provenance.minimum_elements import count_elements
 from edgepack.packager.provenance.record import BuildRecord
 from edgepack.packager.reports.own_names import name_in_report, own_names
 from edgepack.packager.reports.report import RefusedProfile, Report, VariantReport
+from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
 
@@ -79,7 +81,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
 def build(
     model: str | Path, *, progress: Progress = silent, **options: Unpack[BuildOptions]
 ) -> BuildResult:
-    """Builds, signs and rehearses a bundle with one variant for each profile.
+    """Build, sign and rehearses a bundle with one variant for each profile.
 
     Example:
         ```python
@@ -111,7 +113,7 @@ def build(
 
 
 def build_bundle(request: BuildRequest, progress: Progress) -> BuildResult:
-    """The steps of a build; see above.
+    """Return the steps of a build; see above.
 
     Args:
         request: What to build.
@@ -124,13 +126,17 @@ def build_bundle(request: BuildRequest, progress: Progress) -> BuildResult:
         return _build(request, progress)
     except OSError as error:
         raise disk_error(error, request.output) from error
+    except OutOfTimeError as error:
+        raise time_ended() from error
 
 
 def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     checked = check_request(request)  # 1
     with work_folder(request.output) as work, ProviderProcess() as process:
-        source = open_model(request, checked.profiles, work, progress)  # 2
-        samples = open_build_samples(request, source, checked.profiles, work, progress)  # 3
+        with checked.deadline.interrupting():
+            watched = checked.deadline.watch(progress)
+            source = open_model(request, checked.profiles, work, watched)  # 2
+            samples = open_build_samples(request, source, checked.profiles, work, watched)  # 3
         opened = OpenedBuild(request=request, source=source, samples=samples)
         prepared = prepare_variants(opened, checked, work, process, progress)  # 4
         progress(BuildStep(what="writing the bundle"))
@@ -138,10 +144,10 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         parts = _make_parts(opened, prepared)
         folder.mkdir()
         laid_out = lay_out(folder, parts)  # 5
-        laid_out = _add_deltas(folder, request, laid_out, progress)
+        laid_out = _add_deltas(folder, request, laid_out, progress, checked.deadline)
 
         def sign() -> tuple[str, Report, BuildRecord]:
-            """Writes report and documents, and signs; the report is the one without times."""
+            """Write report and documents, and sign; the report is the one without times."""
             report = compose_report(opened, parts, laid_out, prepared, checked.learnt)
             report = name_in_report(report, own_names(source.model.graph))
             record = compose_record(opened, parts, laid_out, report)
@@ -149,7 +155,9 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
 
         digest, report, record = sign()
         public_key = checked.key.public_key()
-        rehearsal = rehearse(folder, public_key, process, progress, checked.toolchains)  # 6
+        rehearsal = rehearse(  # 6
+            folder, public_key, process, progress, checked.toolchains, checked.deadline
+        )
         if checked.recipients:
             progress(BuildStep(what="encrypting the bundle"))
             parts, laid_out = encrypt_files(folder, parts, laid_out, checked.recipients)  # 7
@@ -169,14 +177,22 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
 
 
 def _add_deltas(
-    folder: Path, request: BuildRequest, laid_out: LaidOut, progress: Progress
+    folder: Path,
+    request: BuildRequest,
+    laid_out: LaidOut,
+    progress: Progress,
+    deadline: Deadline,
 ) -> LaidOut:
     deltas = []
-    for older in request.delta_from:
-        progress(BuildStep(what=f"comparing with {older.name}"))
-        for written in write_deltas(folder, request.name, laid_out.variants, older):
-            progress(BuildStep(what="delta", outcome=str(written)))
-            deltas.append(written.file)
+    try:
+        with deadline.interrupting():
+            for older in request.delta_from:
+                progress(BuildStep(what=f"comparing with {older.name}"))
+                for written in write_deltas(folder, request.name, laid_out.variants, older):
+                    progress(BuildStep(what="delta", outcome=str(written)))
+                    deltas.append(written.file)
+    except OutOfTimeError:
+        progress(BuildStep(what="delta", outcome="no time was left for more of them"))
     return replace(laid_out, deltas=tuple(file for file in deltas if file is not None))
 
 
@@ -184,7 +200,6 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
     request, samples = opened.request, opened.samples
     return BundleParts(
         facts=BundleFacts(
-            minor=FORMAT_MINOR,
             name=request.name,
             version=request.version,
             release=request.release,
@@ -192,7 +207,7 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
             source_sha256=opened.source.sha256,
             tools=dict(sorted(tool_versions().items())),
             files=(),
-            reference=samples.reference or msgspec.UNSET,
+            reference=samples.reference,
         ),
         variants=prepared.variants,
         golden=samples.golden,

@@ -79,7 +79,7 @@ def _materials(request: BuildRequest) -> Iterator[Material]:
 
 
 def _external(request: BuildRequest) -> dict[str, Any]:
-    """The options of the build; what was left out is left out here too."""
+    """Return the options of the build; what was left out is left out here too."""
     asked: dict[str, Any] = {
         "model": request.model.name,
         "name": request.name,
@@ -110,7 +110,7 @@ def _external(request: BuildRequest) -> dict[str, Any]:
 
 
 def _name(metric: Metric | None) -> str:
-    """A metric of the user's own as `module:function`; "" where there is none."""
+    """Return a metric of the user's own as `module:function`; "" where there is none."""
     if metric is None:
         return ""
     kind = metric if hasattr(metric, "__qualname__") else type(metric)

@@ -108,7 +108,7 @@ def open_build_samples(
     work: Path,
     progress: Progress,
 ) -> BuildSamples:
-    """Opens and divides the samples that a build was given, and chooses golden ones.
+    """Open and divide the samples that a build was given, and choose golden ones.
 
     Args:
         request: What is to be built.
@@ -167,10 +167,13 @@ def open_build_samples(
         reference = describe_reference(source, split, float_source)
     ranged = split.calibration
     input_values = describe_inputs(ranged, source.inputs, request.declarations)
+    doubts: tuple[str, ...] = ()
+    if not opened.is_random:
+        doubts = find_doubts(source, ranged, input_values, request.declarations)
     return BuildSamples(
         opened=opened,
         input_values=input_values,
-        doubts=() if opened.is_random else find_doubts(source, ranged, input_values),
+        doubts=doubts,
         split=split,
         golden=golden,
         float_source=float_source,
@@ -259,7 +262,7 @@ def _open_given(
 
 
 def _check_sizes(source: SourceModel) -> None:
-    """Refuses to draw samples of a model that leaves more open than how many it takes at once."""
+    """Reject to draw samples of a model that leaves more open than how many it takes at once."""
     open_inputs = [
         spec for spec in source.inputs if any(isinstance(size, str) for size in spec.shape[1:])
     ]

@@ -28,6 +28,7 @@ from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.candidate_makers import maker_for
 from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
@@ -59,6 +60,8 @@ _PREFERRED: Mapping[Preference, str] = {
     "balanced": "a balance of both",
     "device": "what is faster on each device",
 }
+
+_NOT_TIMED = "Not timed to the end beside the float model: the time of the build was used up."
 
 _TO_OR_WITH = {"quantized": "with", "converted": "to"}
 
@@ -127,11 +130,11 @@ class CandidateSelector:
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether the time that was given for the search is used up."""
+        """True if the time that was given for the search is used up."""
         return self.conditions.limit.left_s == 0.0
 
     def select(self, target: SearchTarget) -> Selection:
-        """Searches, and decides.
+        """Search, and decide.
 
         Args:
             target: When the search may end.
@@ -167,7 +170,7 @@ class CandidateSelector:
         return () if self._maker is None else self._maker.names
 
     def make_again(self, candidate: Candidate, float_nodes: Collection[str]) -> Path:
-        """A candidate with more nodes float, as a file that the next one takes the place of.
+        """Return a candidate with more nodes float, as a file that the next one takes the place of.
 
         Args:
             candidate: One that was found.
@@ -183,7 +186,7 @@ class CandidateSelector:
         return path
 
     def exclude_nodes(self, nodes: Collection[str]) -> None:
-        """Keeps nodes float in all that is chosen from now on."""
+        """Keep nodes float in all that is chosen from now on."""
         if self._maker is None:
             raise ValueError("nothing is lowered")
         self._maker = KeptFloat(self._maker, nodes)
@@ -191,7 +194,8 @@ class CandidateSelector:
         self.conditions = replace(self.conditions, context=context)
 
     def try_first(self) -> Verdict | None:
-        """The verdict on the first method with every node lowered; None where nothing is lowered.
+        """Return the verdict on the first method with every node lowered; None where nothing is
+        lowered.
 
         Raises:
             BuildError: The candidate cannot be made or run.
@@ -212,19 +216,27 @@ class CandidateSelector:
         profile = self.profile
         best = found.best
         self.progress(BuildStep(what="timing it beside the float model"))
-        size_share = best.judged.size_bytes / prepared.size_bytes
+        size_share = best.measured.size_bytes / prepared.size_bytes
         asked = None
         if "slower" in profile.gates.float_instead:
             asked = gates.least_speedup(size_share, profile.gates.prefer)
-        raced = self._race.run(best.path, asked)
-        if raced is not None:
-            self._latencies_ms[best.words, best.verdict.value] = raced.latency_ms
-            self._latencies_ms |= self._race.run_others(found, raced.latency_ms)
+        raced, timed_notes = None, list[str]()
+        try:
+            raced = self._race.run(best.path, asked)
+            if raced is not None:
+                self._latencies_ms[best.words, best.verdict.value] = raced.latency_ms
+                self._latencies_ms |= self._race.run_others(found, raced.latency_ms)
+                timed_notes += _describe_race(raced, asked, profile)
+        except OutOfTimeError:
+            timed_notes.append(_NOT_TIMED)
+            if asked is not None and profile.gates.undecided == "float" and best.verdict.passed:
+                because = "it was not timed to the end, and gates.undecided is 'float'"
+                float_model = _float_instead(prepared, found, because)
+                return replace(float_model, timed_notes=tuple(timed_notes))
         is_undecided = raced is not None and raced.outcome == "undecided"
         is_not_worth_it = raced is not None and (
             raced.outcome == "not faster" or (is_undecided and profile.gates.undecided == "float")
         )
-        timed_notes = [] if raced is None else list(_describe_race(raced, asked, profile))
         if raced is not None and is_not_worth_it:
             host = f"on this host's {self._evaluator.provider}"
             because = (
@@ -238,7 +250,7 @@ class CandidateSelector:
                 because = f"{_describe_miss(found, profile)}; and {because}"
             timed = (
                 f"The quantized model takes {format_milliseconds(raced.latency_ms)} and "
-                f"{format_bytes(best.judged.size_bytes)}, the float one "
+                f"{format_bytes(best.measured.size_bytes)}, the float one "
                 f"{format_milliseconds(raced.float_latency_ms)} and "
                 f"{format_bytes(prepared.size_bytes)} "
                 f"(1 thread); preferred is {_PREFERRED[profile.gates.prefer]} (--prefer)."
@@ -255,7 +267,7 @@ class CandidateSelector:
             return replace(missed, speedup=raced)
         if raced is not None and raced.outcome != "undecided" and raced.ratio < 1.0:
             timed_notes.append(
-                "It is no faster than the float model on this host "
+                "It is not faster than the float model on this host "
                 f"({format_milliseconds(raced.latency_ms)} against "
                 f"{format_milliseconds(raced.float_latency_ms)}, 1 thread), but smaller."
             )
@@ -295,7 +307,9 @@ def _float_instead(
     because: str,
     latency_ms: float | None = None,
 ) -> Selection:
-    """The float model, which is published for a reason although something could be lowered."""
+    """Return the float model, which is published for a reason although something could be
+    lowered.
+    """
     return Selection(
         path=prepared.published,
         precision=prepared.precision,
@@ -308,7 +322,7 @@ def _float_instead(
 
 
 def _describe_race(raced: Speedup, asked: float | None, profile: Profile) -> Iterator[str]:
-    """Say that the races were undecided, and which rule decided."""
+    """Yield say that the races were undecided, and which rule decided."""
     if raced.outcome != "undecided" or asked is None:
         return
     published = {"quantized": "the quantized model", "float": "the float model"}
@@ -320,7 +334,7 @@ def _describe_race(raced: Speedup, asked: float | None, profile: Profile) -> Ite
 
 
 def _describe_miss(found: SearchResult, profile: Profile) -> str:
-    """Say that no candidate is within the budget, and how near the best came."""
+    """Return say that no candidate is within the budget, and how near the best came."""
     best, count = found.best, len(found.attempts)
     budget = format_metric(best.verdict.budget)
     came_to = f"{best.words}: {best.verdict.found}"

@@ -1,6 +1,5 @@
 """Step 1 of a build: what can be refused before the model is opened."""
 
-import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -17,6 +16,7 @@ from edgepack.packager.pipeline.both_forms import profile_of_form, with_float_fo
 from edgepack.packager.pipeline.fleet_feedback import Learnt, learn
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.evaluator import Venue, find_venue
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain, pin_toolchains
 from edgepack.packager.runtime.plain_runtime import PlainRelease, find_releases
@@ -34,7 +34,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         toolchains: By profile the environment that has what its devices have, if one is named.
         venues: By profile where it can run here.
         plain_releases: Where variants run in ONNX Runtime by itself.
-        started_s: When the build began, by `time.monotonic`.
+        deadline: The end of the build.
     """
 
     key: SigningKey
@@ -44,7 +44,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     toolchains: Mapping[str, PinnedToolchain]
     venues: Mapping[str, Venue]
     plain_releases: tuple[PlainRelease, ...]
-    started_s: float
+    deadline: Deadline
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -53,12 +53,13 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_request(request: BuildRequest) -> CheckedRequest:
-    """Reads key, profiles, toolchains and hooks, and refuses what cannot be.
+    """Read key, profiles, toolchains and hooks, and reject what cannot be.
 
     Raises:
         EdgepackError: The first thing that keeps a bundle from being made.
+        OutOfTimeError: The time of the build is used up.
     """
-    started_s = time.monotonic()
+    deadline = Deadline(request.budget_s)
     check_output(request.output, replace=request.replace)
     key = load_signing_key(request.key)
     recipients = tuple(key for path in request.encrypt_to for key in load_recipients(path))
@@ -70,7 +71,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     learnt = learn(request.feedback, request.name, [entries[0].profile for entries in asked])
     combinations = with_float_forms(_chosen(asked, learnt))
     profiles = [entries[0].profile for entries in combinations]
-    pinned = pin_toolchains(request.toolchains, tuple(profiles))
+    pinned = pin_toolchains(request.toolchains, tuple(profiles), deadline)
     toolchains = {
         profile.name: pinned[name]
         for profile in profiles
@@ -89,15 +90,15 @@ def check_request(request: BuildRequest) -> CheckedRequest:
         learnt=learnt,
         toolchains=toolchains,
         venues=venues,
-        plain_releases=find_releases(request.plain_runtimes),
-        started_s=started_s,
+        plain_releases=find_releases(request.plain_runtimes, deadline),
+        deadline=deadline,
     )
 
 
 def _load_combinations(
     request: BuildRequest,
 ) -> tuple[tuple[Combination, ...], ...]:
-    """Each profile in every combination that is searched, all checked."""
+    """Return each profile in every combination that is searched, all checked."""
     if not request.profiles:
         raise BuildError(
             "no profile was named: for which hardware is the bundle?",

@@ -47,7 +47,7 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def learn(path: Path | None, model: str, profiles: Sequence[Profile]) -> Learnt:
-    """Reads a file of feedback, and judges the profiles that are asked for by it.
+    """Read a file of feedback, and judge the profiles that are asked for by it.
 
     Args:
         path: The file; None where there is none.
@@ -126,7 +126,9 @@ def _why_it_loses(name: str, evidence: Iterable[Evidence]) -> str:
 
 
 def _may_win(entry: Evidence, cpu_ms: float | None) -> bool:
-    """Whether a variant that serves nowhere yet would be taken: right, and faster than the CPU."""
+    """Return True if a variant that serves nowhere yet would be taken: right, and faster than the
+    CPU.
+    """
     if not entry.right:
         return False
     return cpu_ms is None or entry.probe_ms is None or entry.probe_ms < cpu_ms

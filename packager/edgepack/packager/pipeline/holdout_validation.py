@@ -24,6 +24,7 @@ from edgepack.packager.pipeline.savings_summary import saves_nothing
 from edgepack.packager.pipeline.selection import SearchedCombination, describe_float_instead
 from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.pipeline.variant_validation import ValidatedCombination, VariantValidator
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.search.search_target import (
     MOST_TIMES,
     SearchTarget,
@@ -40,13 +41,15 @@ _BACK_TO_BETTER = (
     "What was to be surer keeps less on the held-out samples: the candidate before is kept."
 )
 
+_NO_TIME = "The time was used up before the held-out samples judged it: the one before is kept."
+
 _RELAXED = "None does: half of what the most accurate candidate gains is taken for enough."
 
 
 def search_until_valid(
     search: SettingsSearch, searched: SearchedCombination, validator: VariantValidator
 ) -> ValidatedCombination:
-    """Validates what was found, and searches on while held-out samples or provider object.
+    """Validate what was found, and search on while held-out samples or provider object.
 
     Args:
         search: Searches on.
@@ -59,7 +62,8 @@ def search_until_valid(
     Raises:
         BuildError: A candidate cannot be made or run.
     """
-    validated = validator.validate(search, searched)
+    limit = validator.limit
+    validated = validator.validate(search, searched, (), limit.build)
     stricter: StricterTarget | None = None
     passed: ValidatedCombination | None = None
     for turn in range(MOST_TIMES):
@@ -82,21 +86,27 @@ def search_until_valid(
                 searched=validated.searched.with_attempts_of(found),
             )
             break
-        validated = validator.validate(search, found, validated.notes)
+        try:
+            validated = validator.validate(search, found, validated.notes, limit.profile)
+        except OutOfTimeError:  # the one before has its verdict
+            validated = validated.with_note(_NO_TIME)
+            validator.write_again(validated)
+            break
     is_last_taken = _passes(validated) and (
         validated.is_sure or _has_as_much_to_spare(validated, passed)
     )
     if passed is not None and not is_last_taken:
         why = _BACK_TO_BETTER if _passes(validated) else _BACK
         before = passed.searched.with_attempts_of(validated.searched)
-        validated = validator.validate(search, before, (*validated.notes, why))
+        validated = replace(passed, searched=before, notes=(*validated.notes, why))
+        validator.write_again(validated)
     return _finish(search, validated, validator)
 
 
 def _finish(
     search: SettingsSearch, validated: ValidatedCombination, validator: VariantValidator
 ) -> ValidatedCombination:
-    """The float model where every lowered one is refused; what did not run yet runs."""
+    """Return the float model where every lowered one is refused; what did not run yet runs."""
     searched = validated.searched
     may_be_float = "inaccurate" in searched.profile.gates.float_instead
     if not _passes(validated) and searched.selection.is_lowered and may_be_float:
@@ -104,8 +114,9 @@ def _finish(
         who = "its provider refuses" if by_provider else "the held-out samples refuse"
         because = f"{who} every quantized one"
         notes = (*validated.notes, describe_float_instead(because))
-        validated = validator.validate(search, searched.with_float_model(because), notes)
-    if validated.provider_run is None:
+        float_model = searched.with_float_model(because)
+        validated = validator.validate(search, float_model, notes, validator.limit.build)
+    if validated.provider_run is None and not validated.is_out_of_time:
         validated = validator.run_on_provider(search, validated)
     if validated.inspection is None:
         validated = replace(validated, inspection=validator.inspect(validated.searched))
@@ -119,7 +130,7 @@ def _passes(validated: ValidatedCombination) -> bool:
 def _has_as_much_to_spare(
     validated: ValidatedCombination, before: ValidatedCombination | None
 ) -> bool:
-    """Whether a candidate has as much to spare on the held-out samples as one before."""
+    """Return True if a candidate has as much to spare on the held-out samples as one before."""
     return before is None or validated.verdict.spare >= before.verdict.spare
 
 

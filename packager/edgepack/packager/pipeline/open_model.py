@@ -24,7 +24,7 @@ from edgepack.packager.tasks.describe import with_heads
 def open_model(
     request: BuildRequest, profiles: tuple[Profile, ...], work: Path, progress: Progress
 ) -> SourceModel:
-    """Opens the source model and checks what is declared of it.
+    """Open the source model and check what is declared of it.
 
     Args:
         request: Names the model, shapes and values to fix, declarations.
@@ -51,7 +51,7 @@ def open_model(
 
 
 def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -> None:
-    """Refuses a model with open sizes for a profile that needs static shapes.
+    """Reject a model with open sizes for a profile that needs static shapes.
 
     Args:
         source: The model.
@@ -72,7 +72,9 @@ def wanted_inputs(source: SourceModel, request: BuildRequest) -> WantedInputs:
 
 
 def _sample_shapes(source: SourceModel, request: BuildRequest) -> Shapes | None:
-    """Those of the first sample that was given as a file; None where that does not fit either."""
+    """Return those of the first sample that was given as a file; None where that does not fit
+    either.
+    """
     where = request.calibration
     if not isinstance(where, str) or not where or where.startswith(RANDOM_PREFIX):
         return None

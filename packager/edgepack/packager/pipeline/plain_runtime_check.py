@@ -23,6 +23,7 @@ from edgepack.packager.pipeline.holdout_verdict import judge_on_holdout
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombination
 from edgepack.packager.progress import BuildStep
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.plain_runtime import PlainRelease
 
 _UNPLANNED = {MEMORY_PATTERN: "0"}
@@ -57,7 +58,7 @@ def check_plain_runtime(
     releases: Sequence[PlainRelease],
     resources: Resources,
 ) -> PlainCheck:
-    """Runs a variant's model in ONNX Runtime by itself.
+    """Run a variant's model in ONNX Runtime by itself.
 
     Args:
         model: Its file, with the outputs that are only watched.
@@ -69,9 +70,12 @@ def check_plain_runtime(
     """
     if searched.evaluator.is_on_cpu and not searched.profile.provider.session and not releases[1:]:
         return PlainCheck(found=PlainRuntime(releases=(releases[0].release,), right=True))
-    if resources.limit.is_build_over:
-        return PlainCheck(notes=("Not run in ONNX Runtime by itself: the time was used up.",))
-    return _check(model, searched, verdict, inputs, releases, resources)
+    try:
+        with resources.limit.build.interrupting():
+            return _check(model, searched, verdict, inputs, releases, resources)
+    except OutOfTimeError:
+        note = "Not run to the end in ONNX Runtime by itself: the time was used up."
+        return PlainCheck(notes=(note,))
 
 
 def _check(
@@ -92,7 +96,7 @@ def _check(
         for place in releases:
             resources.progress(BuildStep(what="ONNX Runtime by itself", detail=place.release))
             try:
-                with place.open(model, options) as run:
+                with place.open(model, options, resources.limit.build) as run:
                     got = judge_on_holdout(run, gate, inputs).verdict
             except BuildError as error:
                 wrong = f"{place.release}: {error.problem}"

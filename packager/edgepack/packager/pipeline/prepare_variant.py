@@ -60,7 +60,7 @@ _MOST_SENSITIVE = 20
 def prepare_variant(
     inputs: EvaluationInputs, plan: VariantPlan, resources: Resources, work_dir: Path
 ) -> PreparedVariant:
-    """Prepares the variant of one profile; see the steps above.
+    """Prepare the variant of one profile; see the steps above.
 
     Args:
         inputs: What it is made from and judged by.
@@ -73,9 +73,11 @@ def prepare_variant(
 
     Raises:
         BuildError: A pass failed, the provider refuses the model, or a gate does: with numbers.
+        OutOfTimeError: The time of the build was used up before a candidate was finished.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    validated = _search_and_validate(inputs, plan, resources, work_dir)  # 1., 2.
+    with resources.limit.build.interrupting():
+        validated = _search_and_validate(inputs, plan, resources, work_dir)  # 1., 2.
     advice = _look_for_advice(inputs, validated, resources, work_dir)  # 3.
     candidate = _describe(inputs, validated, advice)
     refusals = _find_refusals(inputs, validated, advice)  # 4.
@@ -110,7 +112,11 @@ def _search_and_validate(
 ) -> ValidatedCombination:
     """What the search found and held-out samples validated; what the search holds is freed."""
     provider_validation = ProviderValidation(
-        inputs.float_source, inputs.provider_samples, resources.process, resources.progress
+        inputs.float_source,
+        inputs.provider_samples,
+        resources.process,
+        resources.progress,
+        resources.limit.profile,
     )
     if plan.venue.is_simulated:  # and nothing is raced here, which a process that loads disturbs
         provider_validation.load_ahead(plan.profile, plan.venue)
@@ -286,4 +292,5 @@ def _compile(
         profile.provider,
         profile.limits,
         toolchain=plan.venue.toolchain,
+        deadline=resources.limit.build,
     )

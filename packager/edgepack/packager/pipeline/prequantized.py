@@ -30,7 +30,8 @@ _BITS_OF_INTEGERS = 8
 
 
 def unfold(model: onnx.ModelProto, profile: Profile) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The float model that a profile prepares in place of one whose weights alone are integers.
+    """Return the float model that a profile prepares in place of one whose weights alone are
+    integers.
 
     Where its activations stay floats, a target of integers gets no integers to compute with. Where
     the profile publishes floats too, narrower weights than its own would only grow: they stay.
@@ -56,7 +57,7 @@ def unfold(model: onnx.ModelProto, profile: Profile) -> tuple[onnx.ModelProto, t
 
 
 def check_quantized_once(own: SourceQuantization, profile: Profile) -> None:
-    """Refuses a quantized model for a provider that lowers the precision by itself.
+    """Reject a quantized model for a provider that lowers the precision by itself.
 
     Args:
         own: What the model says of its integers.
@@ -75,10 +76,11 @@ def check_quantized_once(own: SourceQuantization, profile: Profile) -> None:
         )
 
 
-def with_exact_sums(
+def avoid_int16_saturation(
     combinations: Sequence[tuple[Combination, ...]], source: SourceModel
 ) -> list[tuple[Combination, ...]]:
-    """Profiles whose CPU provider computes what a quantized model means, with VNNI or without.
+    """Return profiles whose CPU provider computes what a quantized model means, with VNNI or
+    without.
 
     Args:
         combinations: Of each profile.
@@ -86,10 +88,10 @@ def with_exact_sums(
     """
     if not may_saturate(source.model.graph):
         return list(combinations)
-    return [tuple(map(_with_exact_sums, entries)) for entries in combinations]
+    return [tuple(map(_avoid_int16_saturation, entries)) for entries in combinations]
 
 
-def _with_exact_sums(entry: Combination) -> Combination:
+def _avoid_int16_saturation(entry: Combination) -> Combination:
     profile = entry.profile
     if profile.device.provider != CPU_PROVIDER:
         return entry

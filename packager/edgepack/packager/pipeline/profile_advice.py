@@ -22,10 +22,10 @@ from edgepack.packager.pipeline.settings_search import run_passes
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import within
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.context import describe_context
-from edgepack.packager.search.time_limit import OutOfTimeError
 
 _MUCH_LESS = 0.5
 """Share of a profile's loss below which another one will need fewer float nodes."""
@@ -48,7 +48,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 def look_at_alternatives(
     inputs: EvaluationInputs, profile: Profile, resources: Resources, work_dir: Path
 ) -> tuple[Outlook, ...]:
-    """Looks at the profiles that a profile names.
+    """Look at the profiles that a profile names.
 
     Args:
         inputs: What candidates are made from and judged by.
@@ -64,7 +64,7 @@ def look_at_alternatives(
 
 
 def _with_budget(other: Profile, profile: Profile) -> Profile:
-    """A profile with the accuracy that another one asks for."""
+    """Return a profile with the accuracy that another one asks for."""
     gates = replace(other.gates, accuracy=profile.gates.accuracy)
     return replace(other, gates=gates)
 
@@ -83,16 +83,17 @@ def _look_at(
     progress = within(resources.progress, f"looking at {other.name}")
     try:
         resources.limit.check()
-        selector = CandidateSelector(
-            run_passes(inputs, other, folder, progress),
-            other,
-            find_venue(other),
-            inputs,
-            resources.conditions(f"{context} {other.sha256}"),
-            folder,
-            progress,
-        )
-        verdict = selector.try_first()
+        with resources.limit.profile.interrupting():
+            selector = CandidateSelector(
+                run_passes(inputs, other, folder, progress),
+                other,
+                find_venue(other),
+                inputs,
+                resources.conditions(f"{context} {other.sha256}"),
+                folder,
+                progress,
+            )
+            verdict = selector.try_first()
     except OutOfTimeError:
         return Outlook(name=other.name, problem="was not looked at: no time was left")
     except BuildError as error:
@@ -140,13 +141,13 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
 
 
 def _value(own: Verdict, *, beside: Verdict) -> str:
-    """A verdict's value, with what it is of where that is not what it stands beside."""
+    """Return a verdict's value, with what it is of where that is not what it stands beside."""
     value = f"{own.value:.4f}"
     return value if own.what == beside.what else f"{own.what} {value}"
 
 
 def _all_lowered(found: SearchResult | None) -> Verdict | None:
-    """The best verdict on a candidate without a promoted node."""
+    """Return the best verdict on a candidate without a promoted node."""
     whole = [
         candidate.verdict
         for candidate in (found.candidates if found else ())

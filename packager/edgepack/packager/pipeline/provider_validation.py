@@ -1,7 +1,7 @@
 """A variant's run on its own provider: where its nodes went, and whether its outputs are right."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from edgepack.packager.gates.provider_errors import name_known_wrong_ops
 from edgepack.packager.gates.tolerances import Seen
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.evaluator import Evaluator, Venue, profile_settings
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess, tell_waiting
@@ -55,15 +56,17 @@ class ProviderValidation:
         tried: Samples, of which the first run, and the others as the time allows.
         process: Where they run, and what is kept for the rehearsal; None keeps none.
         progress: Told of each run.
+        deadline: The end of the profile's time.
     """
 
     float_source: Run
     tried: Samples
     process: ProviderProcess | None
     progress: Progress
+    deadline: Deadline = field(default_factory=Deadline)
 
     def load_ahead(self, profile: Profile, venue: Venue) -> None:
-        """Starts the process that `run` will ask, if it will, so that it loads meanwhile."""
+        """Start the process that `run` will ask, if it will, so that it loads meanwhile."""
         if self.process is not None and venue.can_run:
             load = msgspec.json.encode(Asked(load=profile.device.provider))
             self.process.start_anew(profile.name, load, _child(venue))
@@ -74,7 +77,7 @@ class ProviderValidation:
         evaluator: Evaluator,
         stand_in: Sequence[PlainError],
     ) -> ProviderRun | None:
-        """Runs a variant in a process of its own.
+        """Run a variant in a process of its own.
 
         Args:
             model: Its file.
@@ -86,25 +89,28 @@ class ProviderValidation:
 
         Raises:
             ProviderRefusedError: The provider refused the model, failed, crashed or hung.
+            OutOfTimeError: The time of the profile was used up before the first sample ran.
         """
         if not evaluator.venue.can_run:
             return None
         profile = evaluator.profile
         least = _FEWEST_SIMULATED if evaluator.venue.is_simulated else _FEWEST_SAMPLES
+        timeout_s = self.deadline.timeout_s(_TIMEOUT_S)
         self.progress(BuildStep(what=f"running on {profile.device.provider}"))
         try:
             trial = try_model(
                 model,
                 self.tried,
                 profile_settings(profile),
-                timeout_s=_TIMEOUT_S,
+                timeout_s=timeout_s,
                 least=least,
                 process=self.process,
                 variant=profile.name,
                 command=_child(evaluator.venue),
-                waiting=tell_waiting(self.progress, _TIMEOUT_S),
+                waiting=tell_waiting(self.progress, timeout_s),
             )
         except BuildError as error:
+            self.deadline.check()  # it may have been ended for that
             raise ProviderRefusedError(error, model) from error
         refusal = gates.check_trial(profile, stand_in, self._seen(trial, profile).errors)
         if refusal is not None:
@@ -120,12 +126,15 @@ class ProviderValidation:
         return Seen(errors=reference.errors(got), agreements=reference.measure(got))
 
     def is_taken(self, model: Path, evaluator: Evaluator, *, timeout_s: float) -> bool:
-        """Whether the provider opens a model and runs one sample, in a process for it alone.
+        """Return True if the provider opens a model and runs one sample, in a process for it alone.
 
         Args:
             model: Its file.
             evaluator: Knows the profile, and where its provider runs.
             timeout_s: Time limit, seconds.
+
+        Raises:
+            OutOfTimeError: The time of the profile is used up.
         """
         if self.process is not None:
             self.process.close()  # it refused a model: what it holds is of no use
@@ -134,10 +143,11 @@ class ProviderValidation:
                 model,
                 self.tried.first(1),
                 profile_settings(evaluator.profile),
-                timeout_s=timeout_s,
+                timeout_s=self.deadline.timeout_s(timeout_s),
                 command=_child(evaluator.venue),
             )
         except BuildError:
+            self.deadline.check()
             return False
         return True
 

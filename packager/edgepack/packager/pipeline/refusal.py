@@ -1,4 +1,4 @@
-"""A variant that its gates refused, as an error and in the report."""
+"""Variants that their gates refused, or time did not allow, as errors and in the report."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,19 @@ class VariantRefusedError(BuildError):
         self.variant = variant
 
 
+def time_ended() -> BuildError:
+    """Return the error of a build, or of a profile, whose time ended before it had a result."""
+    return BuildError(
+        "the time of the build ended before the first candidate was finished",
+        found_in="--budget",
+        remedy="a longer --budget, or none; fewer calibration samples take less time",
+    )
+
+
 def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
-    """A profile that no variant was made for, with what was measured before it was refused."""
+    """Return a profile that no variant was made for, with what was measured before it was
+    refused.
+    """
     best = error.variant if isinstance(error, VariantRefusedError) else None
     return RefusedProfile(
         profile=profile, problem=error.problem, remedy=error.remedy or "", best=best

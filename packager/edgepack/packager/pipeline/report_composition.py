@@ -30,7 +30,7 @@ def compose_report(
     prepared: PreparedVariants,
     learnt: Learnt,
 ) -> Report:
-    """The report without times: what goes into the bundle."""
+    """Return the report without times: what goes into the bundle."""
     facts, samples = parts.facts, opened.samples
     return Report(
         name=facts.name,
@@ -62,7 +62,7 @@ def _describe_weak(prepared: PreparedVariants) -> Iterator[str]:
 def compose_refusal(
     opened: OpenedBuild, refused: tuple[RefusedProfile, ...], notes: tuple[str, ...]
 ) -> Report:
-    """The report of a build that made no bundle: what was tried, and what was too little."""
+    """Return the report of a build that made no bundle: what was tried, and what was too little."""
     request = opened.request
     return Report(
         name=request.name,
@@ -78,7 +78,7 @@ def compose_refusal(
 
 
 def add_times(report: Report, prepared: PreparedVariants, rehearsal: Rehearsal) -> Report:
-    """The report beside the bundle: with times, and with what the rehearsal saw."""
+    """Return the report beside the bundle: with times, and with what the rehearsal saw."""
     timed = {variant.name: variant for variant in prepared.variants}
     return replace(
         report,

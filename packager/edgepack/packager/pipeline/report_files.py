@@ -15,7 +15,7 @@ from edgepack.packager.reports.report import RefusedProfile, Report, encode_repo
 def report_refusals(
     opened: OpenedBuild, refused: tuple[RefusedProfile, ...], notes: tuple[str, ...]
 ) -> str:
-    """Writes the report of a build that makes no bundle, and says where; "" if nothing is known.
+    """Write the report of a build that makes no bundle, and state where; "" if nothing is known.
 
     It lies where the bundle's report would; beside that of an older bundle, if there is one.
     """
@@ -29,7 +29,7 @@ def report_refusals(
 
 
 def write_report(report: Report, output: Path, prefix: str = "") -> tuple[Path, Path]:
-    """Writes a report beside a bundle, and says where: the page and the JSON."""
+    """Write a report beside a bundle, and state where: the page and the JSON."""
     html, json = (
         output.with_name(f"{output.name}.{prefix}report.{suffix}") for suffix in ("html", "json")
     )
@@ -41,7 +41,9 @@ def write_report(report: Report, output: Path, prefix: str = "") -> tuple[Path, 
 def refusal_error(
     profile: Profile, error: EdgepackError, report: str, *, several: bool
 ) -> BuildError:
-    """A profile's refusal as the build's: it names the profile, the report and the way round."""
+    """Return a profile's refusal as the build's: it names the profile, the report and the way
+    round.
+    """
     problem = error.problem
     if profile.name not in problem:
         problem = f"profile {profile.name!r} refuses: {problem}"
@@ -51,5 +53,5 @@ def refusal_error(
 
 
 def join_remedies(remedy: str, report: str) -> str | None:
-    """A remedy, and where to read more; None where there is neither."""
+    """Return a remedy, and where to read more; None where there is neither."""
     return ". ".join(part for part in (remedy, report) if part) or None

@@ -311,10 +311,10 @@ def _searched(options: BuildOptions) -> Iterable[SearchedKey]:
 
 
 def _budget_s(given: str | float | None, configured: str, path: str) -> float | None:
-    """Seconds that the search may take: the option's, else the file's; None for no limit.
+    """Return seconds that the search may take: the option's, else the file's; None for no limit.
 
     Raises:
-        BuildError: It is no duration.
+        BuildError: It is not a duration.
     """
     if given is None:
         return parse_duration(configured, f"{path}, [build] budget") if configured else None
@@ -325,12 +325,12 @@ def _builder_id(given: str | None) -> str:
     """Who builds: the option, else the environment, else nobody in particular.
 
     Raises:
-        BuildError: It is no URI.
+        BuildError: It is not a URI.
     """
     builder = given or os.environ.get(BUILDER_VARIABLE, "") or UNNAMED_BUILDER
     if not _URI.fullmatch(builder):
         raise BuildError(
-            f"{builder!a} is no URI that could name who builds",
+            f"{builder!a} is not a URI that could name who builds",
             found_in="--builder-id" if given else BUILDER_VARIABLE,
             remedy="--builder-id https://ci.example.com/edgepack",
         )
@@ -338,10 +338,10 @@ def _builder_id(given: str | None) -> str:
 
 
 def _creation_time(given: str | None) -> str:
-    """The time to record: the option, else `SOURCE_DATE_EPOCH`, else none.
+    """Return the time to record: the option, else `SOURCE_DATE_EPOCH`, else none.
 
     Raises:
-        BuildError: It is no time.
+        BuildError: It is not a time.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     try:
@@ -356,7 +356,7 @@ def _creation_time(given: str | None) -> str:
             return ""
     except (ValueError, OverflowError, OSError) as error:
         raise BuildError(
-            f"'{given or epoch}' is no time",
+            f"'{given or epoch}' is not a time",
             found_in="--created-at" if given else "SOURCE_DATE_EPOCH",
             remedy="--created-at 2026-11-21T10:00:00Z"
             if given

@@ -24,8 +24,12 @@ class Resources(msgspec.Struct, kw_only=True):
     process: ProviderProcess | None = None
     progress: Progress = silent
 
-    def conditions(self, context: str, label: str = "") -> SearchConditions:
+    def conditions(self, context: str, label: str = "", held_out: int = 0) -> SearchConditions:
         """What a search may take, and what it remembers; see `SearchConditions`."""
         return SearchConditions(
-            limit=self.limit, journal=self.journal, context=context, label=label
+            limit=self.limit,
+            journal=self.journal,
+            context=context,
+            label=label,
+            held_out=held_out,
         )

@@ -14,11 +14,13 @@ _NOTHING_SAVED = 0.99
 integers does what the float one does."""
 
 _MUCH_OF_THE_WEIGHTS = 0.5
-"""Share of a lowered model's bytes of weights; more than that in floats is why it is no smaller."""
+"""Share of float weights, by bytes, above which they are reported as the reason for the size."""
 
 
 def saves_nothing(searched: SearchedCombination) -> bool:
-    """Whether a lowered model has the bytes and the multiply-accumulates of the float one."""
+    """Return True if a lowered model has the bytes and the multiply-accumulates of the float
+    one.
+    """
     found, best = searched.selection.found, _lowered(searched)
     if found is None or best is None:
         return False
@@ -27,7 +29,9 @@ def saves_nothing(searched: SearchedCombination) -> bool:
 
 
 def saves_little(searched: SearchedCombination) -> bool:
-    """Whether so much of a lowered model stays float that another profile is worth a look."""
+    """Return True if so much of a lowered model stays float that another profile is worth a
+    look.
+    """
     best = _lowered(searched)
     if best is None or not best.float_nodes:
         return False
@@ -36,7 +40,7 @@ def saves_little(searched: SearchedCombination) -> bool:
 
 
 def describe_little(searched: SearchedCombination, advice: Advice | None) -> tuple[str, ...]:
-    """Says so where little is saved.
+    """State so where little is saved.
 
     Args:
         searched: What is published.
@@ -61,13 +65,15 @@ def describe_little(searched: SearchedCombination, advice: Advice | None) -> tup
 
 
 def _lowered(searched: SearchedCombination) -> Candidate | None:
-    """The candidate that is published; None where the float model is."""
+    """Return the candidate that is published; None where the float model is."""
     found = searched.selection.found
     return found.best if found is not None and searched.selection.is_lowered else None
 
 
 def _float_computing(searched: SearchedCombination, best: Candidate) -> float:
-    """Share of the multiply-accumulates in float nodes; 0 where lowering makes none cheaper."""
+    """Return share of the multiply-accumulates in float nodes; 0 where lowering makes none
+    cheaper.
+    """
     found = searched.selection.found
     nodes = found.sensitive_nodes if found is not None else ()
     is_known = any(node.macs for node in nodes)
@@ -79,7 +85,7 @@ def _size_share(searched: SearchedCombination) -> float:
 
 
 def _describe_never_lowered(model: Path, share: float) -> tuple[str, ...]:
-    """Names the operators that the recipe leaves float, where these hold much of a model."""
+    """Name the operators that the recipe leaves float, where these hold much of a model."""
     kept = float_weights(load_model(model).graph)
     if sum(kept.values()) < _MUCH_OF_THE_WEIGHTS:
         return ()

@@ -33,7 +33,7 @@ def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombinat
 
 
 def _fastest(entries: Sequence[SearchedCombination]) -> list[SearchedCombination]:
-    """Those that take the least time, in order; all where not every time is known."""
+    """Return those that take the least time, in order; all where not every time is known."""
     latencies = [entry.selection.latency_ms for entry in entries]
     known = [latency for latency in latencies if latency is not None]
     if len(known) < len(entries):
@@ -51,7 +51,7 @@ def _smallest(entries: Sequence[SearchedCombination]) -> list[SearchedCombinatio
 
 
 def _verdict(entry: SearchedCombination) -> Verdict:
-    """The verdict on a combination that does not hold, which is always a lowered model's."""
+    """Return the verdict on a combination that does not hold, which is always a lowered model's."""
     if entry.selection.found is None:
         raise ValueError("nothing was searched, so nothing can miss the budget")
     return entry.selection.found.best.verdict
@@ -60,7 +60,7 @@ def _verdict(entry: SearchedCombination) -> Verdict:
 def with_whole_search(
     best: SearchedCombination, searched: Sequence[SearchedCombination], skipped: Sequence[str]
 ) -> SearchedCombination:
-    """The combination that was kept, with what was tried in all of them."""
+    """Return the combination that was kept, with what was tried in all of them."""
     if len(searched) + len(skipped) < 2:
         return best
     note = (

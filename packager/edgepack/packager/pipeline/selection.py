@@ -70,7 +70,7 @@ class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_float_instead(because: str) -> str:
-    """A note that the float model is published, and why."""
+    """Return a note that the float model is published, and why."""
     return f"The float model is published: {because}."
 
 
@@ -125,21 +125,21 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_lowered(self) -> bool:
-        """Whether it is the search's best candidate, and not the float model."""
+        """True if it is the search's best candidate, and not the float model."""
         return self.found is not None and self.path == self.found.best.path
 
     @property
     def holds(self) -> bool:
-        """Whether it is within the accuracy budget on the search samples."""
+        """True if it is within the accuracy budget on the search samples."""
         return self.found is None or not self.is_lowered or self.found.best.verdict.passed
 
     @property
     def can_improve(self) -> bool:
-        """Whether a search could find something nearer: it stopped at what was near enough."""
+        """True if a search could find something nearer: it stopped at what was near enough."""
         return self.is_lowered and self.holds
 
     def with_float_model(self, prepared: PreparedFloat, because: str) -> "Selection":
-        """The float model in its place, and why; what was tried stays known."""
+        """Return the float model in its place, and why; what was tried stays known."""
         return replace(
             self,
             path=prepared.published,
@@ -184,10 +184,10 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
         found = self.selection.found
         if found is None or not self.selection.is_lowered:
             return self.prepared.size_bytes
-        return found.best.judged.size_bytes
+        return found.best.measured.size_bytes
 
     def with_attempts_of(self, further: "SearchedCombination") -> "SearchedCombination":
-        """The same model, with what was tried after it."""
+        """Return the same model, with what was tried after it."""
         found, tried = self.selection.found, further.selection.found
         if found is None or tried is None:
             return self
@@ -195,7 +195,7 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, selection=replace(self.selection, found=found))
 
     def with_selection(self, selection: Selection) -> "SearchedCombination":
-        """Another model, with what was tried before it."""
+        """Return another model, with what was tried before it."""
         before, found = self.selection.found, selection.found
         if before is not None and found is not None:
             attempts = tuple(dict.fromkeys((*before.attempts, *found.attempts)))
@@ -203,6 +203,6 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, selection=selection)
 
     def with_float_model(self, because: str) -> "SearchedCombination":
-        """The same with the prepared float model in place of the best candidate, and why."""
+        """Return the same with the prepared float model in place of the best candidate, and why."""
         selection = self.selection.with_float_model(self.prepared, because)
         return replace(self, selection=selection)

@@ -19,6 +19,7 @@ from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.pipeline.candidate_selection import CandidateSelector
 from edgepack.packager.pipeline.prequantized import unfold
+from edgepack.packager.pipeline.refusal import time_ended
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.select_cheapest import select_cheapest, with_whole_search
 from edgepack.packager.pipeline.selection import (
@@ -31,10 +32,10 @@ from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.reasons import FLOAT_PRECISION
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.search_target import SearchTarget
-from edgepack.packager.search.time_limit import OutOfTimeError
 
 
 class SettingsSearch:
@@ -70,7 +71,7 @@ class SettingsSearch:
         return self._selector
 
     def run(self) -> SearchedCombination:
-        """Prepares every combination and keeps the cheapest; see the steps above.
+        """Prepare every combination and keep the cheapest; see the steps above.
 
         Raises:
             BuildError: A pass failed or a candidate cannot be made or run, in every combination.
@@ -109,11 +110,7 @@ class SettingsSearch:
                 )
             )
         if not searched and not failed:
-            raise BuildError(
-                "the time of the build ended before the first candidate was finished",
-                found_in="--budget",
-                remedy="a longer --budget, or none; fewer calibration samples take less time",
-            )
+            raise time_ended()
         if not searched:
             raise failed[0]
         best = select_cheapest(searched)
@@ -125,7 +122,7 @@ class SettingsSearch:
     def search_further(
         self, searched: SearchedCombination, target: SearchTarget
     ) -> SearchedCombination | None:
-        """Searches the combination on, with a stricter target.
+        """Search the combination on, with a stricter target.
 
         Returns:
             The same with another model; None where no nearer candidate or no time is left.
@@ -148,7 +145,7 @@ class SettingsSearch:
     def exclude_nodes(
         self, searched: SearchedCombination, nodes: Collection[str]
     ) -> SearchedCombination | None:
-        """Searches the combination anew, with nodes that stay float.
+        """Search the combination anew, with nodes that stay float.
 
         Returns:
             The same with another model; None where no time is left.
@@ -172,7 +169,7 @@ class SettingsSearch:
             combination.profile,
             self._plan.venue,
             inputs,
-            self._resources.conditions(context, combination.words),
+            self._resources.conditions(context, combination.words, inputs.split.held_out.count),
             folder,
             self._resources.progress,
         )
@@ -186,7 +183,7 @@ def _float_passes(profile: Profile) -> bytes:
 def run_passes(
     inputs: EvaluationInputs, profile: Profile, folder: Path, progress: Progress
 ) -> PreparedFloat:
-    """The float model after a profile's float passes.
+    """Return the float model after a profile's float passes.
 
     Args:
         inputs: Has the source model, and the samples that passes may look at.

@@ -23,8 +23,9 @@ from edgepack.packager.pipeline.provider_validation import ProviderRefusedError,
 from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.refusal_bisection import (
-    EndOfOpeningsError,
+    CompileBudgetExhaustedError,
     Found,
     find_refused,
     first_refused,
@@ -55,7 +56,7 @@ def exclude_unsupported(
     provider_validation: ProviderValidation,
     progress: Progress,
 ) -> Left:
-    """Searches anew, without the nodes for which the provider refuses the model.
+    """Search anew, without the nodes for which the provider refuses the model.
 
     Args:
         search: Searches anew.
@@ -104,7 +105,9 @@ class _Openings:
         return found if len(found.nodes) < len(selector.names) else Found()
 
     def find_first(self, model: Path) -> str:
-        """The unit up to which a model is refused, `name (operator)` a node; "" if unknown."""
+        """Return the unit up to which a model is refused, `name (operator)` a node; "" if
+        unknown.
+        """
         whole = load_model(model)
         units = Units(whole)
         path = model.parent.with_name("part") / model.name
@@ -125,15 +128,20 @@ class _Openings:
     def _is_taken(self, make: Callable[[], Path]) -> bool:
         left_s = self.end_s - time.monotonic()
         if self.count >= _MOST_OPENINGS or left_s <= 0:
-            raise EndOfOpeningsError
+            raise CompileBudgetExhaustedError
         self.count += 1
         searched, limit_s = self.searched, min(left_s, _MOST_S_ONE)
         what = "looking for what is refused"
         self.progress(BuildStep(what=what, done=self.count, total=_MOST_OPENINGS))
         path, start_s = make(), time.monotonic()
-        is_taken = self.provider_validation.is_taken(path, searched.evaluator, timeout_s=limit_s)
+        try:
+            is_taken = self.provider_validation.is_taken(
+                path, searched.evaluator, timeout_s=limit_s
+            )
+        except OutOfTimeError as error:
+            raise CompileBudgetExhaustedError from error
         if not is_taken and time.monotonic() - start_s >= limit_s:
-            raise EndOfOpeningsError  # it took too long, which is no answer
+            raise CompileBudgetExhaustedError  # it took too long, which is not an answer
         return is_taken
 
 
@@ -142,7 +150,7 @@ def _describe(nodes: Iterable[onnx.NodeProto]) -> str:
 
 
 def _anything(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Hardly a model, of the same operator sets: what refuses it takes nothing at all."""
+    """Return hardly a model, of the same operator sets: what refuses it takes nothing at all."""
     value = model.graph.input[0]
     is_float = value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     node = onnx.helper.make_node("Relu" if is_float else "Identity", [value.name], ["taken"])

@@ -25,6 +25,7 @@ from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.pipeline.unsupported_nodes import exclude_unsupported
 from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_outputs import without_watched
@@ -44,6 +45,7 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
         provider_run: What came of its run on the provider; None where that cannot run here, or
             did not yet.
         inspection: What a look inside showed; None where nothing was lowered.
+        is_out_of_time: Whether its run on the provider was left out, or ended, for want of time.
         notes: How often the search went on, and why.
     """
 
@@ -51,11 +53,12 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
     size_bytes: int
     provider_run: ProviderRun | None = None
     inspection: Inspection | None = None
+    is_out_of_time: bool = False
     notes: tuple[str, ...] = ()
 
     @property
     def is_sure(self) -> bool:
-        """Whether the held-out samples pass it, not by the one that may differ, and not barely.
+        """True if the held-out samples pass it, not by the one that may differ, and not barely.
 
         Neither is what they expect others to lose too much of.
         """
@@ -65,16 +68,18 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
 
     @property
     def is_refused_by_provider(self) -> bool:
-        """Whether the provider computes something else than the CPU's stand-in."""
+        """True if the provider computes something else than the CPU's stand-in."""
         return self.provider_run is not None and self.provider_run.refusal is not None
 
     def with_note(self, note: str) -> "ValidatedCombination":
-        """The same with one more note."""
+        """Return the same with one more note."""
         return replace(self, notes=(*self.notes, note))
 
 
 def measured_model(work_dir: Path, source: SourceModel) -> Path:
-    """The model that a variant is judged by: its own, with the outputs that are only watched."""
+    """Return the model that a variant is judged by: its own, with the outputs that are only
+    watched.
+    """
     return work_dir / ("measured" if source.watched else "variant") / MODEL_FILE
 
 
@@ -87,7 +92,7 @@ class VariantValidator:
         provider_validation: Runs it on its provider.
         work_dir: The variant is written in its folder `variant`.
         progress: Told about each step.
-        limit: The time of the search.
+        limit: The time of the search, of the profile, and of the build.
     """
 
     inputs: EvaluationInputs
@@ -97,38 +102,51 @@ class VariantValidator:
     limit: TimeLimit
 
     def validate(
-        self, search: SettingsSearch, searched: SearchedCombination, notes: tuple[str, ...] = ()
+        self,
+        search: SettingsSearch,
+        searched: SearchedCombination,
+        notes: tuple[str, ...],
+        deadline: Deadline,
     ) -> ValidatedCombination:
-        """Judges by held-out samples; what these are sure of runs on the provider.
+        """Judge by held-out samples; what these are sure of runs on the provider.
 
         Args:
             search: Leaves nodes float that the provider refuses.
             searched: What was found.
             notes: What led to it.
+            deadline: When the verdict must be there.
 
         Raises:
             BuildError: The model cannot be run, or the provider refuses all of it.
+            OutOfTimeError: There is no verdict until then.
         """
-        validated = self._judge(searched, notes)
+        with deadline.interrupting():
+            validated = self._judge(searched, notes, deadline)
         return self.run_on_provider(search, validated) if validated.is_sure else validated
+
+    def write_again(self, validated: ValidatedCombination) -> None:
+        """Write a model again in the place of another one that was written after it."""
+        self._write(validated.searched)
 
     def run_on_provider(
         self, search: SettingsSearch, validated: ValidatedCombination
     ) -> ValidatedCombination:
-        """Runs it on the provider; nodes for which that refuses the whole graph stay float.
+        """Run it on the provider; nodes for which that refuses the whole graph stay float.
 
         Raises:
             BuildError: The provider refuses all of it.
         """
         for _ in range(_MOST_TIMES_REFUSED):
             try:
-                return self._run(validated)
+                return self._run_in_time(validated)
             except ProviderRefusedError as error:
                 left = exclude_unsupported(
                     search, validated.searched, error, self.provider_validation, self.progress
                 )
-            validated = self._judge(left.searched, (*validated.notes, left.note))
-        return self._run(validated)
+            with self.limit.build.interrupting():
+                notes = (*validated.notes, left.note)
+                validated = self._judge(left.searched, notes, self.limit.build)
+        return self._run_in_time(validated)
 
     def inspect(self, searched: SearchedCombination) -> Inspection | None:
         """Look inside the best lowered candidate, published or not; only informs, so not in haste.
@@ -141,23 +159,34 @@ class VariantValidator:
         self.progress(BuildStep(what="looking at the error of each layer"))
         best = searched.selection.found.best
         origin = best.origin.model
-        return inspect(
-            searched.prepared.model if origin is None else origin,
-            best.path,
-            self.inputs.split.held_out,
-            calibrated=best.origin.observed,
-            work_dir=self.work_dir,
-        )
+        try:
+            with self.limit.profile.interrupting():
+                return inspect(
+                    searched.prepared.model if origin is None else origin,
+                    best.path,
+                    self.inputs.split.held_out,
+                    calibrated=best.origin.observed,
+                    work_dir=self.work_dir,
+                )
+        except OutOfTimeError:
+            return None
 
-    def _judge(self, searched: SearchedCombination, notes: tuple[str, ...]) -> ValidatedCombination:
-        self.provider_validation.load_ahead(searched.profile, searched.venue)
+    def _write(self, searched: SearchedCombination) -> int:
         source = self.inputs.source
-        measured = measured_model(self.work_dir, source)
         final = self.work_dir / "variant" / MODEL_FILE
+        measured = measured_model(self.work_dir, source)
         limits = searched.profile.limits
-        size_bytes = _write(searched.selection.path, source, final, measured, limits)
+        return _write(searched.selection.path, source, final, measured, limits)
+
+    def _judge(
+        self, searched: SearchedCombination, notes: tuple[str, ...], deadline: Deadline
+    ) -> ValidatedCombination:
+        self.provider_validation.load_ahead(searched.profile, searched.venue)
+        size_bytes = self._write(searched)
         self.progress(BuildStep(what="held-out samples"))
-        run = searched.evaluator.open(measured)
+        run = deadline.run_in_time(
+            searched.evaluator.open(measured_model(self.work_dir, self.inputs.source))
+        )
         held_out = judge_on_holdout(run, searched.profile.gates.accuracy, self.inputs)
         verdict = held_out.verdict
         outcome = f"{verdict.what} {format_metric(verdict.value)}, the budget is "
@@ -166,6 +195,15 @@ class VariantValidator:
         return ValidatedCombination(
             **asdict(held_out), searched=searched, size_bytes=size_bytes, notes=notes
         )
+
+    def _run_in_time(self, validated: ValidatedCombination) -> ValidatedCombination:
+        """Run it on the provider where there is time; a verdict is there already."""
+        profile = validated.searched.profile
+        try:
+            return self._run(validated)
+        except OutOfTimeError:
+            note = f"The time of the build was used up before it ran on {profile.device.provider}."
+            return replace(validated.with_note(note), is_out_of_time=True)
 
     def _run(self, validated: ValidatedCombination) -> ValidatedCombination:
         searched = validated.searched

@@ -9,14 +9,15 @@ from edgepack.packager.pipeline.build_samples import OpenedBuild
 from edgepack.packager.pipeline.check_request import CheckedRequest
 from edgepack.packager.pipeline.open_model import check_shapes
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
-from edgepack.packager.pipeline.prequantized import with_exact_sums
-from edgepack.packager.pipeline.refusal import report_refusal
+from edgepack.packager.pipeline.prequantized import avoid_int16_saturation
+from edgepack.packager.pipeline.refusal import report_refusal, time_ended
 from edgepack.packager.pipeline.report_files import join_remedies, refusal_error, report_refusals
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
 from edgepack.packager.progress import Progress, for_profile
 from edgepack.packager.reports.own_names import name_in_error, own_names
 from edgepack.packager.reports.report import RefusedProfile
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.samples.golden_selection import MOST_SAMPLES
 from edgepack.packager.search.journal import Journal, journal_folder
@@ -30,7 +31,7 @@ def prepare_variants(
     process: ProviderProcess,
     progress: Progress,
 ) -> PreparedVariants:
-    """Prepares the variant of each profile.
+    """Prepare the variant of each profile.
 
     Args:
         opened: What they are made from and judged by; whether others are built where one refuses,
@@ -54,8 +55,9 @@ def prepare_variants(
     )
     variants: list[PreparedVariant] = []
     refused: list[RefusedProfile] = []
-    limits = share_time(request.budget_s, len(checked.combinations), started_s=checked.started_s)
-    for entries in with_exact_sums(checked.combinations, source):
+    simulated = [checked.venues[profile.name].is_simulated for profile in checked.profiles]
+    limits = share_time(request.budget_s, simulated, checked.deadline)
+    for entries in avoid_int16_saturation(checked.combinations, source):
         if is_there_already(entries[0].profile, variants):
             continue
         process.close()  # a simulator holds 200 MB: only the last variant's waits for its rehearsal
@@ -76,7 +78,7 @@ def prepare_variants(
         try:
             check_shapes(source, profile, request)
             folder = work / "variants" / profile.name
-            variants.append(prepare_variant(inputs, plan, resources, folder))
+            variants.append(_prepare(inputs, plan, resources, folder))
         except (BuildError, DeviceError, ProfileError) as error:
             name_in_error(error, own_names(source.model.graph))
             if not request.keep_going:
@@ -87,10 +89,19 @@ def prepare_variants(
     return PreparedVariants(variants=tuple(variants), refused=tuple(refused))
 
 
+def _prepare(
+    inputs: EvaluationInputs, plan: VariantPlan, resources: Resources, folder: Path
+) -> PreparedVariant:
+    try:
+        return prepare_variant(inputs, plan, resources, folder)
+    except OutOfTimeError as error:
+        raise time_ended() from error
+
+
 def _refuse(
     opened: OpenedBuild, plan: VariantPlan, error: EdgepackError, built: list[PreparedVariant]
 ) -> BuildError:
-    """A profile's refusal, which ends the build, with the report of what was tried."""
+    """Return a profile's refusal, which ends the build, with the report of what was tried."""
     notes = tuple(f"{variant.name} was built, and is not published." for variant in built)
     refusal = report_refusal(plan.profile.name, error)
     hint = report_refusals(opened, (refusal,), notes)

@@ -14,13 +14,13 @@ POWER_OF_TWO_METHODS: Mapping[str, str] = {"nonoverflow": "minmax", "minmse": "m
 
 
 def is_known_method(name: str) -> bool:
-    """Whether `ranges` in a profile may name this method."""
+    """Return True if `ranges` in a profile may name this method."""
     plain = ("minmax", "mse", "entropy")
     return name in (*plain, *POWER_OF_TWO_METHODS) or percentile_of(name) is not None
 
 
 def percentile_of(name: str) -> float | None:
-    """The P of `percentile-P`; None for other methods and for a P outside 50…100."""
+    """Return the P of `percentile-P`; None for other methods and for a P outside 50…100."""
     if not name.startswith(PERCENTILE_PREFIX):
         return None
     try:
@@ -31,5 +31,5 @@ def percentile_of(name: str) -> float | None:
 
 
 def needs_histogram(method: str) -> bool:
-    """Whether a method looks at more than the least and the greatest value."""
+    """Return True if a method looks at more than the least and the greatest value."""
     return POWER_OF_TWO_METHODS.get(method, method) != "minmax"

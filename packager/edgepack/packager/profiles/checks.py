@@ -30,7 +30,7 @@ _FIRST_OPSET_WITH_PER_CHANNEL = 13
 
 
 def check_consistency(profile: Profile, source: str) -> None:
-    """Refuses a profile whose settings cannot all hold.
+    """Reject a profile whose settings cannot all hold.
 
     Args:
         profile: The resolved profile.
@@ -72,7 +72,7 @@ def _check_budgets(profile: Profile) -> Iterator[Contradiction]:
 
 
 def _check_name(profile: Profile) -> Iterator[Contradiction]:
-    """A variant has its profile's name, and that is a folder in the bundle."""
+    """Yield a variant has its profile's name, and that is a folder in the bundle."""
     name = profile.about.name
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
         yield Contradiction(
@@ -170,7 +170,7 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
         if not is_known_method(method):
             yield Contradiction(
                 f"{place}.ranges",
-                f"'{method}' is no calibration method",
+                f"'{method}' is not a calibration method",
                 "minmax, mse, entropy or percentile-P, 50 < P < 100; nonoverflow or minmse",
             )
         if method in POWER_OF_TWO_METHODS and quantize.scales != "power_of_two":
@@ -184,7 +184,7 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
 
 
 def _check_quark(quantize: Quantize) -> Iterator[Contradiction]:
-    """Quark's configurations for AMD's NPUs: XINT8, A8W8, A16W8."""
+    """Yield Quark's configurations for AMD's NPUs: XINT8, A8W8, A16W8."""
     is_xint8 = quantize.scales == "power_of_two"
     if quantize.high_precision_activations:
         yield Contradiction(

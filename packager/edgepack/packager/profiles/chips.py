@@ -31,7 +31,7 @@ ARCH_OPTION_TAKES = ("68", "69", "73", "75", "81")
 
 
 def find_chip(*, soc_model: str = "", htp_arch: str = "") -> Chip:
-    """The chip of that number, or the first of that architecture.
+    """Return the chip of that number, or the first of that architecture.
 
     Raises:
         BuildError: There is none, or number and architecture contradict each other.

@@ -66,7 +66,7 @@ def describe_target(profile: Profile) -> Facts:
 
 
 def describe_recipe(profile: Profile) -> Facts:
-    """Its passes in order, and who compiles."""
+    """Return its passes in order, and who compiles."""
     for entry in profile.passes:
         name = str(entry.__struct_config__.tag)
         for line in _describe_pass(name, entry):
@@ -162,7 +162,7 @@ def describe_gates(gates: Gates) -> Facts:
         enough = {
             "speed": "the quantized one is not 5% faster",
             "size": "the quantized one is hardly smaller and no faster",
-            "balanced": "it is no slower",
+            "balanced": "it is not slower",
             "device": "it is faster on a device, which has both",
         }
         reasons = {"slower": enough[gates.prefer], "inaccurate": "no other holds the accuracy"}

@@ -18,7 +18,7 @@ class Contradiction(NamedTuple):
 
 
 def check_optimization(profile: Profile) -> Iterator[Contradiction]:
-    """Finds levels and fusions that the provider or the lowering cannot use."""
+    """Find levels and fusions that the provider or the lowering cannot use."""
     lowering = profile.lowering
     for entry in profile.passes:
         if isinstance(entry, Optimize) and entry.level != "O1":

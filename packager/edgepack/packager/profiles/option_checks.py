@@ -37,7 +37,7 @@ class _Options(Section, frozen=True, kw_only=True):
 
 
 def check_options(profile: Profile) -> Iterator[Contradiction]:
-    """Finds options and session entries that nobody reads, and values that they cannot have."""
+    """Find options and session entries that nobody reads, and values that they cannot have."""
     given = profile.provider
     unchecked = set(given.unchecked)
     provider = profile.device.provider

@@ -199,7 +199,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
 
     @property
     def has_high_precision(self) -> bool:
-        """Whether nodes can get activations with more bits than the others have."""
+        """True if nodes can get activations with more bits than the others have."""
         return bool(self.high_precision_activations) and self.activations not in WIDE_TYPES
 
     @property
@@ -289,7 +289,7 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
 
     @property
     def has_high_precision(self) -> bool:
-        """Whether nodes can get weights with more bits than the others have."""
+        """True if nodes can get weights with more bits than the others have."""
         return self.high_precision_bits > self.bits
 
 

@@ -30,7 +30,7 @@ _PRECISION_OF_TYPES = re.compile(r"^a\d+w\d+$")
 
 
 def list_profiles() -> tuple[str, ...]:
-    """Names of the profiles that are shipped, sorted."""
+    """Return the names of the profiles that are shipped, sorted."""
     folder = resources.files(_SHIPPED)
     return tuple(
         sorted(
@@ -42,7 +42,7 @@ def list_profiles() -> tuple[str, ...]:
 
 
 def load_profile(name_or_path: str) -> Profile:
-    """Reads and checks a profile.
+    """Read and check a profile.
 
     Args:
         name_or_path: Name of a shipped profile, or the path of a TOML file.
@@ -58,7 +58,7 @@ def load_profile(name_or_path: str) -> Profile:
 
 
 def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
-    """Reads a profile and lays further settings over it, as a child's would be.
+    """Read a profile and lays further settings over it, as a child's would be.
 
     Args:
         name_or_path: See `load_profile`.
@@ -88,14 +88,14 @@ def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
 
 
 def with_digest(profile: Profile) -> Profile:
-    """The profile with the digest of its settings, whatever it had."""
+    """Return the profile with the digest of its settings, whatever it had."""
     plain = replace(profile, sha256="", source="")
     digest = hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
     return replace(profile, sha256=digest)
 
 
 def _with_its_precision(profile: Profile) -> Profile:
-    """Names the precision after the types, where a child changes these and inherits its name."""
+    """Name the precision after the types, where a child changes these and inherits its name."""
     about, lowering = profile.about, profile.quantize
     if lowering is None or not _PRECISION_OF_TYPES.match(about.precision):
         return profile
@@ -114,7 +114,7 @@ def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dic
         own = tomllib.loads(text.removeprefix("\ufeff"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProfileError(
-            f"a profile is no TOML: {error}",
+            f"a profile is not valid TOML: {error}",
             found_in=source,
             remedy="compare it with docs/how-to/profile.md, or edgepack profiles show",
         ) from error
@@ -175,7 +175,7 @@ def _read(name_or_path: str, children: tuple[str, ...]) -> tuple[str, str]:
             ) from error
         except UnicodeDecodeError as error:
             raise refusal(
-                f"the profile {path} is no text: {error.reason} at byte {error.start}",
+                f"the profile {path} is not text: {error.reason} at byte {error.start}",
                 remedy="save it as UTF-8",
             ) from error
     known = list_profiles()
@@ -221,7 +221,7 @@ def _merge_passes(parent: list[Any], child: list[Any]) -> list[Any]:
 
 
 def describe_passes(profile: Profile) -> Iterator[str]:
-    """The recipe in words, one line a pass, for `edgepack profiles show` and the report."""
+    """Yield the recipe in words, one line a pass, for `edgepack profiles show` and the report."""
     for entry in profile.passes:
         settings = msgspec.to_builtins(entry)
         name = settings.pop("name")
@@ -230,7 +230,7 @@ def describe_passes(profile: Profile) -> Iterator[str]:
 
 
 def in_words(value: object) -> str:
-    """A setting as a profile has it, without quotes."""
+    """Return a setting as a profile has it, without quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):

@@ -84,7 +84,7 @@ class Limits(Section, frozen=True, kw_only=True):
     microsoft_ops: tuple[str, ...] = ()
 
     def reads_microsoft(self, op_type: str) -> bool:
-        """Whether the provider reads an operator of ONNX Runtime's own; `*` asks for all."""
+        """Return True if the provider reads an operator of ONNX Runtime's own; `*` asks for all."""
         return op_type in self.microsoft_ops or "*" in self.microsoft_ops
 
 

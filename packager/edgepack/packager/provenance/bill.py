@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from edgepack.bundle.manifest import SIGNATURE_FILE, Encryption, Variant
+from edgepack.bundle.manifest import SIGNATURE_FILE, Variant
 from edgepack.bundle.provenance import PROVENANCE_FILE
 from edgepack.packager.provenance.datasets import compose_datasets
 from edgepack.packager.provenance.record import BuildRecord, encode_document
@@ -40,7 +40,7 @@ _RUNTIME = "onnxruntime"
 
 
 def compose_bill(record: BuildRecord) -> dict[str, Any]:
-    """The bill of materials of a build; the same build always gives the same document."""
+    """Return the bill of materials of a build; the same build always gives the same document."""
     datasets = compose_datasets(record)
     refs = [str(dataset["bom-ref"]) for dataset in datasets]
     runtimes = sorted({each.facts.toolchain.onnxruntime for each in record.variants})
@@ -94,7 +94,7 @@ def _metadata(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
 
 
 def _bundle(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
-    """The system as a whole: the release, with all its variants."""
+    """Return the system as a whole: the release, with all its variants."""
     facts, about = record.facts, record.about
     flow = about.data_flow or (
         f"Computed on the device: {'; '.join(record.model.inputs)} goes in, "
@@ -127,7 +127,7 @@ def _bundle(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
                 "data-usage": about.data_usage,
                 "security-control": (
                     *_OWN_CONTROLS,
-                    *((_ENCRYPTED,) if isinstance(facts.encryption, Encryption) else ()),
+                    *((_ENCRYPTED,) if facts.encryption is not None else ()),
                     *about.security_controls,
                 ),
                 "security-compliance": about.security_compliance,
@@ -137,7 +137,7 @@ def _bundle(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
 
 
 def _source(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
-    """The model that the build started from."""
+    """Return the model that the build started from."""
     about, stated, model = record.about, record.stated, record.model
     version = stated.version or record.facts.version
     return _what_models_share(record) | {

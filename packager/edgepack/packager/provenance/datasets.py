@@ -29,7 +29,7 @@ _RANDOM = DatasetSection(
 
 
 def compose_datasets(record: BuildRecord) -> list[dict[str, Any]]:
-    """The components; their references begin with what the data were used for."""
+    """Return the components; their references begin with what the data were used for."""
     return list(_components(record))
 
 

@@ -34,7 +34,7 @@ class MinimumElement(NamedTuple):
     path: str
 
     def is_in(self, bill: Bill) -> bool:
-        """Whether a bill has it, of every component that should."""
+        """Return True if a bill has it, of every component that should."""
         found = [_value(part, self.path) for part in _PARTS[self.of](bill)]
         return bool(found) and all(found)
 

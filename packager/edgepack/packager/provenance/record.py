@@ -65,5 +65,5 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_document(document: Mapping[str, Any]) -> bytes:
-    """JSON that people can read; the same document always gives the same bytes."""
+    """Return JSON that people can read; the same document always gives the same bytes."""
     return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"

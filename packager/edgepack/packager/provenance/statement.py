@@ -14,7 +14,7 @@ from edgepack.packager.provenance.record import BuildRecord
 
 
 def compose_statement(record: BuildRecord, files: Iterable[FileEntry]) -> dict[str, Any]:
-    """The statement of a build.
+    """Return the statement of a build.
 
     Args:
         record: What is known of it.

@@ -45,7 +45,7 @@ def observe(
     progress: Progress,
     what: str,
 ) -> Iterator[list[Singles]]:
-    """Runs an instrumented model on calibration samples.
+    """Run an instrumented model on calibration samples.
 
     Args:
         model: The model.

@@ -41,7 +41,7 @@ class ChannelAxis(NamedTuple):
 def channel_maxima(
     model: onnx.ModelProto, places: Sequence[ChannelAxis], samples: Samples, path: Path
 ) -> dict[str, Channels]:
-    """Greatest magnitude of each channel.
+    """Return greatest magnitude of each channel.
 
     Args:
         model: A model that ONNX Runtime runs; not changed.
@@ -65,7 +65,7 @@ def channel_maxima(
 def reduce_to_channels(
     model: onnx.ModelProto, places: Sequence[ChannelAxis], what: Literal["magnitude", "mean"]
 ) -> onnx.ModelProto:
-    """A model that gives, in place of its outputs, one number for each channel.
+    """Return a model that gives, in place of its outputs, one number for each channel.
 
     Args:
         model: The model; not changed.

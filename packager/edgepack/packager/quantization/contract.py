@@ -127,7 +127,7 @@ class CandidateMaker(abc.ABC):
 
     @abc.abstractmethod
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
-        """Makes one candidate.
+        """Make one candidate.
 
         Args:
             spec: With one of `methods` or `costly_methods`, float nodes of `names`, and high
@@ -138,14 +138,13 @@ class CandidateMaker(abc.ABC):
     def rank(
         self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
     ) -> Ranked:
-        """Measures what lowering each node alone costs.
+        """Measure what lowering each node alone costs.
 
         Args:
             spec: The method, and the nodes that get more bits when they are lowered; no float ones.
             samples: Samples to measure on; as many are read as the cost allows.
             progress: Told about each node.
             measured: What the same ranking measured before it was ended; added to.
-
         """
 
 
@@ -169,7 +168,7 @@ class PassCandidateMaker(CandidateMaker, Generic[_Settings]):
 
     @abc.abstractmethod
     def __post_init__(self) -> None:
-        """Finds out which nodes can be lowered, and by what methods."""
+        """Find out which nodes can be lowered, and by what methods."""
 
     def _lowered(self, spec: CandidateSpec) -> tuple[str, ...]:
         kept = set(spec.float_nodes)

@@ -34,7 +34,7 @@ class Grid(Protocol):
         """The greatest integer."""
 
     def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Singles, Singles]:
-        """Step and zero point of one column of each group.
+        """Return step and zero point of one column of each group.
 
         Args:
             columns: (groups,), the column's number in each group.
@@ -45,7 +45,7 @@ class Grid(Protocol):
 
 
 def round_by_gptq(weight: Singles, grid: Grid, moments: Moments) -> Singles:
-    """Rounds a weight so that its products on the samples stay near.
+    """Round a weight so that its products on the samples stay near.
 
     Args:
         weight: float32 (groups, rows, columns); each group is a product of its own.
@@ -77,7 +77,7 @@ def round_by_gptq(weight: Singles, grid: Grid, moments: Moments) -> Singles:
 
 
 def _sorted(moments: Moments, order: npt.NDArray[np.intp]) -> Floats:
-    """The same with rows and columns in an order of their own for each group."""
+    """Return the same with rows and columns in an order of their own for each group."""
     result = np.empty(moments.shape)
     for sorted_one, one, places in zip(result, moments, order, strict=True):
         sorted_one[...] = one[np.ix_(places, places)]
@@ -85,7 +85,8 @@ def _sorted(moments: Moments, order: npt.NDArray[np.intp]) -> Floats:
 
 
 def output_error(difference: Singles, moments: Moments) -> float:
-    """Squared error of a product's outputs where its weights differ, summed over the samples.
+    """Return squared error of a product's outputs where its weights differ, summed over the
+    samples.
 
     Args:
         difference: float32 (groups, rows, columns).
@@ -96,7 +97,7 @@ def output_error(difference: Singles, moments: Moments) -> float:
 
 
 def inverse_factor(moments: Floats) -> Singles:
-    """The upper Cholesky factor of the inverse, for each of a stack of matrices or for one.
+    """Return the upper Cholesky factor of the inverse, for each of a stack of matrices or for one.
 
     It is the inverse of the lower factor of the matrix with its rows and columns reversed, reversed
     itself: so no inverse of the whole is made, and one matrix less is held.
@@ -119,7 +120,7 @@ def inverse_factor(moments: Floats) -> Singles:
 
 
 def _invert_lower(lower: npt.NDArray[np.floating[Any]]) -> None:
-    """Inverts lower triangular matrices in place, some rows at a time."""
+    """Invert lower triangular matrices in place, some rows at a time."""
     columns = lower.shape[-1]
     for start in range(0, columns, _COLUMNS_AT_ONCE):
         end = min(start + _COLUMNS_AT_ONCE, columns)

@@ -43,7 +43,7 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
     """What lowering each node saves; it is found out as the maker is made."""
 
     def _open(self, path: Path) -> Run:
-        """Opens a model where it is measured."""
+        """Open a model where it is measured."""
         return open_plain(path)
 
     def rank(

@@ -35,7 +35,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     outputs: int
 
     def matrix(self, index: GraphIndex) -> Singles:
-        """The weights, float32 (outputs, inputs), Gemm's factor included."""
+        """Return the weights, float32 (outputs, inputs), Gemm's factor included."""
         matrix = np.asarray(index.values(self.weight), dtype=np.float32)
         if not self.is_transposed:
             matrix = matrix.T
@@ -59,7 +59,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_products(index: GraphIndex) -> Iterator[Product]:
-    """The products of a graph, in order. Those inside control flow's bodies are not among them."""
+    """Yield the products of a graph, in order. Those inside control flow's bodies are not among
+    them.
+    """
     for position, node in enumerate(index.graph.node):
         product = as_product(node, position, index.initializers)
         if product is not None:
@@ -69,7 +71,7 @@ def find_products(index: GraphIndex) -> Iterator[Product]:
 def as_product(
     node: onnx.NodeProto, position: int, constants: Mapping[str, onnx.TensorProto]
 ) -> Product | None:
-    """A node as a product by a constant matrix; None for any other node."""
+    """Return a node as a product by a constant matrix; None for any other node."""
     if not is_standard(node) or node.op_type not in ("MatMul", "Gemm"):
         return None
     weight = constants.get(node.input[1])
@@ -97,7 +99,7 @@ def as_product(
 
 
 def find_tables(index: GraphIndex) -> Iterator[Table]:
-    """The tables of a graph, in order."""
+    """Yield the tables of a graph, in order."""
     for position, node in enumerate(index.graph.node):
         if node.op_type != "Gather" or not is_standard(node):
             continue

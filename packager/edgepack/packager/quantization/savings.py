@@ -23,7 +23,7 @@ _LEAST_NOISE = 1e-6
 def with_workloads(
     nodes: Sequence[NodeSensitivity], loads: Mapping[str, Workload]
 ) -> tuple[NodeSensitivity, ...]:
-    """The same nodes with what they keep and compute.
+    """Return the same nodes with what they keep and compute.
 
     Args:
         nodes: What lowering each node costs.
@@ -37,7 +37,7 @@ def with_workloads(
 
 
 def promotion_order(nodes: Sequence[NodeSensitivity]) -> tuple[str, ...]:
-    """Names of nodes in the order in which they are promoted.
+    """Return the names of nodes in the order in which they are promoted.
 
     Of weights those come first that make the most noise power for a byte: errors of several nodes
     add up as powers, and a table of half the model's bytes buys no more than a matrix as noisy. Of
@@ -56,7 +56,7 @@ def promotion_order(nodes: Sequence[NodeSensitivity]) -> tuple[str, ...]:
 
 
 def lost_savings(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) -> float:
-    """Share that promoted nodes lose of what lowering every node saves, 0…1.
+    """Return share that promoted nodes lose of what lowering every node saves, 0…1.
 
     Args:
         nodes: Every node that can be lowered.
@@ -72,7 +72,7 @@ def lost_savings(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) ->
 
 
 def lost_computing(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) -> float:
-    """Share of the multiply-accumulates that promoted nodes lose, 0…1.
+    """Return share of the multiply-accumulates that promoted nodes lose, 0…1.
 
     Args:
         nodes: Every node that can be lowered.
@@ -89,7 +89,8 @@ def lost_computing(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) 
 
 
 def worth_lowering(nodes: Sequence[NodeSensitivity], promoted: Sequence[str]) -> tuple[str, ...]:
-    """Promoted nodes that it may pay to lower again, those first that save most for their noise.
+    """Return promoted nodes that it may pay to lower again, those first that save most for their
+    noise.
 
     By what they save alone, candidates went to large nodes that were promoted with good reason.
 
@@ -118,7 +119,7 @@ def describe_share(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) 
 
 
 def _share(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) -> float | None:
-    """Share of the multiply-accumulates, or else of the bytes; None where there are none."""
+    """Return share of the multiply-accumulates, or else of the bytes; None where there are none."""
     saved = _saved(nodes)
     total = sum(saved.values())
     return sum(saved.get(name, 0) for name in promoted) / total if total else None

@@ -29,7 +29,7 @@ class CompiledTemplates(jinja2.BytecodeCache):
         self._folder = Path(importlib.util.cache_from_source(module_file)).parent
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Fills the bucket, where there is something for it."""
+        """Fill the bucket, where there is something for it."""
         try:
             with self._file(bucket).open("rb") as file:
                 bucket.load_bytecode(file)
@@ -37,7 +37,7 @@ class CompiledTemplates(jinja2.BytecodeCache):
             bucket.reset()
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keeps the bucket's content for the next process."""
+        """Keep the bucket's content for the next process."""
         if sys.dont_write_bytecode:
             return
         try:

@@ -41,7 +41,7 @@ def own_names(graph: onnx.GraphProto) -> InOwnNames:
 
 
 def name_in_report(report: Report, spell: InOwnNames) -> Report:
-    """The same report, with the model's own names.
+    """Return the same report, with the model's own names.
 
     Args:
         report: A report.
@@ -53,7 +53,7 @@ def name_in_report(report: Report, spell: InOwnNames) -> Report:
 
 
 def name_in_error(error: EdgepackError, spell: InOwnNames) -> None:
-    """Gives an error the model's own names, in place."""
+    """Give an error the model's own names, in place."""
     error.problem = spell(error.problem)
     error.found_in = spell(error.found_in) if error.found_in else error.found_in
     error.remedy = spell(error.remedy) if error.remedy else error.remedy

@@ -25,13 +25,13 @@ _PARTS = (_PAGE, "variant.html.jinja", "bars.html.jinja", "report.css")
 
 
 def render_report(report: Report) -> str:
-    """The report as one HTML page that needs no other file and no network."""
+    """Return the report as one HTML page that needs no other file and no network."""
     return _template().render(report=report)
 
 
 @cache
 def _template() -> jinja2.Template:
-    """The page's template, compiled once: a build renders it twice."""
+    """Return the page's template, compiled once: a build renders it twice."""
     folder = resources.files(_FOLDER)
     parts = {name: (folder / name).read_text(encoding="utf-8") for name in _PARTS}
     environment = jinja2.Environment(

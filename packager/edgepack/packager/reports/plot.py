@@ -52,7 +52,7 @@ def plot(
     x_words: str,
     x_text: Callable[[float], str],
 ) -> Markup:
-    """Accuracy against a cost, with the budget as a line.
+    """Return accuracy against a cost, with the budget as a line.
 
     What lies far below the budget is drawn at the bottom edge, as an arrow.
 
@@ -111,7 +111,7 @@ def plot(
 
 
 def is_off_scale(points: Sequence[Point], values: Sequence[float], accuracy: Accuracy) -> bool:
-    """Whether the plot of them draws any at its edge; see `plot`."""
+    """Return True if the plot of them draws any at its edge; see `plot`."""
     low, _ = _focus([*values, accuracy.float_value], accuracy.budget)
     return any(point.accuracy < low for point in points)
 

@@ -30,12 +30,12 @@ class Box(msgspec.Struct, frozen=True):
     bottom: float
 
     def overlaps(self, other: "Box") -> bool:
-        """Whether both share more than an edge."""
+        """Return True if both share more than an edge."""
         is_beside = self.right <= other.left or other.right <= self.left
         return not (is_beside or self.bottom <= other.top or other.bottom <= self.top)
 
     def holds(self, other: "Box") -> bool:
-        """Whether the other one lies inside."""
+        """Return True if the other one lies inside."""
         return (
             self.left <= other.left
             and self.top <= other.top
@@ -83,7 +83,7 @@ def text_box(words: str, left: float, top: float) -> Box:
 
 
 def place_labels(markers: Sequence[Marker], taken: Sequence[Box], room: Box) -> Iterator[Label]:
-    """Labels for all markers that there is a place for; those near each other share one.
+    """Return the labels for all markers that there is a place for; those near each other share one.
 
     Args:
         markers: What is labelled; those that come first choose first.
@@ -151,7 +151,7 @@ def _around(boxes: Sequence[Box]) -> Box:
 
 
 def _places(words: str, target: Box) -> Iterator[Label]:
-    """Places for a label, the best first."""
+    """Return the places for a label, the best first."""
     size = text_box(words, 0.0, 0.0)
     x, y = target.middle
     for further in _FURTHER:
@@ -173,7 +173,7 @@ def _places(words: str, target: Box) -> Iterator[Label]:
 
 
 def _joined(words: Sequence[str]) -> str:
-    """Numbers that follow each other as a range: `4–7, 12`."""
+    """Return the numbers that follow each other as a range: `4–7, 12`."""
     numbers = sorted(int(word) for word in words if word.isdigit())
     parts: list[list[int]] = []
     for number in numbers:

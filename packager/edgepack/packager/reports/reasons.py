@@ -10,7 +10,7 @@ FLOAT_PRECISION = "fp32"
 
 
 def sum_up(report: Report) -> str:
-    """The whole build in a sentence or two."""
+    """Return the whole build in a sentence or two."""
     made, refused = len(report.variants), len(report.refused)
     degraded = sum(variant.degraded for variant in report.variants)
     if not made:
@@ -88,12 +88,12 @@ def explain_refusal(problem: str, best: MeasuredVariant) -> str:
 
 
 def best_attempt(attempts: tuple[Attempt, ...]) -> Attempt | None:
-    """The attempt that went on to the gates; None in reports that do not tell."""
+    """Return the attempt that went on to the gates; None in reports that do not tell."""
     return next((attempt for attempt in attempts if attempt.is_best), None)
 
 
 def is_float_instead(variant: VariantReport) -> bool:
-    """Whether the float model is published in place of a quantized one."""
+    """Return True if the float model is published in place of a quantized one."""
     return bool(variant.float_because)
 
 

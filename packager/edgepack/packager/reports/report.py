@@ -28,7 +28,7 @@ REPORT_FORMAT = 1
 _SAME_SPEED = 0.02
 
 Positions = tuple[AtPositions, ...] | msgspec.UnsetType
-"""What chains of tokens showed; unset of what is no decoder."""
+"""What chains of tokens showed; unset of what is not a decoder."""
 
 
 class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reported_files(entries: Iterable[FileEntry]) -> tuple[ReportedFile, ...]:
-    """Files of a bundle for the report, which tells no chunks."""
+    """Return files of a bundle for the report, which tells no chunks."""
     return tuple(
         ReportedFile(path=file.path, size_bytes=file.size_bytes, sha256=file.sha256)
         for file in entries
@@ -233,7 +233,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def latency_text(variant: VariantReport) -> str:
-    """The variant's time as people read it: the measured median, else that of its rehearsal."""
+    """Return the variant's time as people read it: the measured median, else that of its
+    rehearsal.
+    """
     timing, rehearsal = variant.timing, variant.rehearsal
     if timing and timing.latency_ms is not None:
         return format_latency(timing.latency_ms, timing.float_latency_ms)
@@ -256,6 +258,6 @@ def speed_text(variant: VariantReport) -> str:
 
 
 def encode_report(report: Report) -> bytes:
-    """The report as JSON, keys in a fixed order."""
+    """Return the report as JSON, keys in a fixed order."""
     content = msgspec.json.encode(report, order="deterministic")
     return msgspec.json.format(content, indent=2) + b"\n"

@@ -23,18 +23,18 @@ _LONG_PREFIX = 8
 
 
 def worst_layers(inspection: Inspection) -> tuple[LayerError, ...]:
-    """The layers with the greatest error, worst first."""
+    """Return the layers with the greatest error, worst first."""
     ranked = sorted(inspection.layers, key=lambda layer: (-layer.nrmse, layer.tensor))
     return tuple(ranked[:MOST_LAYERS])
 
 
 def notable_ranges(inspection: Inspection) -> tuple[TensorRange, ...]:
-    """Ranges with outliers, then those that clip, then the widest; a few."""
+    """Return ranges with outliers, then those that clip, then the widest; a few."""
     return _ranked_ranges(inspection)[:MOST_RANGES]
 
 
 def more_ranges(inspection: Inspection) -> tuple[TensorRange, ...]:
-    """Those that come next."""
+    """Return those that come next."""
     return _ranked_ranges(inspection)[MOST_RANGES : MOST_RANGES + _MOST_MORE]
 
 
@@ -69,7 +69,7 @@ def size_points(result: MeasuredVariant, float_bytes: int) -> tuple[Point, ...]:
 
 
 def latency_points(result: MeasuredVariant) -> tuple[Point, ...]:
-    """The attempts that were timed, and the float model; none where none was."""
+    """Return the attempts that were timed, and the float model; none where none was."""
     timing = result.timing if isinstance(result, VariantReport) else None
     points = []
     for number, attempt in enumerate(result.attempts, start=1):
@@ -99,12 +99,12 @@ def judged_by(result: MeasuredVariant) -> tuple[str, ...]:
 
 
 def holds(attempt: Attempt, accuracy: Accuracy) -> bool:
-    """Whether an attempt was within the budget; in older reports by that of the verdict."""
+    """Return True if an attempt was within the budget; in older reports by that of the verdict."""
     return attempt.accuracy >= (accuracy.budget if attempt.budget is None else attempt.budget)
 
 
 def winner(result: MeasuredVariant) -> Attempt | None:
-    """The attempt that is published; None where the float model is, or nothing."""
+    """Return the attempt that is published; None where the float model is, or nothing."""
     is_published = isinstance(result, VariantReport) and not is_float_instead(result)
     return best_attempt(result.attempts) if is_published else None
 
@@ -129,7 +129,7 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_left(nodes: Sequence[UnassignedNode]) -> tuple[LeftGroup, ...]:
-    """Nodes that were left, by operator and reason; the largest group first."""
+    """Return nodes that were left, by operator and reason; the largest group first."""
     names: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         names.setdefault((node.op, node.reason), []).append(node.name)
@@ -154,12 +154,12 @@ def shared_prefix(names: Sequence[str]) -> str:
 
 
 def noisiest(values: Sequence[float]) -> float:
-    """The greatest value, for bars; never 0."""
+    """Return the greatest value, for bars; never 0."""
     return max((*values, 1e-9))
 
 
 def depth_floor(layers: Sequence[LayerError]) -> float:
-    """The power of ten at or below the least error, between 1e-5 and 1e-2."""
+    """Return the power of ten at or below the least error, between 1e-5 and 1e-2."""
     least = min((layer.nrmse for layer in layers), default=1e-2)
     return float(min(max(10.0 ** math.floor(math.log10(max(least, 1e-5))), 1e-5), 1e-2))
 
@@ -174,10 +174,10 @@ def depth_grid(floor: float) -> tuple[tuple[float, str], ...]:
 
 
 def log_share(value: float, floor: float) -> float:
-    """Share of the height that a value has on the logarithmic scale of `depth`, 0…1."""
+    """Return share of the height that a value has on the logarithmic scale of `depth`, 0…1."""
     return within(1 - math.log10(max(value, floor)) / math.log10(floor))
 
 
 def within(share: float) -> float:
-    """A share that is drawn: 0…1, whatever it is."""
+    """Return a share that is drawn: 0…1, whatever it is."""
     return min(max(share, 0.0), 1.0)

@@ -21,7 +21,7 @@ def ask_child(
     found_in: str,
     remedy: str | None = None,
 ) -> _T:
-    """Starts a process, asks it, and reads its answer.
+    """Start a process, ask it, and read its answer.
 
     Args:
         command: Starts it.

@@ -42,7 +42,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_run(self) -> bool:
-        """Whether a session on the provider can be made at all."""
+        """True if a session on the provider can be made at all."""
         return self.is_native or self.is_simulated or self.toolchain is not None
 
 
@@ -53,7 +53,7 @@ def read_host_facts() -> DeviceFacts:
 
 
 def find_venue(profile: Profile, toolchain: PinnedToolchain | None = None) -> Venue:
-    """Looks whether the profile's provider is on this host, and whether this host is its device.
+    """Look whether the profile's provider is on this host, and whether this host is its device.
 
     Args:
         profile: The profile.
@@ -128,11 +128,11 @@ class Evaluator(msgspec.Struct, frozen=True):
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether the CPU provider is the profile's own, and not a stand-in."""
+        """True if the CPU provider is the profile's own, and not a stand-in."""
         return self.venue.is_native and self.provider == CPU_PROVIDER
 
     def open(self, path: Path, *, threads: int = 0) -> Run:
-        """Opens a candidate.
+        """Open a candidate.
 
         Args:
             path: The model.
@@ -152,5 +152,5 @@ class Evaluator(msgspec.Struct, frozen=True):
 
 
 def open_plain(path: Path) -> Run:
-    """Opens a model on the CPU provider with nothing fused."""
+    """Open a model on the CPU provider with nothing fused."""
     return run_of(open_on_cpu(path, optimize=False))

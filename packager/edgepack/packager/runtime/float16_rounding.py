@@ -22,7 +22,7 @@ from edgepack.packager.runtime.model_run import Run, run_of
 
 
 def open_rounding(path: Path) -> Run:
-    """Opens a model on the CPU provider so that 16-bit results are rounded to 16 bits.
+    """Open a model on the CPU provider so that 16-bit results are rounded to 16 bits.
 
     Args:
         path: The model; the stand-in is written beside it, and gone when this returns.
@@ -34,7 +34,7 @@ def open_rounding(path: Path) -> Run:
 
 
 def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model in 32 bits, each 16-bit result rounded.
+    """Return the same model in 32 bits, each 16-bit result rounded.
 
     Args:
         model: A model with types for its tensors; bodies of control flow stay as they are, and so

@@ -7,6 +7,7 @@ the trial saw, with the time that they took.
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,29 +45,40 @@ class RememberingSession:
         return self._session.placement
 
     def run_first(
-        self, samples: Sequence[Mapping[str, Tensor]], *, least: int, more_s: float
+        self,
+        samples: Sequence[Mapping[str, Tensor]],
+        *,
+        least: int,
+        more_s: float,
+        end_s: float = math.inf,
     ) -> list[dict[str, Tensor]]:
-        """Runs and remembers samples; inputs that the model does not have are left out.
+        """Run and remember samples; inputs that the model does not have are left out.
 
         Args:
             samples: What to run, in order.
             least: How many run however long they take.
             more_s: The others are begun for this long, seconds of processor time, so that a busy
                 machine runs as many as an idle one; those first ones count.
+            end_s: By `time.monotonic`: a sample that may not end until then is not begun, but the
+                first.
 
         Raises:
             DeviceError: The provider failed.
         """
         known = {tensor.name for tensor in self._session.inputs}
         outputs: list[dict[str, Tensor]] = []
-        start_s = self._clock()
+        start_s, slowest_s = self._clock(), 0.0
         for feeds in samples:
             if len(outputs) >= least and self._clock() - start_s > more_s:
+                break
+            began_s = time.monotonic()
+            if outputs and began_s + slowest_s > end_s:
                 break
             used = {name: value for name, value in feeds.items() if name in known}
             given = self._session.run_timed(used)
             self._given[digest_of(used)] = given
             outputs.append(given[0])
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
         return outputs
 
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
@@ -90,7 +102,9 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     session: RememberingSession
 
     def is_same(self, variant: Variant) -> bool:
-        """Whether a variant whose files were verified would be opened from the same bytes."""
+        """Return True if a variant whose files were verified would be opened from the same
+        bytes.
+        """
         files = {
             file.path.removeprefix(f"{variant.folder}/"): file.sha256
             for file in variant.facts.files
@@ -109,15 +123,16 @@ class KeptSession:
         self._opened: Opened | None = None
 
     def keep(self, opened: Opened) -> None:
-        """Keeps a session in place of the one before."""
+        """Keep a session in place of the one before."""
         self._opened = opened
 
     def open_variant(self, bundle_folder: Path, variant: Variant, *, threads: int) -> ProbedSession:
-        """The session that is kept, where the variant is the same; else another, opened anew.
+        """Return the session that is kept, where the variant is the same; else another, opened
+        anew.
 
         Args:
-            bundle_folder, variant, threads: See `open_session`; a trial leaves the threads to
-                ONNX Runtime, so a variant that is to have a number of them is opened anew.
+            bundle_folder, variant, threads: See `open_session`; a trial leaves the threads to ONNX
+                Runtime, so a variant that is to have a number of them is opened anew.
 
         Raises:
             DeviceError: See `open_session`.
@@ -130,7 +145,7 @@ class KeptSession:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file below a folder, hex, by POSIX path."""
+    """Return SHA-256 of each file below a folder, hex, by POSIX path."""
     digests = {}
     for path in folder.rglob("*"):
         if path.is_file():

@@ -40,12 +40,13 @@ class ModelRunner:
         self.run = run_of(open_on_cpu(path, threads=threads, optimize=optimize))
 
     def run_all(self, samples: Samples) -> tuple[Outputs, ...]:
-        """All samples, in order."""
+        """Return all samples, in order."""
         return tuple(self.run(feeds) for feeds in samples)
 
 
 def run_of(session: onnxruntime.InferenceSession, only: Sequence[str] = ()) -> Run:
-    """One inference in a session; feeds that its model does not read (any more) are left out.
+    """Return one inference in a session; feeds that its model does not read (any more) are left
+    out.
 
     Args:
         session: The session.
@@ -62,7 +63,7 @@ def run_of(session: onnxruntime.InferenceSession, only: Sequence[str] = ()) -> R
 
 
 def open_on_provider(path: Path, settings: ProviderSettings, *, threads: int = 0) -> Run:
-    """Opens a model as a device does.
+    """Open a model as a device does.
 
     Raises:
         BuildError: ONNX Runtime refuses the model.
@@ -75,7 +76,7 @@ def open_on_provider(path: Path, settings: ProviderSettings, *, threads: int = 0
 
 
 def run_of_provider(session: Session) -> Run:
-    """The same in a session on a device's provider."""
+    """Return the same in a session on a device's provider."""
     inputs = {tensor.name for tensor in session.inputs}
 
     def run(feeds: Feeds) -> Outputs:
@@ -89,7 +90,7 @@ def largest_difference(
     got: Sequence[Outputs],
     description: ModelDescription = NOTHING_KNOWN,
 ) -> float:
-    """Greatest root-mean-square error of any output, as a share of its root-mean-square.
+    """Return greatest root-mean-square error of any output, as a share of its root-mean-square.
 
     Args:
         expected, got: Outputs by name, one dict a sample.

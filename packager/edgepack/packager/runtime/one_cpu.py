@@ -6,7 +6,7 @@ from edgepack.agent.runtime.providers import is_simulated, known_provider
 
 
 def keep_to_one_cpu(provider: str) -> None:
-    """Keeps this process to one CPU where the provider is a simulator that computes on one thread.
+    """Keep this process to one CPU where the provider is a simulator that computes on one thread.
 
     The threads that stand for a chip's other units wait by giving up their turn again and again
     (`sched_yield`). With CPUs of their own they cost as much as the work, and slow it; threads that

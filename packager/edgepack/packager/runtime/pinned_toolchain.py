@@ -15,6 +15,7 @@ import msgspec
 from edgepack.errors import BuildError
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.child_answer import ask_child
+from edgepack.packager.runtime.deadline import Deadline
 from edgepack.python_child import foreign_python_command
 from edgepack.wire.messages import DeviceFacts
 
@@ -37,7 +38,7 @@ class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
     facts: DeviceFacts
 
     def command(self, module: str) -> tuple[str, ...]:
-        """Runs a module of edgepack there, by nothing but what is installed there."""
+        """Run a module of edgepack there, by nothing but what is installed there."""
         return foreign_python_command(self.python, "-m", module)
 
     @property
@@ -47,17 +48,18 @@ class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pin_toolchains(
-    named: Mapping[str, str], profiles: Sequence[Profile]
+    named: Mapping[str, str], profiles: Sequence[Profile], deadline: Deadline | None = None
 ) -> dict[str, PinnedToolchain]:
-    """Asks every environment that was named what it has.
+    """Ask every environment that was named what it has.
 
     Args:
         named: Interpreters by the names of profiles.
         profiles: Those that are built.
+        deadline: When they must have answered; None for no end.
 
     Raises:
-        BuildError: A name is no profile's of this build, or an interpreter is none, lacks edgepack
-            or ONNX Runtime, or has another release of edgepack.
+        BuildError: A name is not a profile of this build, an interpreter cannot be run, has no
+            edgepack or no ONNX Runtime, or has another release of edgepack.
     """
     known = {profile.name for profile in profiles}
     for name in named:
@@ -67,15 +69,18 @@ def pin_toolchains(
                 found_in="--toolchain",
                 remedy=f"one of {', '.join(sorted(known))}",
             )
-    return {name: _ask(name, python) for name, python in named.items()}
+    deadline = deadline or Deadline()
+    return {
+        name: _ask(name, python, deadline.timeout_s(_TIMEOUT_S)) for name, python in named.items()
+    }
 
 
-def _ask(profile: str, named: str) -> PinnedToolchain:
+def _ask(profile: str, named: str, timeout_s: float) -> PinnedToolchain:
     where = f"--toolchain {profile}={named}"
     python = shutil.which(Path(named).expanduser())
     if python is None:
         raise BuildError(
-            f"the toolchain of '{profile}' is no program that can be run",
+            f"the toolchain of '{profile}' is not a program that can be run",
             found_in=where,
             remedy="the path of an environment's interpreter, such as device/bin/python",
         )
@@ -85,7 +90,7 @@ def _ask(profile: str, named: str) -> PinnedToolchain:
         foreign_python_command(python, "-m", _FACTS),
         b"",
         DeviceFacts,
-        timeout_s=_TIMEOUT_S,
+        timeout_s=timeout_s,
         failed=f"the toolchain of '{profile}' does not say what it has",
         found_in=where,
         remedy=install,

@@ -23,9 +23,9 @@ _LEVELS = {
 
 
 def main() -> None:
-    """Answers every line until there is none."""
+    """Answer every line until there is none."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what native code prints is no answer
+    os.dup2(2, 1)  # what native code prints is not an answer
     session = None
     for line in sys.stdin:
         answer = {"release": "", "problem": ""}

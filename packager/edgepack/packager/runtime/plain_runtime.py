@@ -18,6 +18,7 @@ from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.runtime_words import first_line_of
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.runtime import plain_child
+from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.model_run import Run, open_on_provider
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.tensors.exchange import read_tensors, write_tensors
@@ -40,20 +41,25 @@ class PlainRelease(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
 
     @contextlib.contextmanager
-    def open(self, model: Path, options: Mapping[str, str]) -> Iterator[Run]:
-        """Opens a model on the CPU provider.
+    def open(
+        self, model: Path, options: Mapping[str, str], deadline: Deadline | None = None
+    ) -> Iterator[Run]:
+        """Open a model on the CPU provider.
 
         Args:
             model: Its file.
             options: Session config entries beside ONNX Runtime's own settings.
+            deadline: When it must have ended; None for no end.
 
         Raises:
             BuildError: ONNX Runtime refuses the model; what it runs raises the same.
+            OutOfTimeError: The time is used up; what it runs raises the same.
         """
+        deadline = deadline or Deadline()
         if self.python:
             with ProviderProcess(_command(self.python)) as process:
                 process.start_anew(self.python)
-                yield _open_there(process, model, options)
+                yield _open_there(process, model, options, deadline)
             return
         settings = ProviderSettings(
             provider=CPU_PROVIDER, device="cpu", session_options=dict(options)
@@ -66,7 +72,7 @@ class PlainRelease(msgspec.Struct, frozen=True, kw_only=True):
             except DeviceError as error:
                 raise BuildError(error.problem, remedy=error.remedy) from error
 
-        yield run
+        yield deadline.run_in_time(run)
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -74,30 +80,33 @@ class _Answer(msgspec.Struct, frozen=True):
     problem: str
 
 
-def find_releases(pythons: tuple[str, ...]) -> tuple[PlainRelease, ...]:
-    """This environment's ONNX Runtime, and those of others.
+def find_releases(
+    pythons: tuple[str, ...], deadline: Deadline | None = None
+) -> tuple[PlainRelease, ...]:
+    """Return this environment's ONNX Runtime, and those of others.
 
     Args:
         pythons: Interpreters of other environments.
+        deadline: When they must have answered; None for no end.
 
     Raises:
-        BuildError: One is no program, or has no ONNX Runtime.
+        BuildError: One is not a program, or has no ONNX Runtime.
     """
     here = PlainRelease(release=onnxruntime.__version__)
-    return (here, *(_find(python) for python in pythons))
+    return (here, *(_find(python, deadline or Deadline()) for python in pythons))
 
 
-def _find(named: str) -> PlainRelease:
+def _find(named: str, deadline: Deadline) -> PlainRelease:
     where, python = f"--plain-runtime {named}", shutil.which(Path(named).expanduser())
     if python is None:
         raise BuildError(
-            f"'{named}' is no program that can be run",
+            f"'{named}' is not a program that can be run",
             found_in=where,
             remedy="the path of an environment's interpreter, such as oldest/bin/python",
         )
     with ProviderProcess(_command(python)) as process:
         process.start_anew(python)
-        answer = _ask(process, {})
+        answer = _ask(process, {}, deadline)
     if not answer.release:
         raise BuildError(
             f"there is no ONNX Runtime to run models in: {first_line_of(answer.problem)}",
@@ -111,27 +120,31 @@ def _command(python: str) -> tuple[str, ...]:
     return foreign_python_command(python, plain_child.__file__)
 
 
-def _open_there(process: ProviderProcess, model: Path, options: Mapping[str, str]) -> Run:
-    _ask_for(process, {"model": str(model), "options": dict(options)})
+def _open_there(
+    process: ProviderProcess, model: Path, options: Mapping[str, str], deadline: Deadline
+) -> Run:
+    _ask_for(process, {"model": str(model), "options": dict(options)}, deadline)
 
     def run(feeds: Feeds) -> Outputs:
         with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
             given, made = Path(folder) / "feeds.npz", Path(folder) / "outputs.npz"
             write_tensors(given, [dict(feeds)])
-            _ask_for(process, {"feeds": str(given), "outputs": str(made)})
+            _ask_for(process, {"feeds": str(given), "outputs": str(made)}, deadline)
             return read_tensors(made, 1)[0]
 
     return run
 
 
-def _ask_for(process: ProviderProcess, request: Mapping[str, object]) -> None:
-    answer = _ask(process, request)
+def _ask_for(process: ProviderProcess, request: Mapping[str, object], deadline: Deadline) -> None:
+    answer = _ask(process, request, deadline)
     if answer.problem:
         raise BuildError(f"onnxruntime {answer.release}: {first_line_of(answer.problem)}")
 
 
-def _ask(process: ProviderProcess, request: Mapping[str, object]) -> _Answer:
-    ending = process.ask(msgspec.json.encode(request), timeout_s=_TIMEOUT_S)
+def _ask(process: ProviderProcess, request: Mapping[str, object], deadline: Deadline) -> _Answer:
+    timeout_s = deadline.timeout_s(_TIMEOUT_S)
+    ending = process.ask(msgspec.json.encode(request), timeout_s=timeout_s)
     if ending.answer is None:
+        deadline.check()  # it may have been ended for that
         return _Answer(release="", problem=ending.because)
     return msgspec.json.decode(ending.answer, type=_Answer)

@@ -31,15 +31,15 @@ _SETTINGS = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def in_silence(waited_s: float) -> None:
-    """Tells nobody."""
+    """Report nobody."""
 
 
 def tell_waiting(progress: Progress, timeout_s: float) -> Waiting:
-    """Tells, after a while, how long the step that goes on has waited, and how long it may."""
+    """Report, after a while, how long the step that goes on has waited, and how long it may."""
 
     def waiting(waited_s: float) -> None:
         if waited_s >= _TOLD_FROM_S:
-            words = f"waited {waited_s:.0f} s for an answer, of {timeout_s:g} at most"
+            words = f"waited {waited_s:.0f} s for an answer, of {timeout_s:.0f} at most"
             progress(BuildStep(detail=words))
 
     return waiting
@@ -71,7 +71,7 @@ class ProviderProcess:
     def start_anew(
         self, subject: str, first: bytes = b"", command: Sequence[str] | None = None
     ) -> None:
-        """Ends the child that runs, if any, and starts a fresh one.
+        """End the child that runs, if any, and start a fresh one.
 
         A child that was started for the same and was asked nothing yet is fresh: started ahead, it
         loads while something else is computed.
@@ -100,7 +100,7 @@ class ProviderProcess:
         self._is_fresh = True
 
     def ask(self, request: bytes, *, timeout_s: float, waiting: Waiting = in_silence) -> Ending:
-        """Sends a line and waits for a line; a child that gives none is ended.
+        """Send a line and wait for a line; a child that gives none is ended.
 
         Args:
             request: One line, without its end.
@@ -119,7 +119,10 @@ class ProviderProcess:
             answer = _exchange(child, request + b"\n", timeout_s, waiting)
         except TimeoutError:
             self.close()
-            return Ending(answer=None, because=f"no answer within {timeout_s:g} s")
+            return Ending(answer=None, because=f"no answer within {timeout_s:.3g} s")
+        except BaseException:  # the time is used up, or somebody stops the build: half an answer
+            self.close()
+            raise
         if answer is None:
             child.wait()
             ending = Ending(answer=None, because=describe_end(child.returncode, errors))
@@ -128,7 +131,7 @@ class ProviderProcess:
         return Ending(answer=answer, because="")
 
     def close(self) -> None:
-        """Ends the child that runs, if any."""
+        """End the child that runs, if any."""
         if self._child is not None:
             end_group(self._child)
         if self._errors is not None:
@@ -139,7 +142,7 @@ class ProviderProcess:
 def _exchange(
     child: PythonChild, request: bytes, timeout_s: float, waiting: Waiting
 ) -> bytes | None:
-    """Writes a request while it reads the answer.
+    """Write a request while it reads the answer.
 
     Args:
         child: Reads its stdin, whatever the request's size, or not at all.

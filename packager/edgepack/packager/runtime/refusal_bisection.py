@@ -36,17 +36,17 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     is_enough: bool = False
 
 
-class EndOfOpeningsError(Exception):
+class CompileBudgetExhaustedError(Exception):
     """As many graphs were opened as may be, or as long as may be."""
 
 
 def find_refused(names: Sequence[str], is_taken: Callable[[Collection[str]], bool]) -> Found:
-    """Looks for them; see the steps above.
+    """Look for them; see the steps above.
 
     Args:
         names: The nodes that could be float, in graph order; with none of them it is refused.
         is_taken: Whether the whole graph is, with some nodes float. What it raises as
-            `EndOfOpeningsError` ends the search.
+            `CompileBudgetExhaustedError` ends the search.
     """
     sensitive_nodes: list[str] = []
     try:
@@ -63,13 +63,13 @@ def find_refused(names: Sequence[str], is_taken: Callable[[Collection[str]], boo
             sensitive_nodes.append(names[taken - 1])
             if is_taken(sensitive_nodes):  # 3.
                 return Found(nodes=_in_order(names, sensitive_nodes), is_enough=True)
-    except EndOfOpeningsError:
+    except CompileBudgetExhaustedError:
         pass
     return Found(nodes=_in_order(names, sensitive_nodes))
 
 
 def first_refused(count: int, is_taken: Callable[[int], bool]) -> int | None:
-    """The place of what a graph must not begin with, by halving.
+    """Return the place of what a graph must not begin with, by halving.
 
     Args:
         count: How many units it has; whole it is refused.
@@ -90,7 +90,7 @@ def first_refused(count: int, is_taken: Callable[[int], bool]) -> int | None:
                 taken = middle
             else:
                 refused = middle
-    except EndOfOpeningsError:
+    except CompileBudgetExhaustedError:
         return None
     return refused - 1
 

@@ -14,7 +14,7 @@ _RESTORES = "DequantizeLinear"
 
 
 def nodes_with_restored_weights(path: Path) -> tuple[str, ...]:
-    """Names of the nodes that read weights which are restored at every inference.
+    """Return the names of the nodes that read weights which are restored at every inference.
 
     Args:
         path: A quantized model.

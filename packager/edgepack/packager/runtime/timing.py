@@ -52,6 +52,7 @@ def take_turns(
     *,
     rounds: int,
     clock: Callable[[], float] | None = None,
+    before_each: Callable[[], None] = lambda: None,
 ) -> Turns:
     """Run models in turns and measure each inference, so that noise hits all models alike.
 
@@ -64,15 +65,18 @@ def take_turns(
             they take less than 0.05 s.
         clock: `time.thread_time` for models that compute on the calling thread alone: other
             programs do not count then, however busy the machine is. By default wall time.
+        before_each: Called before each inference, untimed; what it raises ends the turns.
     """
     clock = clock or time.perf_counter
     for run in runs:
+        before_each()
         run(feeds[0])
     times_s: list[list[float]] = [[] for _ in runs]
     began = time.perf_counter()
     for number in itertools.count():
         turn = list(zip(runs, times_s, strict=True))
         for run, row in turn if number % 2 == 0 else reversed(turn):
+            before_each()
             start = clock()
             run(feeds[number % len(feeds)])
             row.append(clock() - start)

@@ -15,7 +15,7 @@ def tool_versions() -> dict[str, str]:
 
 @cache
 def _read_versions() -> dict[str, str]:
-    """The same, read once: each version is parsed from a file of its package."""
+    """Return the same, read once: each version is parsed from a file of its package."""
     found = {"python": platform.python_version()}
     for name in _TOOLS:
         try:

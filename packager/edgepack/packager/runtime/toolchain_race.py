@@ -24,7 +24,7 @@ from edgepack.packager.tensors.exchange import read_tensors, write_tensors
 from edgepack.packager.tensors.sequence import Feeds
 
 _MODULE = "edgepack.packager.runtime.toolchain_race"
-_TIMEOUT_S = 600.0
+TIMEOUT_S = 600.0
 
 
 class RaceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,7 @@ class RaceRequest(msgspec.Struct, frozen=True, kw_only=True):
         feed_count: How many.
         settings: What they are opened with.
         rounds: Inferences of each at the most.
+        timeout_s: The parent's limit, seconds.
     """
 
     models: tuple[str, ...]
@@ -43,6 +44,7 @@ class RaceRequest(msgspec.Struct, frozen=True, kw_only=True):
     feed_count: int
     settings: ProviderSettings
     rounds: int
+    timeout_s: float
 
 
 class RaceAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +62,7 @@ def race_elsewhere(
     toolchain: PinnedToolchain,
     *,
     rounds: int,
+    timeout_s: float = TIMEOUT_S,
 ) -> Turns:
     """Time models on one thread, in turns, by a profile's provider in its toolchain.
 
@@ -69,6 +72,7 @@ def race_elsewhere(
         profile: Names provider and options.
         toolchain: The environment.
         rounds: See `take_turns`.
+        timeout_s: Time limit, seconds.
 
     Raises:
         BuildError: The provider refuses a model, fails, crashes or hangs.
@@ -82,12 +86,13 @@ def race_elsewhere(
             feed_count=len(feeds),
             settings=profile_settings(profile),
             rounds=rounds,
+            timeout_s=timeout_s,
         )
         answer = ask_child(
             toolchain.command(_MODULE),
             msgspec.json.encode(request),
             RaceAnswer,
-            timeout_s=_TIMEOUT_S,
+            timeout_s=timeout_s,
             failed=f"the model does not survive {profile.device.provider}",
             found_in=where,
             remedy="another profile for this device, or a report to the provider's vendor",
@@ -99,8 +104,8 @@ def race_elsewhere(
 
 def main() -> None:
     """The child."""
-    answers = keep_stdout_clean(_TIMEOUT_S)
     request = msgspec.json.decode(take_request(), type=RaceRequest)
+    answers = keep_stdout_clean(request.timeout_s)
     answers.write(msgspec.json.encode(_time(request)) + b"\n")
     answers.flush()
 

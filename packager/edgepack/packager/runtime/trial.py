@@ -10,6 +10,7 @@ the child needs no onnx, and starts in half the time without it.
 
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -42,6 +43,9 @@ from edgepack.packager.tensors.sequence import Samples
 _FEEDS, _OUTPUTS, _LOG = "feeds.npz", "outputs.npz", "log.txt"
 """What parent and child exchange."""
 
+_ANSWER_S = 0.5
+"""Of the time limit this is left for the answer: outputs are written, and read by the parent."""
+
 MORE_S = 1.0
 """Samples beyond those that must run are begun for this long, seconds of processor time."""
 
@@ -56,7 +60,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
         sample_count: How many samples.
         least: How many of them run however slow; others are begun for `MORE_S`.
         settings: What it is opened with.
-        timeout_s: Time limit, seconds.
+        timeout_s: Time limit, seconds: of samples that may not end in time only the first runs.
     """
 
     model: str
@@ -118,14 +122,15 @@ def try_model(
     command: Sequence[str] | None = None,
     waiting: Waiting = in_silence,
 ) -> Trial:
-    """Loads and runs a model on a provider in a fresh process, which then waits for more.
+    """Load and run a model on a provider in a fresh process, which then wait for more.
 
     Args:
         model: The model file.
         samples: What to run; few, they are written to disk.
         settings: What it is opened with.
         timeout_s: Time limit, seconds, of the start of the process too.
-        least: How many samples run however slow, others as time allows; None for all.
+        least: How many samples run however slow, within the time limit, others as time allows;
+            None for all.
         process: Starts it, whatever ran before, and leaves it running; None ends it here.
         variant: What the process remembers that it was started for.
         command: The child, where it runs in another environment than this one.
@@ -201,7 +206,7 @@ def _load(provider: str) -> None:
 def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
     keep_to_one_cpu(request.settings.provider)
     model, exchange = Path(request.model), Path(request.exchange)
-    log = exchange / _LOG
+    log, end_s = exchange / _LOG, time.monotonic() + request.timeout_s - _ANSWER_S
     try:
         with stderr_in(log):
             opened = open_model_file(model, request.settings, log_severity=VERBOSE)
@@ -214,7 +219,7 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
         left = explain_left(opened.left_nodes, log)
         session = RememberingSession(opened)
         samples = read_tensors(exchange / _FEEDS, request.sample_count)
-        got = session.run_first(samples, least=request.least, more_s=MORE_S)
+        got = session.run_first(samples, least=request.least, more_s=MORE_S, end_s=end_s)
         write_tensors(exchange / _OUTPUTS, got)
     except DeviceError as error:
         return TrialAnswer(problem=error.problem, remedy=error.remedy or "")

@@ -45,7 +45,7 @@ class UnassignedNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_left(left: Iterable[LeftNode], log: Path) -> tuple[UnassignedNode, ...]:
-    """Finds the reasons for nodes in a provider's log.
+    """Find the reasons for nodes in a provider's log.
 
     Args:
         left: The nodes.
@@ -72,7 +72,7 @@ def read_failure(log: Path) -> str:
 
 
 def read_reasons(lines: Iterable[str]) -> dict[str, str]:
-    """The reason for each node that a log names as not supported; the last one counts."""
+    """Return the reason for each node that a log names as not supported; the last one counts."""
     reasons: dict[str, str] = {}
     named: list[str] = []
     for line in lines:
@@ -89,7 +89,7 @@ def read_reasons(lines: Iterable[str]) -> dict[str, str]:
 
 @contextmanager
 def stderr_in(path: Path) -> Iterator[None]:
-    """Sends what native code writes to stderr to a file, for as long as the block runs."""
+    """Send what native code writes to stderr to a file, for as long as the block runs."""
     kept = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)

@@ -7,7 +7,7 @@ from edgepack.text import counted
 
 
 def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:
-    """Says where a variant was judged, where it ran beside, and where it could not.
+    """State where a variant was judged, where it ran beside, and where it could not.
 
     Args:
         evaluator: Where candidates were measured.

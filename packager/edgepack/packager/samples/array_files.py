@@ -14,7 +14,7 @@ from edgepack.tasks.arrays import Tensor
 
 
 def read_npz(path: Path) -> dict[str, Tensor]:
-    """The arrays of a .npz, by name.
+    """Return the arrays of a .npz, by name.
 
     Raises:
         BuildError: It is none, or damaged, or holds Python objects.
@@ -31,7 +31,7 @@ def read_npz(path: Path) -> dict[str, Tensor]:
 
 
 def read_npy(path: Path) -> Tensor:
-    """The array of a .npy, read from the file where it is looked at.
+    """Return the array of a .npy, read from the file where it is looked at.
 
     Raises:
         BuildError: It is none, or damaged, or holds Python objects.
@@ -47,7 +47,7 @@ def read_npy(path: Path) -> Tensor:
 
 
 def read_tensor(path: Path) -> tuple[onnx.TensorProto, Tensor]:
-    """A tensor of ONNX test data, and its values.
+    """Return a tensor of ONNX test data, and its values.
 
     Raises:
         BuildError: It is none, or damaged, or its values lie elsewhere.
@@ -73,14 +73,14 @@ def read_tensor(path: Path) -> tuple[onnx.TensorProto, Tensor]:
 
 
 def refuse_special(path: Path) -> None:
-    """Refuses what is there and no file: whoever opens a pipe may wait for ever.
+    """Reject what is there and no file: whoever opens a pipe may wait for ever.
 
     Raises:
         BuildError: It is a pipe, a folder or a device.
     """
     if path.exists() and not path.is_file():
         raise BuildError(
-            f"{path.name} is no file", found_in=str(path), remedy="remove it from the samples"
+            f"{path.name} is not a file", found_in=str(path), remedy="remove it from the samples"
         )
 
 
@@ -88,7 +88,7 @@ def _unreadable(path: Path, error: Exception) -> BuildError:
     refusal = partial(BuildError, found_in=str(path))
     if "allow_pickle" in str(error) and not _begins_as_array(path):
         return refusal(
-            f"{path.name} is no NumPy file",
+            f"{path.name} is not a NumPy file",
             remedy="save arrays: np.savez(path, name=array.astype('float32'))",
         )
     if "allow_pickle" in str(error) or "Python objects" in str(error):
@@ -102,6 +102,8 @@ def _unreadable(path: Path, error: Exception) -> BuildError:
 
 
 def _begins_as_array(path: Path) -> bool:
-    """Whether it is a .npy, a .npz or a pickle; NumPy takes anything else for a pickle too."""
+    """Return True if it is a .npy, a .npz or a pickle; NumPy takes anything else for a pickle
+    too.
+    """
     with path.open("rb") as file:
         return file.read(6).startswith((b"\x93NUMPY", b"PK", b"\x80"))

@@ -40,7 +40,7 @@ class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):
 def add_captured(
     split: SampleSplit, given: Sequence[OpenedSamples], captured: Sequence[OpenedSamples]
 ) -> tuple[SampleSplit, CapturedSamples]:
-    """Adds captured samples to those for ranges.
+    """Add captured samples to those for ranges.
 
     Args:
         split: The given samples, divided.

@@ -31,7 +31,7 @@ def follow_states(
     folder: Path,
     progress: Progress,
 ) -> OpenedSamples:
-    """Finds out which inputs are states, and gives each sample its own.
+    """Find out which inputs are states, and give each sample its own.
 
     Args:
         opened: The samples.
@@ -62,7 +62,7 @@ def carry_states(
     folder: Path,
     progress: Progress,
 ) -> tuple[Samples, tuple[str, ...]]:
-    """Samples with states, each its own.
+    """Return the samples with states, each its own.
 
     Args:
         samples: In file order, which is taken for the order of time.
@@ -72,8 +72,8 @@ def carry_states(
         progress: Told of each inference.
 
     Returns:
-        The samples, and notes on what was done. A state that differs from sample to sample in
-        the files is left as it is.
+        The samples, and notes on what was done. A state that differs from sample to sample in the
+        files is left as it is.
     """
     known = replace(samples, states=states)
     given = [state for state in states if _is_one_value(samples, state.input)]

@@ -28,7 +28,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_sample(arrays: Mapping[str, Tensor], wanted: WantedInputs, label: str) -> Fitted:
-    """Brings a sample into the model's types and ranks, where nothing is lost by it.
+    """Bring a sample into the model's types and ranks, where nothing is lost by it.
 
     Args:
         arrays: As the file holds them.
@@ -36,8 +36,8 @@ def fit_sample(arrays: Mapping[str, Tensor], wanted: WantedInputs, label: str) -
         label: File of the sample, for messages.
 
     Returns:
-        The sample; integers are widened, float64 is rounded to float32, a missing batch axis of
-        1 is added.
+        The sample; integers are widened, float64 is rounded to float32, a missing batch axis of 1
+        is added.
 
     Raises:
         BuildError: A name, shape, type or value does not fit.
@@ -60,7 +60,9 @@ def fit_sample(arrays: Mapping[str, Tensor], wanted: WantedInputs, label: str) -
 def _without_fixed(
     arrays: Mapping[str, Tensor], fixed: tuple[FixedInput, ...], label: str
 ) -> dict[str, Tensor]:
-    """A sample without the inputs that became constants, where it holds what they are fixed to."""
+    """Return a sample without the inputs that became constants, where it holds what they are fixed
+    to.
+    """
     values = {entry.name: entry for entry in fixed}
     for name, entry in values.items():
         array = np.asarray(arrays.get(name, entry.value))
@@ -160,7 +162,7 @@ def _shape_remedy(found: tuple[int, ...], spec: TensorSpec) -> str:
 
 
 def _convert(array: Tensor, spec: TensorSpec, where: str) -> Tensor:
-    """Changes the type where no information is lost that the model could have used."""
+    """Change the type where no information is lost that the model could have used."""
     refusal = partial(BuildError, found_in=where)
     want = np.dtype(spec.dtype)
     if array.dtype.kind == "f" and want.kind == "f":

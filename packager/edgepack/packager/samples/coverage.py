@@ -40,7 +40,7 @@ class _Seen(msgspec.Struct, kw_only=True):
     first: Tensor | None = None
 
     def is_one_number_in(self, other: "_Seen") -> bool:
-        """Whether all samples, and all others too, hold one number, the same."""
+        """Return True if all samples, and all others too, hold one number, the same."""
         if self.first is None or self.first.size != 1:
             return False
         return self.low == self.high == other.low == other.high

@@ -74,7 +74,7 @@ def follow_tokens(
     outputs: Mapping[str, OutputDeclaration],
     declared_in: str,
 ) -> OpenedSamples:
-    """Finds out whether a model is a decoder, and how it is fed.
+    """Find out whether a model is a decoder, and how it is fed.
 
     Args:
         opened: The samples.
@@ -85,7 +85,7 @@ def follow_tokens(
         The samples with their decoder, and notes on it; unchanged where the model is none.
 
     Raises:
-        BuildError: Tokens are declared, and the model is no decoder.
+        BuildError: Tokens are declared, and the model is not a decoder.
     """
     declared = {name: entry for name, entry in outputs.items() if entry.task == "tokens"}
     pairs = find_states(source.inputs, source.outputs, declarations, declared_in, fits=may_grow)
@@ -140,7 +140,7 @@ def _look(
 
 
 def _cache(state: State, spec: TensorSpec, before: Tensor, after: Tensor) -> Cache | None:
-    """The cache that a pair is by its values; None where they do not fit."""
+    """Return the cache that a pair is by its values; None where they do not fit."""
     if before.ndim != after.ndim or before.dtype != after.dtype:
         return None
     axes = [axis for axis in range(before.ndim) if before.shape[axis] != after.shape[axis]]
@@ -154,7 +154,7 @@ def _cache(state: State, spec: TensorSpec, before: Tensor, after: Tensor) -> Cac
 
 
 def _find(view: _View) -> tuple[Decoder | None, str]:
-    """The decoder, or why there is none."""
+    """Return the decoder, or why there is none."""
     carried = {cache.input for cache in view.caches}
     fed_back = {cache.output for cache in view.caches}
     if not view.caches and not view.rereading:
@@ -233,7 +233,7 @@ _SCORES = re.compile(r".*(logit|score|prob)", re.IGNORECASE)
 
 
 def _named(names: list[str], pattern: re.Pattern[str]) -> list[str]:
-    """The only one; of several those whose name fits."""
+    """Return the only one; of several those whose name fits."""
     return names if len(names) == 1 else [name for name in names if pattern.match(name)]
 
 
@@ -283,7 +283,7 @@ def _describe(decoder: Decoder, view: _View) -> str:
 
 
 def _ask(view: _View, doubt: str) -> str:
-    """Asks for what graph and names do not tell."""
+    """Ask for what graph and names do not tell."""
     cache = next(entry for entry in view.caches if entry.axis >= 0)
     return (
         f"Input '{cache.input}' is a cache that grows with each step, and {doubt}: each step is "

@@ -44,11 +44,11 @@ class OpenedSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> OpenedSamples:
-    """Opens samples and reads each once, so that a bad one is named at the start.
+    """Open samples and read each once, so that a bad one is named at the start.
 
     Args:
-        where: A path (forms: `formats`), or `random:N` for N random samples; open sizes of
-            these are 1.
+        where: A path (forms: `formats`), or `random:N` for N random samples; open sizes of these
+            are 1.
         wanted: What each sample holds.
         progress: Told of each sample that was checked.
 
@@ -112,7 +112,7 @@ class _Remembered:
         self._spare_bytes = _REMEMBERED_BYTES
 
     def add(self, number: int, feeds: Feeds) -> None:
-        """Keeps a copy that nobody can change, where there is room for it."""
+        """Keep a copy that nobody can change, where there is room for it."""
         self._spare_bytes -= sum(array.nbytes for array in feeds.values())
         if self._spare_bytes < 0:
             return
@@ -122,7 +122,7 @@ class _Remembered:
         self._samples[number] = copies
 
     def find(self, number: int) -> Feeds | None:
-        """A sample that was kept, in a dict of its own."""
+        """Return a sample that was kept, in a dict of its own."""
         feeds = self._samples.get(number)
         return None if feeds is None else dict(feeds)
 

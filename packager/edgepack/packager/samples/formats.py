@@ -66,7 +66,7 @@ class RawSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_files(path: Path, wanted: WantedInputs) -> FileSamples:
-    """Finds out the form of what is at `path`.
+    """Find out the form of what is at `path`.
 
     Args:
         path: A file or a folder.
@@ -140,7 +140,7 @@ def _one_a_file(files: list[Path], read: Callable[[Path], dict[str, Tensor]]) ->
 
 
 def _remedy(files: Sequence[Path]) -> str:
-    """Tables of numbers become samples with one line of NumPy."""
+    """Return tables of numbers become samples with one line of NumPy."""
     tables = sorted({file.suffix for file in files} & {".csv", ".txt", ".tsv"})
     if not tables:
         return f"give {FORMS}"
@@ -158,7 +158,7 @@ def _stack(path: Path, inputs: tuple[TensorSpec, ...]) -> RawSamples:
     elif path.suffix == ".npz":
         arrays = read_npz(path)
     else:
-        raise BuildError(f"{path} is no form of samples", remedy=_remedy([path]))
+        raise BuildError(f"{path} is not a form of samples", remedy=_remedy([path]))
     if not arrays:
         raise refusal("the file holds no arrays")
     single = [name for name, array in arrays.items() if not array.ndim]
@@ -268,7 +268,7 @@ def _only_input(inputs: tuple[TensorSpec, ...], path: Path) -> str:
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Sorts `input_2` before `input_10`, whatever the locale."""
+    """Sort `input_2` before `input_10`, whatever the locale."""
     return [
         (0, int(part), "") if part.isdigit() else (1, 0, part)
         for part in re.split(r"([0-9]+)", path.as_posix())

@@ -11,7 +11,7 @@ from edgepack.tasks.arrays import Tensor
 
 
 def write_arrays(samples: Iterable[Mapping[str, Tensor]], folder: Path) -> Path:
-    """Writes each sample as a .npz of its own, so that memory does not depend on their number.
+    """Write each sample as a .npz of its own, so that memory does not depend on their number.
 
     Args:
         samples: By input name an array, one dictionary a sample; read once.
@@ -21,7 +21,7 @@ def write_arrays(samples: Iterable[Mapping[str, Tensor]], folder: Path) -> Path:
         The folder.
 
     Raises:
-        BuildError: One of them is no dictionary of arrays, or there are none.
+        BuildError: One of them is not a dictionary of arrays, or there are none.
     """
     folder.mkdir(parents=True)
     count = 0

@@ -31,7 +31,7 @@ def choose_golden(
     float_source: FloatSource,
     tells: Callable[[Feeds], bool] = lambda outputs: True,
 ) -> Golden:
-    """Picks samples whose outputs lie far from each other, and runs the source model on them.
+    """Pick samples whose outputs lie far from each other, and run the source model on them.
 
     Candidates that tell nothing are left out, unless none tells anything. The first of the others
     is taken; then, greedily, whichever is farthest from all that were chosen.
@@ -109,7 +109,8 @@ class _Reference:
 
 
 def _sizes(outputs: Sequence[Feeds]) -> dict[str, float]:
-    """Root-mean-square of each output's samples, each of them a vector; 1 where all are zeros.
+    """Return root-mean-square of each output's samples, each of them a vector; 1 where all are
+    zeros.
 
     A sample on which a detector finds something stands out by that: brought to length 1 each, it
     and those on which a single score is next to nothing would be one point.
@@ -122,7 +123,7 @@ def _sizes(outputs: Sequence[Feeds]) -> dict[str, float]:
 
 
 def _position(outputs: Feeds, sizes: Mapping[str, float]) -> Floats:
-    """A point for one sample's outputs, each of which weighs the same over all samples."""
+    """Return a point for one sample's outputs, each of which weighs the same over all samples."""
     parts = [_thinned(outputs[name]) / sizes[name] for name in _numeric(outputs)]
     return np.concatenate(parts) if parts else np.zeros(1)
 
@@ -132,13 +133,13 @@ def _numeric(outputs: Feeds) -> list[str]:
 
 
 def _thinned(array: Tensor) -> Floats:
-    """A few thousand values of an output."""
+    """Return a few thousand values of an output."""
     flat = array.ravel()
     return flat[:: max(1, flat.size // _POSITION_VALUES)].astype(np.float64)
 
 
 def _spread(points: list[Floats], most: int) -> list[int]:
-    """Indices of points far from each other, the first point first."""
+    """Return indices of points far from each other, the first point first."""
     width = max(point.size for point in points)
     table = np.stack([np.pad(point, (0, width - point.size)) for point in points])
     chosen = [0]

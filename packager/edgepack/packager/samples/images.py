@@ -20,7 +20,7 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".
 def read_image(
     path: Path, declaration: ImageInput, spec: TensorSpec
 ) -> Singles | npt.NDArray[np.uint8]:
-    """Decodes an image and brings it into the form that the model's input takes.
+    """Decode an image and brings it into the form that the model's input takes.
 
     Args:
         path: The image.
@@ -28,11 +28,11 @@ def read_image(
         spec: The input.
 
     Returns:
-        Shape (1, C, H, W) or (1, H, W, C); uint8 pixels as they are where the input is uint8,
-        else float32 after scale, mean and std.
+        Shape (1, C, H, W) or (1, H, W, C); uint8 pixels as they are where the input is uint8, else
+        float32 after scale, mean and std.
 
     Raises:
-        BuildError: Pillow is not installed, or the file is no image, or one of more than 8 bits.
+        BuildError: Pillow is not installed, the file is not an image, or has more than 8 bits.
     """
     try:
         from PIL import Image, ImageOps

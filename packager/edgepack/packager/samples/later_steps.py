@@ -29,7 +29,7 @@ _STEPS = 32
 def take_later_steps(
     split: SampleSplit, run: Run, folder: Path, progress: Progress
 ) -> tuple[SampleSplit, tuple[str, ...]]:
-    """Samples for ranges each from another step of a text, and a note on it.
+    """Return the samples for ranges each from another step of a text, and a note on it.
 
     Args:
         split: Has those that texts begin with.
@@ -89,7 +89,7 @@ def _go_on(decoder: Decoder, feeds: Feeds, run: Run, steps: int) -> Feeds:
 
 
 def _begin_alike(samples: Samples) -> bool:
-    """Whether the caches hold the same in all samples, as where texts begin."""
+    """Return True if the caches hold the same in all samples, as where texts begin."""
     decoder, first = samples.decoder, samples.read(0)
     names = [cache.input for cache in decoder.caches] if decoder else []
     return all(

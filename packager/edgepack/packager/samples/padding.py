@@ -23,7 +23,7 @@ _UNMOVED = 1e-4
 
 
 def follow_mask(opened: OpenedSamples, source: SourceModel) -> OpenedSamples:
-    """Finds out which input tells padding, and which outputs have a row for each of its places.
+    """Find out which input tells padding, and which outputs have a row for each of its places.
 
     Args:
         opened: The samples.
@@ -49,7 +49,7 @@ def follow_mask(opened: OpenedSamples, source: SourceModel) -> OpenedSamples:
 
 
 def find_mask(name: str, samples: Samples, run: Run) -> Mask | None:
-    """Whether an input is a mask, by what the model does with what it hides.
+    """Return True if an input is a mask, by what the model does with what it hides.
 
     Args:
         name: The input; its values are 0 and 1.
@@ -57,8 +57,8 @@ def find_mask(name: str, samples: Samples, run: Run) -> Mask | None:
         run: The float model.
 
     Returns:
-        The mask; None where what it hides still tells in the other rows, or no output has a row
-        for each of its places.
+        The mask; None where what it hides still tells in the other rows, or no output has a row for
+        each of its places.
     """
     feeds = next(feeds for feeds in samples if _hides_some(feeds[name]))
     used = np.asarray(feeds[name] != 0)
@@ -76,7 +76,7 @@ def find_mask(name: str, samples: Samples, run: Run) -> Mask | None:
 
 
 def without_padding(outputs: Outputs, feeds: Feeds, mask: Mask | None) -> Outputs:
-    """The same outputs, with NaN in the rows that are padding: these are not compared.
+    """Return the same outputs, with NaN in the rows that are padding: these are not compared.
 
     Args:
         outputs: Of one inference.
@@ -101,7 +101,7 @@ def _blanked(value: Tensor, hidden: Bools) -> Tensor:
 
 
 def _shares_of_padding(samples: Samples) -> Mapping[str, float]:
-    """Share of zeros by input, of the inputs [batch, rows] that are nothing but 0 and 1."""
+    """Return share of zeros by input, of the inputs [batch, rows] that are nothing but 0 and 1."""
     first = samples.read(0)
     zeros = {
         name: 0
@@ -126,7 +126,7 @@ def _shares_of_padding(samples: Samples) -> Mapping[str, float]:
 
 
 def _has_company(name: str, feeds: Feeds) -> bool:
-    """Whether another input has as many places, which the mask could be of."""
+    """Return True if another input has as many places, which the mask could be of."""
     return any(
         value.shape[:2] == feeds[name].shape for other, value in feeds.items() if other != name
     )
@@ -137,7 +137,7 @@ def _hides_some(value: Tensor) -> bool:
 
 
 def _with_padding_changed(feeds: Feeds, name: str, used: Bools) -> Feeds:
-    """The same sample, with the values of places in use in those that are padding."""
+    """Return the same sample, with the values of places in use in those that are padding."""
     changed = {}
     for other, value in feeds.items():
         if other == name or value.shape[:2] != used.shape:

@@ -54,11 +54,11 @@ def find_states(
     declared_in: str,
     fits: Callable[[TensorSpec, TensorSpec], bool] | None = None,
 ) -> FoundStates:
-    """Pairs inputs with the outputs that feed them.
+    """Return pairs inputs with the outputs that feed them.
 
     What is declared holds. Of the others, an input and an output of one type and shape whose names
     differ only in before and after are a pair, as long as each has no other partner, and some
-    input is left that is no state.
+    input is left that is not a state.
 
     Args:
         inputs, outputs: The model's.
@@ -113,7 +113,7 @@ def find_states(
 
 
 def confirm_states(found: FoundStates, run: Run, feeds: Feeds) -> FoundStates:
-    """Keeps the states if the float model really takes back what it gave.
+    """Keep the states if the float model really takes back what it gave.
 
     Args:
         found: What names and shapes say.
@@ -139,7 +139,7 @@ def confirm_states(found: FoundStates, run: Run, feeds: Feeds) -> FoundStates:
 
 
 def _is_open(declaration: InputDeclaration | None) -> bool:
-    """Whether names may decide: nothing else is declared."""
+    """Return True if names may decide: nothing else is declared."""
     if isinstance(declaration, RawInput):
         return declaration.fed_from is None
     return declaration is None
@@ -179,12 +179,12 @@ def _declared_output(
 
 
 def _fits(spec: TensorSpec, output: TensorSpec) -> bool:
-    """One type, and no fixed size that differs."""
+    """Return one type, and no fixed size that differs."""
     return _differing_sizes(spec, output) == []
 
 
 def may_grow(spec: TensorSpec, output: TensorSpec) -> bool:
-    """One type and rank, and at most one fixed size that is larger in the output."""
+    """Return one type and rank, and at most one fixed size that is larger in the output."""
     differ = _differing_sizes(spec, output)
     return differ is not None and len(differ) < 2 and all(mine < other for mine, other in differ)
 
@@ -201,7 +201,7 @@ def _differing_sizes(spec: TensorSpec, output: TensorSpec) -> list[tuple[int, in
 
 
 def _is_pair(before: str, after: str) -> bool:
-    """Whether two names are one but for a word that says before, or one that says after."""
+    """Return True if two names are one but for a word that says before, or one that says after."""
     first, second = _words(before), _words(after)
     if first == second:
         return False

@@ -26,7 +26,9 @@ def sizes_of_tables(source: SourceModel) -> Mapping[str, int]:
 
 
 def find_rereading(source: SourceModel, tables: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
-    """Inputs of tokens with outputs that score one after each of them, in texts of any length."""
+    """Return inputs of tokens with outputs that score one after each of them, in texts of any
+    length.
+    """
     return tuple(
         (ids.name, told.name)
         for ids in source.inputs
@@ -41,7 +43,7 @@ def find_rereading(source: SourceModel, tables: Mapping[str, int]) -> tuple[tupl
 
 
 def reads_forwards(decoder: Decoder, feeds: Feeds, run: Run) -> bool:
-    """Whether scores say nothing of later tokens, as those of a model that fills gaps do."""
+    """Return True if scores say nothing of later tokens, as those of a model that fills gaps do."""
     said = run(feeds)
     longer = run(next_feeds(decoder, feeds, said, int(next_scores(decoder, said).argmax())))
     scored = (outputs[decoder.scores].astype(np.float64) for outputs in (said, longer))

@@ -21,7 +21,7 @@ _SEED = b"edgepack split 1\0"
 def split_samples(
     given: OpenedSamples, evaluation: OpenedSamples | None, tells: Sequence[bool] = ()
 ) -> SampleSplit:
-    """Divides by a hash of each sample's content: the same samples always fall the same way.
+    """Divide by a hash of each sample's content: the same samples always fall the same way.
 
     Neither the order nor the names of the files matter, and a sample added later moves few
     others. Equal samples were left out before, so none can be on two sides.
@@ -65,7 +65,7 @@ def split_samples(
 
 
 def describe(split: SampleSplit) -> str:
-    """The split in words, for the report."""
+    """Return the split in words, for the report."""
     return (
         f"{counted(split.calibration.count, 'sample')} for ranges, {split.search.count} to choose "
         f"between candidates, {split.held_out.count} held out for the verdict"
@@ -101,7 +101,7 @@ def _shuffled(given: OpenedSamples) -> list[int]:
 
 
 def _mix(order: list[int], tells: Sequence[bool]) -> list[int]:
-    """Samples that tell something evenly among the others; else as they were."""
+    """Return the samples that tell something evenly among the others; else as they were."""
     if not tells:
         return order
     places: dict[int, float] = {}

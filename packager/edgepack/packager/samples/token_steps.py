@@ -11,7 +11,9 @@ Places = npt.NDArray[np.intp]
 
 
 def next_scores(decoder: Decoder, outputs: Outputs) -> Floats:
-    """Logarithms of the next token's probabilities, float64 (vocabulary,); NaN is no score."""
+    """Return logarithms of the next token's probabilities, float64 (vocabulary,); NaN is not a
+    score.
+    """
     values = outputs[decoder.scores]
     last = values.reshape(-1, values.shape[-1])[-1].astype(np.float64)
     scores = np.nan_to_num(last, nan=-1e9, posinf=1e9, neginf=-1e9)
@@ -20,7 +22,9 @@ def next_scores(decoder: Decoder, outputs: Outputs) -> Floats:
 
 
 def steps_left(decoder: Decoder, feeds: Feeds) -> int | None:
-    """Steps from a sample on, with its own, that there are positions for; None without a limit."""
+    """Return steps from a sample on, with its own, that there are positions for; None without a
+    limit.
+    """
     left = [rows - int(feeds[name].max()) for name, rows in decoder.rows.items()]
     return min(left, default=None)
 
@@ -49,7 +53,9 @@ def next_feeds(decoder: Decoder, feeds: Feeds, outputs: Outputs, token: int) -> 
 
 
 def without_padding_behind(decoder: Decoder, feeds: Feeds) -> Feeds:
-    """A sample without the tokens that its mask hides at the end: the next one follows the text."""
+    """Return a sample without the tokens that its mask hides at the end: the next one follows the
+    text.
+    """
     masks = [feeds[name] for name, rule in decoder.rules.items() if rule == "mask"]
     row = masks[0].reshape(-1) if masks and masks[0].ndim == 2 else np.ones(1)
     hidden = row.size - 1 - int(np.flatnonzero(row).max(initial=row.size - 1 if row[-1] else -1))
@@ -64,7 +70,7 @@ def without_padding_behind(decoder: Decoder, feeds: Feeds) -> Feeds:
 
 
 def _kept_places(decoder: Decoder, feeds: Feeds, outputs: Outputs) -> Places | None:
-    """Places of a cache of fixed size that are kept; None where it grows."""
+    """Return the places of a cache of fixed size that are kept; None where it grows."""
     fixed = [cache for cache in decoder.caches if cache.places is not None]
     if not fixed or fixed[0].places is None:
         return None

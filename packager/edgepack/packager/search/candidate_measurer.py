@@ -1,6 +1,7 @@
 """Makes and measures candidates, each in a folder of its own; what was measured is recalled."""
 
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,12 @@ from edgepack.packager.quantization.contract import (
     NodeSensitivity,
 )
 from edgepack.packager.runtime.evaluator import Evaluator
-from edgepack.packager.search.candidates import Candidate, Judged
+from edgepack.packager.search.candidates import Candidate, CandidateMeasurement
 from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.judge import CandidateJudge
+
+_HELD_OUT_RUNS = 2
+"""The held-out samples run through what is found, and through the float model."""
 
 _KEPT_BYTES = 64_000_000
 """Candidates of small models stay on disk, where they can be timed in the end."""
@@ -43,7 +47,7 @@ class CandidateMeasurer:
     work_dir: Path
 
     def measure(self, number: int, spec: CandidateSpec, *, at_least: float) -> Candidate:
-        """One candidate, judged now or before.
+        """Return one candidate, judged now or before.
 
         Args:
             number: Its number in this search, from 1.
@@ -56,18 +60,21 @@ class CandidateMeasurer:
         """
         path = self.work_dir / f"candidate-{number}" / "model.onnx"
         journal, context = self.conditions.journal, self.conditions.context
-        judged = journal.recall(context, spec.key, Judged)
-        if judged is not None:
-            return self._candidate(spec, path, judged)
+        measured = journal.recall(context, spec.key, CandidateMeasurement)
+        if measured is not None:
+            return self._candidate(spec, path, measured)
         built, size_bytes = self._save(spec, path)
-        verdict = self.judge.judge(
-            self.evaluator.open(path),
-            at_least=at_least,
-            before_each=self.conditions.limit.check,
+        run, limit = self.evaluator.open(path), self.conditions.limit
+        began_s = time.monotonic()
+        verdict = self.judge.judge(run, at_least=at_least, before_each=limit.check)
+        ran = verdict.given_up_after or self.judge.count
+        one_s = (time.monotonic() - began_s) / max(1, ran)
+        limit.reserve(_HELD_OUT_RUNS * one_s * self.conditions.held_out)
+        measured = CandidateMeasurement(
+            verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered)
         )
-        judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
-        journal.keep(context, spec.key, judged)
-        made = self._candidate(spec, path, judged)
+        journal.keep(context, spec.key, measured)
+        made = self._candidate(spec, path, measured)
         return replace(made, origin=built.origin, notes=built.notes)
 
     def rank(self, spec: CandidateSpec, progress: Progress) -> tuple[NodeSensitivity, ...]:
@@ -88,7 +95,7 @@ class CandidateMeasurer:
         return ranked
 
     def with_model(self, candidate: Candidate) -> Candidate:
-        """The candidate with its model on disk: making it again gives the same bytes."""
+        """Return the candidate with its model on disk: making it again gives the same bytes."""
         if candidate.path.exists():
             return candidate
         built, _ = self._save(candidate.spec, candidate.path)
@@ -99,7 +106,9 @@ class CandidateMeasurer:
         path.parent.mkdir(parents=True, exist_ok=True)
         return built, save_model(built.model, path)
 
-    def _candidate(self, spec: CandidateSpec, path: Path, judged: Judged) -> Candidate:
+    def _candidate(
+        self, spec: CandidateSpec, path: Path, measured: CandidateMeasurement
+    ) -> Candidate:
         high_precision = self.maker.high_precision
         return Candidate(
             label=self.conditions.label,
@@ -107,17 +116,17 @@ class CandidateMeasurer:
             spec=spec,
             high_precision_words=high_precision.words if high_precision else "",
             path=path,
-            judged=judged,
+            measured=measured,
         )
 
 
 def discard_large(candidates: Sequence[Candidate], best: Candidate) -> None:
-    """Leaves the best model on disk, and the first others: large ones would fill it."""
+    """Leave the best model on disk, and the first others: large ones would fill it."""
     left_bytes = _KEPT_BYTES
     for candidate in candidates:
         folder = candidate.path.parent
         if folder == best.path.parent or not folder.exists():
             continue
-        left_bytes -= candidate.judged.size_bytes
+        left_bytes -= candidate.measured.size_bytes
         if left_bytes < 0:
             shutil.rmtree(folder)

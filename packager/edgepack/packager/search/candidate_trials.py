@@ -33,7 +33,7 @@ class CandidateTrials:
         self._quickest_s = 0.0
 
     def add(self, spec: CandidateSpec, because: str) -> Candidate:
-        """Makes, runs and judges one candidate, unless it was judged before.
+        """Make, run and judge one candidate, unless it was judged before.
 
         Args:
             spec: How it is made.
@@ -88,7 +88,7 @@ class CandidateTrials:
         return self._measurer.with_model(candidate).path
 
     def is_on_target(self, candidate: Candidate) -> bool:
-        """Whether a candidate is all that the search was for."""
+        """Return True if a candidate is all that the search was for."""
         return self.conditions.target.is_met(candidate.verdict)
 
     @property
@@ -117,7 +117,7 @@ class CandidateTrials:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was judged yet."""
+        """True if nothing was judged yet."""
         return not self._candidates
 
     def result(self, notes: tuple[str, ...] = ()) -> SearchResult:
@@ -128,7 +128,7 @@ class CandidateTrials:
                 accuracy=candidate.verdict.value,
                 metric=candidate.verdict.what,
                 budget=candidate.verdict.budget,
-                size_bytes=candidate.judged.size_bytes,
+                size_bytes=candidate.measured.size_bytes,
                 because=_reason(because, candidate),
                 float_nodes=len(candidate.float_nodes),
                 high_precision_nodes=(
@@ -137,7 +137,7 @@ class CandidateTrials:
             )
             for candidate, because in zip(self._candidates, self._reasons, strict=True)
         )
-        with self.conditions.limit.paused():
+        with self.conditions.limit.finishing():
             best = self._measurer.with_model(self.best)
         return SearchResult(
             best=best,
@@ -148,7 +148,7 @@ class CandidateTrials:
         )
 
     def _tell(self, number: int, measured: Candidate | None = None) -> None:
-        """Tells that a candidate is tried, or what came of one that was not known before."""
+        """Report that a candidate is tried, or what came of one that was not known before."""
         outcome = ""
         if measured is not None:
             verdict = measured.verdict

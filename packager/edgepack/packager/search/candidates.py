@@ -12,7 +12,7 @@ from edgepack.packager.search.attempts import Attempt
 from edgepack.text import counted
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class CandidateMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured of a candidate; journals keep it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         spec: How it was made.
         high_precision_words: What a node of high precision is, see `HighPrecision`.
         path: The model; of the best candidate alone it is certain to be there.
-        judged: What was measured.
+        measured: What was measured.
         origin: What it was made from.
         notes: What a person should know of how it was made.
         sensitivities: What each node that can be lowered costs and saves; empty before that is
@@ -48,7 +48,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     spec: CandidateSpec
     high_precision_words: str
     path: Path
-    judged: Judged
+    measured: CandidateMeasurement
     origin: Origin = msgspec.field(default_factory=Origin)
     notes: tuple[str, ...] = ()
     sensitivities: tuple[NodeSensitivity, ...] = ()
@@ -56,7 +56,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> Verdict:
         """What the accuracy gate said on the search samples."""
-        return self.judged.verdict
+        return self.measured.verdict
 
     @property
     def key(self) -> str:
@@ -82,7 +82,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> int:
         """How many nodes could be lowered."""
-        return self.judged.lowered + len(self.float_nodes)
+        return self.measured.lowered + len(self.float_nodes)
 
     @property
     def words(self) -> str:

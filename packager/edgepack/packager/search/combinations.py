@@ -57,7 +57,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_searched(text: str) -> SearchedKey:
-    """Reads `KEY=a,b,c`; values are TOML values, and words need no quotes.
+    """Read `KEY=a,b,c`; values are TOML values, and words need no quotes.
 
     Raises:
         BuildError: There is no key or no value.
@@ -76,7 +76,7 @@ def parse_searched(text: str) -> SearchedKey:
 
 
 def read_searched(settings: Mapping[str, Any], found_in: str) -> Iterator[SearchedKey]:
-    """Reads the section `[search]` of an `edgepack.toml`.
+    """Read the section `[search]` of an `edgepack.toml`.
 
     Args:
         settings: The section; `a.b = […]` and `"a.b" = […]` mean the same.
@@ -184,7 +184,7 @@ def _check_key(entry: SearchedKey, profiles: Sequence[Profile]) -> None:
 
 
 def _check_value(name: str, profile: Profile, entry: SearchedKey, value: Any) -> None:
-    """Checks one value by itself, so that a message can name it."""
+    """Check one value by itself, so that a message can name it."""
     changes: dict[str, Any] = {}
     _put(changes, profile, entry.key, value)
     try:
@@ -260,7 +260,7 @@ def _describe_type(kind: Any) -> str:
 
 
 def _name_precision(profile: Profile, changed: Profile) -> Profile:
-    """The precision in words follows the types, where these are searched."""
+    """Return the precision in words follows the types, where these are searched."""
     before, after = profile.quantize, changed.quantize
     if before is None or after is None or before.precision == after.precision:
         return changed

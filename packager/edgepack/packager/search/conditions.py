@@ -15,6 +15,7 @@ class SearchConditions(msgspec.Struct, kw_only=True):
         journal: Keeps what was measured.
         context: Digest of all that the measurements depend on.
         label: See `Candidate`.
+        held_out: How many samples what is found runs on after the search.
         target: When the search may end.
     """
 
@@ -22,4 +23,5 @@ class SearchConditions(msgspec.Struct, kw_only=True):
     journal: Journal
     context: str = ""
     label: str = ""
+    held_out: int = 0
     target: SearchTarget = msgspec.field(default_factory=SearchTarget)

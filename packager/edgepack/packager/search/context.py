@@ -21,7 +21,7 @@ _FORMAT = 15
 def describe_context(
     source: SourceModel, split: SampleSplit, profile: Profile, metric: Metric | None
 ) -> str:
-    """Digest of all that a measurement depends on.
+    """Return digest of all that a measurement depends on.
 
     A metric counts by its name and its source file, not by the data that it reads.
     """
@@ -48,7 +48,7 @@ def _describe_metric(metric: Metric | None) -> str:
     if metric is None:
         return ""
     file = _source_file(metric)
-    text = "".join(linecache.getlines(file)) if file else ""  # a notebook's cell is no file
+    text = "".join(linecache.getlines(file)) if file else ""  # a notebook's cell is not a file
     code = hashlib.sha256(text.encode()).hexdigest() if text else ""
     return f"{metric_name(metric)} {code}"
 

@@ -7,7 +7,7 @@ _NODES_SHOWN = 5
 
 
 def describe_search(found: SearchResult | None) -> Tried | None:
-    """The curve, a line each from the smallest to the largest, and the nodes to blame."""
+    """Return the curve, a line each from the smallest to the largest, and the nodes to blame."""
     if found is None:
         return None
     curve = sorted(found.attempts, key=lambda attempt: (attempt.size_bytes, attempt.what))

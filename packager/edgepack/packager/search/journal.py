@@ -58,7 +58,7 @@ class Journal:
             self._read(path.read_bytes())
 
     def recall(self, context: str, key: str, kind: type[_T]) -> _T | None:
-        """A measurement that was made before; None where there is none."""
+        """Return a measurement that was made before; None where there is none."""
         raw = self._known.get((context, key))
         if raw is None:
             return None
@@ -68,7 +68,7 @@ class Journal:
             return None
 
     def keep(self, context: str, key: str, value: object) -> None:
-        """Writes a measurement; it is on disk when this returns (but for the first one)."""
+        """Write a measurement; it is on disk when this returns (but for the first one)."""
         raw = msgspec.json.encode(value)
         self._known[context, key] = raw
         if self._path is None or self._is_of_another_version:
@@ -80,7 +80,7 @@ class Journal:
             self._flush(self._path)
 
     def write_out(self) -> None:
-        """Writes what waits for a second measurement: there will be none."""
+        """Write what waits for a second measurement: there will be none."""
         if self._path is not None and self._waiting:
             self._flush(self._path)
 

@@ -97,7 +97,7 @@ class CandidateJudge:
         at_least: float = NEAR_SPARE,
         before_each: Callable[[], None] = lambda: None,
     ) -> Verdict:
-        """Runs a candidate and judges it.
+        """Run a candidate and judge it.
 
         Args:
             run: The candidate.
@@ -137,7 +137,9 @@ class CandidateJudge:
         return _Ran(outputs=list(expected), chain=chain)
 
     def _given_up(self, got: Mapping[int, "_Ran"], at_least: float) -> Verdict | None:
-        """The verdict on a candidate that need not run on the other samples; None on others."""
+        """Return the verdict on a candidate that need not run on the other samples; None on
+        others.
+        """
         length = len(self._in_use.expected) // self.count
         places = [length * index + step for index in sorted(got) for step in range(length)]
         seen = self._in_use.of(places).judge(*_joined(got))
@@ -150,7 +152,7 @@ class CandidateJudge:
         return replace(seen, passed=False, spare=spare, given_up_after=len(got))
 
     def judge_single(self, got: Sequence[Outputs]) -> Verdict:
-        """Judges outputs of single inferences, one dict a sample, by all but padding.
+        """Judge outputs of single inferences, one dict a sample, by all but padding.
 
         Raises:
             ValueError: The samples have states: single inferences do not tell.

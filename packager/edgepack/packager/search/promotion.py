@@ -36,13 +36,15 @@ class Promotion:
         return "float" if self.kind == "float_nodes" else self.trials.high_precision_words
 
     def add(self, method: QuantizationMethod, count: int, because: str) -> Candidate:
-        """The candidate with so many of the nodes promoted."""
+        """Return the candidate with so many of the nodes promoted."""
         other = "high_precision_nodes" if self.kind == "float_nodes" else "float_nodes"
         nodes = {self.kind: self.names[:count], other: self.others}
         return self.trials.add(CandidateSpec(method=method, **nodes), because)
 
     def may_be_enough(self, *methods: QuantizationMethod) -> bool:
-        """Whether some method is within the budget, if barely, with all of the nodes promoted."""
+        """Return True if some method is within the budget, if barely, with all of the nodes
+        promoted.
+        """
         count = len(self.names)
         because = f"whether {counted(count, f'{self.words} node')}, all there can be, may be enough"
         return any(
@@ -50,7 +52,7 @@ class Promotion:
         )
 
     def promote(self, methods: tuple[QuantizationMethod, ...]) -> None:
-        """Promotes 1, 2, 4, 8 … nodes, then fewer again.
+        """Promote 1, 2, 4, 8 … nodes, then fewer again.
 
         Of several methods the one is taken that is best where some nodes are promoted.
         """
@@ -90,7 +92,7 @@ class Promotion:
 
 
 def _doubling(limit: int) -> Iterator[int]:
-    """1, 2, 4, 8 … and the limit."""
+    """Yield 1, 2, 4, 8 … and the limit."""
     count = 1
     while count < limit:
         yield count

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Evaluator
@@ -15,7 +16,7 @@ from edgepack.packager.runtime.timing import (
     has_thread_clock,
     take_turns,
 )
-from edgepack.packager.runtime.toolchain_race import race_elsewhere
+from edgepack.packager.runtime.toolchain_race import TIMEOUT_S, race_elsewhere
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.speedup import Speedup, measure_speedup
 from edgepack.packager.search.time_limit import TimeLimit
@@ -37,19 +38,22 @@ class Race:
         profile: The profile.
         evaluator: Opens models where they are measured.
         samples: What they run.
-        limit: The time of the search; None for no limit.
+        limit: The time of the search, and of the profile.
     """
 
     prepared: Path
     profile: Profile
     evaluator: Evaluator
     samples: Samples
-    limit: TimeLimit | None = None
+    limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
 
     def is_hopeless(self, candidate: Path) -> bool:
         """Return whether a candidate with every node lowered is surely too slow to go on with.
 
         Nodes that return to float will not make up for it.
+
+        Raises:
+            OutOfTimeError: The time of the profile is used up.
         """
         gate = self.profile.gates
         factor = gates.HOPELESSLY_SLOW_FACTORS.get(gate.prefer)
@@ -65,7 +69,7 @@ class Race:
         return raced.outcome == "not faster"
 
     def run(self, path: Path, asked: float | None) -> Speedup | None:
-        """Race a candidate against the float model, on one thread.
+        """Return race a candidate against the float model, on one thread.
 
         Args:
             path: The candidate.
@@ -77,6 +81,7 @@ class Race:
 
         Raises:
             BuildError: The provider of the toolchain cannot run one of both.
+            OutOfTimeError: The time of the profile is used up.
         """
         venue = self.evaluator.venue
         if venue.is_simulated or not (venue.toolchain is not None or venue.is_native):
@@ -89,15 +94,22 @@ class Race:
         toolchain, paths = self.evaluator.venue.toolchain, (path, self.prepared)
         if toolchain is None:
             return self._take_turns(paths, rounds)
-        return race_elsewhere(paths, self._feeds(), self.profile, toolchain, rounds=rounds)
+        timeout_s = self.limit.profile.timeout_s(TIMEOUT_S)
+        try:
+            return race_elsewhere(
+                paths, self._feeds(), self.profile, toolchain, rounds=rounds, timeout_s=timeout_s
+            )
+        except BuildError:
+            self.limit.profile.check()  # it may have been ended for that
+            raise
 
     def _may_go_on(self) -> bool:
-        return self.limit is None or self.limit.left_s != 0.0
+        return self.limit.left_s != 0.0
 
     def run_others(
         self, found: SearchResult, best_latency_ms: float
     ) -> dict[tuple[str, float], float]:
-        """Medians of other candidates, as many as 2 s allow, those within the budget first.
+        """Return medians of other candidates, as many as 2 s allow, those within the budget first.
 
         Args:
             found: What the search left.
@@ -130,6 +142,7 @@ class Race:
             self._feeds(),
             rounds=rounds,
             clock=time.thread_time if computes_here else None,
+            before_each=self.limit.profile.check,
         )
 
     def _feeds(self) -> list[Feeds]:

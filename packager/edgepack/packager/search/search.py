@@ -30,12 +30,13 @@ from msgspec.structs import replace
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.savings import promotion_order, worth_lowering
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.judge import NEAR_SPARE
 from edgepack.packager.search.promotion import Promotion
-from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
+from edgepack.packager.search.time_limit import describe_duration
 
 _MOST_LOWERED_AGAIN = 6
 """Candidates that the fifth step may cost."""
@@ -47,14 +48,14 @@ def search(
     progress: Progress,
     is_hopeless: Callable[[Path], bool],
 ) -> SearchResult:
-    """Searches; see the steps above.
+    """Search; see the steps above.
 
     Args:
         measurer: Makes and measures candidates.
         max_float_share: Share of the nodes that may stay float, 0…1; any may get more bits.
         progress: Told about each candidate.
-        is_hopeless: Whether a candidate need not be improved, for a reason other than accuracy
-            (far slower than the float model); asked once, with the first candidate.
+        is_hopeless: Whether a candidate need not be improved, for a reason other than accuracy (far
+            slower than the float model); asked once, with the first candidate.
 
     Returns:
         The best candidate and what was tried.
@@ -117,7 +118,7 @@ def _improve(trials: CandidateTrials, max_float_share: float) -> None:
 
 
 def _try_costly_methods(trials: CandidateTrials, promotion: Promotion) -> bool:
-    """Steps 2 and 4, with all of a promotion's nodes; whether one of them is enough."""
+    """Return steps 2 and 4, with all of a promotion's nodes; whether one of them is enough."""
     return any(
         trials.is_on_target(
             promotion.add(method, len(promotion.names), "the plain methods lose too much")
@@ -127,7 +128,7 @@ def _try_costly_methods(trials: CandidateTrials, promotion: Promotion) -> bool:
 
 
 def _promote_worst(trials: CandidateTrials, max_float_share: float, is_near: bool) -> Promotion:
-    """Steps 2 and 3; which nodes may stay float at the end of them."""
+    """Return steps 2 and 3; which nodes may stay float at the end of them."""
     maker = trials.maker
     spec = CandidateSpec(method=trials.best.method)
     names = promotion_order(trials.rank(spec))

@@ -31,11 +31,13 @@ class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
     noise_max: float = math.inf
 
     def is_met(self, verdict: Verdict) -> bool:
-        """Whether a candidate with this verdict will do."""
+        """Return True if a candidate with this verdict will do."""
         return verdict.passed and verdict.spare >= self.reserve and verdict.noise <= self.noise_max
 
     def relaxed(self, refused: Verdict, best: Verdict) -> "SearchTarget":
-        """Half of what the best candidate gains on a refused one, where no more can be met."""
+        """Return half of what the best candidate gains on a refused one, where no more can be
+        met.
+        """
         return SearchTarget(
             reserve=min(self.reserve, (refused.spare + best.spare) / 2),
             noise_max=max(self.noise_max, (refused.noise + best.noise) / 2),

@@ -65,7 +65,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 def measure_speedup(
     race: Callable[[], Turns], asked: float | None, may_go_on: Callable[[], bool] = lambda: True
 ) -> Speedup:
-    """Race a candidate against the float model until the speedup asked for is decided.
+    """Return race a candidate against the float model until the speedup asked for is decided.
 
     Args:
         race: Runs both in sessions of their own; the candidate's times are the first row.

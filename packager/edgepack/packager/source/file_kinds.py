@@ -1,4 +1,4 @@
-"""What a file that was given as a model really is, when it is no ONNX model."""
+"""What a file that was given as a model really is, when it is not ONNX model."""
 
 import re
 import zipfile
@@ -34,7 +34,7 @@ _KINDS = msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, tuple[_Kind, ...
 
 
 def check(path: Path) -> None:
-    """Refuses what is no file, is empty, too big for protobuf, or plainly of another format.
+    """Reject what is not a file, is empty, too big for protobuf, or plainly of another format.
 
     Args:
         path: The file given as a model.
@@ -75,7 +75,9 @@ def check(path: Path) -> None:
 
 
 def unreadable(path: Path) -> BuildError:
-    """The error for a file that no format was recognised in and that does not parse as ONNX."""
+    """Return the error for a file that no format was recognised in and that does not parse as
+    ONNX.
+    """
     content = path.read_bytes()
     needed = _bytes_needed(content)
     if needed is not None:
@@ -133,8 +135,8 @@ def _folder(path: Path) -> BuildError:
         )
     if (path / "config.json").exists():
         return BuildError(
-            f"{path} holds no .onnx file, and is no Hugging Face model folder: its config.json is "
-            "no JSON, or names no model_type",
+            f"{path} has no .onnx file, and is not a Hugging Face model folder: its config.json is "
+            "not JSON, or has no model_type",
             found_in=str(path / "config.json"),
             remedy="download the folder again, or give an .onnx file",
         )
@@ -152,7 +154,7 @@ def _near(path: Path) -> str:
 
 
 def _bytes_needed(content: bytes) -> str | None:
-    """Walks the top-level fields; says what runs past the end when those before it are ONNX's.
+    """Walk the top-level fields; state what runs past the end when those before it are ONNX's.
 
     Returns:
         What is missing, in words, or None when the bytes are no beginning of an ONNX model.

@@ -43,7 +43,7 @@ class FixedInput(msgspec.Struct, frozen=True, kw_only=True):
 def fix_values(
     model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], values: Mapping[str, Numbers]
 ) -> tuple[FixedInput, ...]:
-    """Turns inputs into constants of the same name.
+    """Turn inputs into constants of the same name.
 
     Args:
         model: Changed in place; its shapes are fixed already as far as they will be.
@@ -81,7 +81,7 @@ def fix_values(
 
 
 def parse_value(text: str) -> tuple[str, Numbers]:
-    """Reads `INPUT=16000`, or `INPUT=0.5,0.25` with one number for each element.
+    """Read `INPUT=16000`, or `INPUT=0.5,0.25` with one number for each element.
 
     Raises:
         BuildError: It names no input, or has no numbers.
@@ -90,7 +90,7 @@ def parse_value(text: str) -> tuple[str, Numbers]:
     try:
         numbers = tuple(_number(word.strip()) for word in words.split(","))
     except ValueError as error:
-        problem = f"'{words}' is no number" if name and words else f"'{text}' has no value"
+        problem = f"'{words}' is not a number" if name and words else f"'{text}' has no value"
         raise BuildError(problem, found_in="--value", remedy="--value sr=16000") from error
     if not name:
         raise BuildError(f"'{text}' names no input", found_in="--value", remedy="--value sr=16000")

@@ -16,11 +16,11 @@ _SHOWN = 3
 
 
 def check(path: Path, model: onnx.ModelProto) -> None:
-    """Refuses operators that need a library of their own.
+    """Reject operators that need a library of their own.
 
     Args:
         path: The model's file, for the message.
-        model: The model; functions that it defines itself are no foreign operators.
+        model: The model; functions that it defines itself are not foreign operators.
 
     Raises:
         BuildError: There are some; the message names the first ones. Or a function of the model's

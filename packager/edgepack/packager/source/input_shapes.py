@@ -17,7 +17,7 @@ _NOT_NAMES = frozenset({"", "?", "-1", "None", "unk", "unknown", "dynamic"})
 
 
 def read(value: onnx.ValueInfoProto) -> tuple[str | int, ...]:
-    """The shape of a graph input or output; `?` where a dimension is open and unnamed."""
+    """Return the shape of a graph input or output; `?` where a dimension is open and unnamed."""
     return tuple(_dimension(dimension) for dimension in value.type.tensor_type.shape.dim)
 
 
@@ -26,7 +26,7 @@ def fix(
     inputs: Iterable[onnx.ValueInfoProto],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Writes the given sizes into the model's inputs and wherever their symbols appear.
+    """Write the given sizes into the model's inputs and wherever their symbols appear.
 
     Args:
         model: Changed in place.
@@ -34,8 +34,8 @@ def fix(
         shapes: Shapes by input name, one size an axis, each > 0.
 
     Raises:
-        BuildError: An unknown input, a wrong rank, a size against a fixed dimension, or one
-            symbol with two sizes.
+        BuildError: An unknown input, a wrong rank, a size against a fixed dimension, or one symbol
+            with two sizes.
     """
     by_name = {value.name: value for value in inputs}
     symbols: dict[str, tuple[int, str]] = {}

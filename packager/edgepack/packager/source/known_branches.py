@@ -20,7 +20,7 @@ from edgepack.tasks.arrays import Tensor
 
 
 def take_known_branches(model: onnx.ModelProto) -> int:
-    """Replaces each If of the main graph whose condition is known by the branch that it takes.
+    """Replace each If of the main graph whose condition is known by the branch that it takes.
 
     Args:
         model: Changed in place, shapes and values fixed as far as they will be.
@@ -56,7 +56,7 @@ class KnownValues:
         self._shapes = {name: sizes for name, (_, sizes) in fixed_types(model).items()}
 
     def value_of(self, name: str) -> Tensor | None:
-        """The value of a tensor that follows from constants and shapes alone, else None."""
+        """Return the value of a tensor that follows from constants and shapes alone, else None."""
         graph = onnx.GraphProto(name="known")
         if not self._collect(name, graph, set()):
             return None
@@ -71,7 +71,7 @@ class KnownValues:
             return None
 
     def _collect(self, name: str, graph: onnx.GraphProto, seen: set[str]) -> bool:
-        """Adds to a graph what computes a tensor; False where that is not known."""
+        """Add to a graph what computes a tensor; False where that is not known."""
         if not name or name in seen:
             return True
         seen.add(name)
@@ -101,7 +101,7 @@ def _about_shape(node: onnx.NodeProto, shape: tuple[int, ...]) -> onnx.TensorPro
 
 
 def _replace(graph: onnx.GraphProto, position: int, *, taken: bool, number: int) -> None:
-    """Puts the taken branch of the If at `position` in its place."""
+    """Put the taken branch of the If at `position` in its place."""
     node = graph.node[position]
     branch = attribute(node, "then_branch" if taken else "else_branch")
     taken_names = _all_names(graph, without=node)
@@ -121,7 +121,9 @@ def _replace(graph: onnx.GraphProto, position: int, *, taken: bool, number: int)
 
 
 def _all_names(graph: onnx.GraphProto, *, without: onnx.NodeProto) -> set[str]:
-    """Names that a graph's tensors have, in its bodies too; those of one node's bodies aside."""
+    """Return the names that a graph's tensors have, in its bodies too; those of one node's bodies
+    aside.
+    """
     names = {value.name for value in (*graph.input, *graph.output)}
     names |= {tensor.name for tensor in graph.initializer}
     for node in graph.node:

@@ -96,7 +96,7 @@ def load_source(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     values: Mapping[str, Numbers] | None = None,
 ) -> SourceModel:
-    """Loads an ONNX model with its external data and checks that it can be built from.
+    """Load an ONNX model with its external data and check that it can be built from.
 
     Args:
         path: The `.onnx` file.
@@ -151,13 +151,14 @@ def load_source(
 
 
 def required_inputs(model: onnx.ModelProto) -> tuple[onnx.ValueInfoProto, ...]:
-    """The graph inputs that have no initializer of the same name."""
+    """Return the graph inputs that have no initializer of the same name."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     return tuple(value for value in model.graph.input if value.name not in initializers)
 
 
 def _describe_defaults(model: onnx.ModelProto) -> tuple[str, ...]:
-    """A note on inputs that have default values, where those are more than how weights are stored.
+    """Return a note on inputs that have default values, where those are more than how weights are
+    stored.
 
     Below IR version 4 every initializer is an input too, and exporters kept to that for long: where
     all of them are, none is meant to be fed.

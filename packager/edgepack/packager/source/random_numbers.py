@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> None:
-    """Refuses a model whose outputs differ from run to run.
+    """Reject a model whose outputs differ from run to run.
 
     Args:
         source: The model.

@@ -49,7 +49,7 @@ class FloatSource:
         self._room_bytes = _REMEMBERED_BYTES
 
     def __call__(self, feeds: Feeds) -> Outputs:
-        """One inference.
+        """Return one inference.
 
         Raises:
             BuildError: See `open_reference`.
@@ -64,7 +64,7 @@ class FloatSource:
         return dict(known)
 
     def remember(self, feeds: Feeds, outputs: Outputs) -> None:
-        """Takes what another session of the same model gave, as long as there is room."""
+        """Take what another session of the same model gave, as long as there is room."""
         self._remember(digest_of(feeds), outputs)
 
     def _remember(self, digest: bytes, outputs: Outputs) -> None:
@@ -78,14 +78,16 @@ class FloatSource:
 
 
 def open_as_given(source: SourceModel) -> Run:
-    """The model as its file has it, with one thread; inputs that are fixed get their values."""
+    """Return the model as its file has it, with one thread; inputs that are fixed get their
+    values.
+    """
     session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
     constants = {entry.name: entry.value for entry in source.fixed}
     return lambda feeds: session.run({**feeds, **constants})
 
 
 def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:
-    """Opens the source model on the CPU.
+    """Open the source model on the CPU.
 
     Args:
         source: The model.

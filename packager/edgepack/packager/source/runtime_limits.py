@@ -24,7 +24,7 @@ _PROBE_IR_VERSION = 7
 
 
 def check_versions(path: Path, model: onnx.ModelProto) -> int:
-    """Refuses a model of versions that are too old, or too new for the installed ONNX Runtime.
+    """Reject a model of versions that are too old, or too new for the installed ONNX Runtime.
 
     Args:
         path: The model's file, for messages.
@@ -72,7 +72,7 @@ def check_versions(path: Path, model: onnx.ModelProto) -> int:
 
 @cache
 def loads(opset: int = _PROBE_OPSET, ir_version: int = _PROBE_IR_VERSION) -> bool:
-    """Whether the installed ONNX Runtime loads a model of these versions.
+    """Return True if the installed ONNX Runtime loads a model of these versions.
 
     It is asked with a one-node model: it publishes its limits nowhere else.
     """
@@ -90,5 +90,5 @@ def loads(opset: int = _PROBE_OPSET, ir_version: int = _PROBE_IR_VERSION) -> boo
 
 
 def _newest(start: int, is_known: Callable[[int], bool]) -> int:
-    """The newest version that is known, from one that is known on."""
+    """Return the newest version that is known, from one that is known on."""
     return next(version for version in count(start) if not is_known(version + 1))

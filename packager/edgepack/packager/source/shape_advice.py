@@ -43,7 +43,7 @@ _TERM = re.compile(r"([+-]?) *([\w.]+)")
 def refuse_open_shapes(
     source: SourceModel, profile: str, known: Shapes | None = None, advice: str = ""
 ) -> None:
-    """Refuses a model with open dimensions for a profile that needs every dimension fixed.
+    """Reject a model with open dimensions for a profile that needs every dimension fixed.
 
     Args:
         source: The model.
@@ -52,8 +52,8 @@ def refuse_open_shapes(
         advice: What to do, where that is known; by default sizes are looked for.
 
     Raises:
-        BuildError: An input has an open dimension; the message names each, and the option
-            that fixes it.
+        BuildError: An input has an open dimension; the message names each, and the option that
+            fixes it.
     """
     dynamic = [spec for spec in source.inputs if not spec.is_static]
     if not dynamic:
@@ -67,7 +67,7 @@ def refuse_open_shapes(
 
 
 def suggest_shapes(source: SourceModel, known: Shapes | None = None) -> str:
-    """Options that fix every open dimension, and where their sizes come from.
+    """Return options that fix every open dimension, and where their sizes come from.
 
     Args:
         source: The model.
@@ -88,7 +88,9 @@ def suggest_shapes(source: SourceModel, known: Shapes | None = None) -> str:
 
 
 def example_shapes(source: SourceModel) -> Shapes:
-    """Sizes for a template, by input: such as run, or at least usual; none where all are fixed."""
+    """Return the sizes for a template, by input: such as run, or at least usual; none where all are
+    fixed.
+    """
     if all(spec.is_static for spec in source.inputs):
         return {}
     return _find_shapes(source) or next(_usual_shapes(source.inputs))
@@ -106,7 +108,7 @@ def runs_with(source: SourceModel, shapes: Shapes) -> bool:
 
 
 def _find_shapes(source: SourceModel) -> Shapes | None:
-    """The first usual sizes with which the model runs; None where it does with none."""
+    """Return the first usual sizes with which the model runs; None where it does with none."""
     size_bytes = max(1, weights_size_bytes(source.model))
     count = min(_MOST_TRIED, max(4, _MOST_WRITTEN_BYTES // size_bytes))
     with tempfile.TemporaryDirectory(prefix="edgepack-shapes-") as folder:
@@ -117,7 +119,7 @@ def _find_shapes(source: SourceModel) -> Shapes | None:
 
 
 def _usual_shapes(inputs: Sequence[TensorSpec]) -> Iterator[Shapes]:
-    """Sizes to try, the likeliest first; equal ones only once."""
+    """Size to try, the likeliest first; equal ones only once."""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     pairs = itertools.product(enumerate(_PIXELS), enumerate(_OTHERS))
     for (_, pixels), (_, others) in sorted(pairs, key=lambda pair: pair[0][0] + pair[1][0]):
@@ -132,7 +134,7 @@ def _usual_shapes(inputs: Sequence[TensorSpec]) -> Iterator[Shapes]:
 def _sizes(inputs: Sequence[TensorSpec], pixels: int, others: int) -> dict[str, int]:
     """By name of a dimension; those that follow from others come last."""
     sizes: dict[str, int] = {}
-    for spec in sorted(inputs, key=_is_image):  # of a name in both, what is no image decides
+    for spec in sorted(inputs, key=_is_image):  # of a name in both, what is not an image decides
         for axis, size in enumerate(spec.shape):
             if isinstance(size, str):
                 usual = pixels if _is_image(spec) else others
@@ -142,7 +144,9 @@ def _sizes(inputs: Sequence[TensorSpec], pixels: int, others: int) -> dict[str, 
 
 
 def _derive(name: str, sizes: Mapping[str, int]) -> int | None:
-    """The size of a dimension that is named as a sum of others or of numbers; None for others."""
+    """Return the size of a dimension that is named as a sum of others or of numbers; None for
+    others.
+    """
     past = "past" + name.removeprefix("total")
     if (
         name.startswith("total_")
@@ -191,7 +195,9 @@ def _unknown_option(spec: TensorSpec) -> str:
 
 
 def _runs(source: SourceModel, shapes: Shapes, path: Path) -> bool:
-    """Whether the model runs with these sizes; what it is fed is ones, which any table has."""
+    """Return True if the model runs with these sizes; what it is fed is ones, which any table
+    has.
+    """
     model = onnx.ModelProto()
     model.CopyFrom(source.model)
     try:

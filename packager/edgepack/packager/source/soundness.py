@@ -17,7 +17,7 @@ _MOST_CHARACTERS = 400
 
 
 def check_graph(path: Path) -> tuple[str, ...]:
-    """Asks the ONNX checker, which is stricter than ONNX Runtime, and then ONNX Runtime itself.
+    """Ask the ONNX checker, which is stricter than ONNX Runtime, and then ONNX Runtime itself.
 
     Args:
         path: The model's file.
@@ -45,7 +45,7 @@ def check_graph(path: Path) -> tuple[str, ...]:
 
 
 def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
-    """Refuses NaN anywhere, infinities that something is computed with, and misshapen tensors.
+    """Reject NaN anywhere, infinities that something is computed with, and misshapen tensors.
 
     A table that masks scores may hold infinities: see `find_masks`.
 
@@ -95,7 +95,7 @@ def _objection(words: str) -> str:
 
 
 def _check_size(path: Path, name: str, tensor: onnx.TensorProto) -> None:
-    """Refuses a tensor that holds more or fewer bytes than its type and shape have.
+    """Reject a tensor that holds more or fewer bytes than its type and shape have.
 
     Neither ONNX's checker nor ONNX Runtime minds bytes that are left over.
     """

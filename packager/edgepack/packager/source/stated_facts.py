@@ -76,7 +76,7 @@ def read_model_card(folder: Path) -> StatedFacts:
 
 
 def combine(first: StatedFacts, second: StatedFacts) -> StatedFacts:
-    """Each fact from the first that has it."""
+    """Return each fact from the first that has it."""
     return StatedFacts(
         **{
             name: getattr(first, name) or getattr(second, name)

@@ -10,7 +10,7 @@ from edgepack.packager.graph.queries import all_nodes, attribute
 
 
 def check(path: Path, model: onnx.ModelProto) -> None:
-    """Refuses batch normalization in training mode.
+    """Reject batch normalization in training mode.
 
     It normalizes by the mean and variance of what it is fed, one sample on a device, and not by
     those that were learned. ONNX Runtime computes that without a word.
@@ -38,5 +38,5 @@ def check(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _trains(node: onnx.NodeProto) -> bool:
-    """Below opset 14 the further outputs, running mean and variance, tell it."""
+    """Return below opset 14 the further outputs, running mean and variance, tell it."""
     return bool(attribute(node, "training_mode", 0)) or any(node.output[1:])

@@ -20,7 +20,8 @@ from edgepack.text import counted
 
 
 def watch_before_postprocessing(source: SourceModel) -> SourceModel:
-    """The model with the floats that enter its tail as further outputs, if it has such a tail.
+    """Return the model with the floats that enter its tail as further outputs, if it has such a
+    tail.
 
     Args:
         source: The model; not changed. An output whose meaning a person declared is judged by that,
@@ -73,7 +74,7 @@ def postprocessing_names(graph: onnx.GraphProto, description: ModelDescription) 
 
 
 def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
-    """Takes outputs that were only watched out of a model, and what serves them alone."""
+    """Take outputs that were only watched out of a model, and what serves them alone."""
     graph = model.graph
     refill(graph.output, (value for value in graph.output if value.name not in watched))
     drop_unused_nodes(graph)

@@ -94,7 +94,7 @@ def find_objects(
         raise BuildError(
             f"the outputs {', '.join(head.outputs)} do not hold {head.facts.words}",
             found_in=f"[outputs.{toml_key(head.outputs[0])}], layout = {head.layout!r}",
-            remedy=f"another layout, one of {', '.join(LAYOUTS)}; boxes that are told against "
+            remedy=f"another layout, one of {', '.join(LAYOUTS)}; boxes that are relative to "
             "anchors must be decoded in the graph, or judged by a --metric of your own",
         )
     if settled is None:

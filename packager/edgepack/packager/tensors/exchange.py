@@ -12,14 +12,14 @@ Tensors = dict[str, Tensor]
 
 
 def write_tensors(path: Path, tensors: Sequence[Tensors]) -> None:
-    """Writes the tensors of several inferences, in order."""
+    """Write the tensors of several inferences, in order."""
     members = {f"{i}/{name}": value for i, one in enumerate(tensors) for name, value in one.items()}
     with path.open("wb") as file:
         np.savez(file, **members)  # type: ignore[arg-type]
 
 
 def read_tensors(path: Path, count: int) -> tuple[Tensors, ...]:
-    """Reads those of `count` inferences; one without tensors is empty."""
+    """Read those of `count` inferences; one without tensors is empty."""
     samples: list[Tensors] = [{} for _ in range(count)]
     with np.load(path, allow_pickle=False) as archive:
         for member in archive.files:

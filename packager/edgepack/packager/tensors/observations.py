@@ -28,11 +28,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_finite(self) -> bool:
-        """Whether all values are, so that a scale can hold them."""
+        """True if all values are, so that a scale can hold them."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def histogram(self) -> Histogram:
-        """Counts and bin centers.
+        """Return the counts and bin centers.
 
         Raises:
             ValueError: No histogram was taken.
@@ -49,7 +49,7 @@ NOTHING_SEEN = Observation(low=0.0, high=0.0)
 
 
 def count_into(counts: Integers, values: Singles, low: float, high: float) -> None:
-    """Adds values to a histogram over [low, high], in place.
+    """Add values to a histogram over [low, high], in place.
 
     In a range narrower than 32-bit floats can divide all values are one.
     """

@@ -19,7 +19,7 @@ Feeds = dict[str, Tensor]
 
 
 def digest_of(feeds: Mapping[str, Tensor]) -> bytes:
-    """SHA-256 of one inference's inputs, names and dtypes and shapes with them."""
+    """Return SHA-256 of one inference's inputs, names and dtypes and shapes with them."""
     digest = hashlib.sha256()
     for name in sorted(feeds):
         array = feeds[name]
@@ -75,12 +75,12 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         return self.count
 
     def pick(self, indices: Sequence[int]) -> "Samples":
-        """Those samples, in that order."""
+        """Return those samples, in that order."""
         chosen = tuple(indices)
         return replace(self, count=len(chosen), read=lambda index: self.read(chosen[index]))
 
     def first(self, most: int) -> "Samples":
-        """The first ones, so many at the most."""
+        """Return the first ones, so many at the most."""
         return self.pick(range(min(self.count, most)))
 
     def spread(self, most: int) -> "Samples":

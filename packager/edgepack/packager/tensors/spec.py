@@ -35,11 +35,11 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_static(self) -> bool:
-        """Whether every axis is fixed."""
+        """True if every axis is fixed."""
         return all(isinstance(size, int) for size in self.shape)
 
     def takes(self, shape: Sequence[int]) -> bool:
-        """Whether an array of that shape fits; an open axis takes any size."""
+        """Return True if an array of that shape fits; an open axis takes any size."""
         return len(shape) == len(self.shape) and all(
             isinstance(want, str) or size == want
             for size, want in zip(shape, self.shape, strict=True)

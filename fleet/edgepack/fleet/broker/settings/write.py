@@ -16,7 +16,7 @@ from edgepack.fleet.enrolment.authority import CRL_FILE, Authority
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 
-SETTINGS_VERSION = 6
+SETTINGS_VERSION = 1
 """Of what is written here: 1 had no list of revoked certificates and left client ids to clients, 2
 kept 1,000 messages for each client, and a quarter of the events of 1,000 devices was lost, 3 knew
 one controller alone, 4 read a message of 256 MB to its end before it was dropped, 5 let a node of
@@ -78,7 +78,7 @@ def write_broker_folder(
     tenant: str,
     controllers: int = 1,
 ) -> Path:
-    """Writes configuration, access rules, CA certificate and a server certificate.
+    """Write configuration, access rules, CA certificate and a server certificate.
 
     Args:
         data: The fleet's folder, with its CA.
@@ -109,7 +109,7 @@ def write_broker_folder(
         "port": port,
         "root": f"{topics.PREFIX}/{tenant}",
         "up_kinds": topics.UP_KINDS,
-        "controllers": [*map(data.controller, range(controllers)), data.voice()],
+        "controllers": [*map(data.controller, range(controllers)), data.leader_client_id()],
         "message_bytes": 2 * MAX_MESSAGE_BYTES,
     }
     wanted = KINDS[kind]
@@ -132,17 +132,17 @@ def write_broker_folder(
 
 
 def queue_settings() -> str:
-    """The lines of mosquitto's settings that say how much waits for a client."""
+    """Return the lines of mosquitto's settings that say how much waits for a client."""
     return (_TEMPLATES / "queues.conf.jinja").read_text()
 
 
 def are_outdated(data: DataFolder) -> bool:
-    """Whether the broker has settings of an earlier version, by what the fleet's folder notes."""
+    """Return whether `broker-config` wrote older settings last, as the fleet's folder notes."""
     note = data.root / _NOTE
     try:
         return int(note.read_text()) < SETTINGS_VERSION
     except (OSError, ValueError):
-        return True  # It was not noted before version 2.
+        return False  # The broker has settings of its own.
 
 
 @cache

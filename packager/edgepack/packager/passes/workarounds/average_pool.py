@@ -49,8 +49,8 @@ def count_padding(site: Site) -> None:
 
 
 def _is_right(pads: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether padding that does not count was right: none, or on maps that are not narrow 1 on all
-    sides, or 1 at the end of each axis.
+    """Return True if padding that does not count was right: none, or on maps that are not narrow 1
+    on all sides, or 1 at the end of each axis.
     """
     axes = len(pads) // 2
     rightly = ([1] * 2 * axes, [0] * axes + [1] * axes)

@@ -137,6 +137,8 @@ def _gather(site: Site, name: str, axis: int, indices: Indices, shape: list[int]
 
 
 def _whole(size: int, scale: float) -> int | None:
-    """The least size, this or larger, that a scale makes a whole one; None where it is far."""
+    """Return the least size, this or larger, that a scale makes a whole one; None where it is
+    far.
+    """
     fitting = (n * scale for n in range(size, size + _MOST_REPEATED))
     return next((size + more for more, s in enumerate(fitting) if abs(s - round(s)) < _WHOLE), None)

@@ -43,13 +43,13 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return {entry.name: helper.get_attribute_value(entry) for entry in self.node.attribute}
 
     def sizes(self, name: str) -> tuple[int, ...] | None:
-        """A tensor's shape; None where an axis is open or nothing is known."""
+        """Return a tensor's shape; None where an axis is open or nothing is known."""
         shape = self.index.shapes.get(name, (None,))
         known = tuple(size for size in shape if size is not None)
         return known if len(known) == len(shape) else None
 
     def type_of(self, name: str) -> int:
-        """A tensor's type.
+        """Return a tensor's type.
 
         Raises:
             BuildError: It is not known.
@@ -64,11 +64,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return element_type
 
     def constant(self, word: str, values: npt.ArrayLike) -> str:
-        """A constant of the node's own; whole numbers are int64."""
+        """Return a constant of the node's own; whole numbers are int64."""
         return self.shared(f"{self.node.name}/{word}", values)
 
     def shared(self, name: str, values: npt.ArrayLike) -> str:
-        """A constant that several nodes may read; made once."""
+        """Return a constant that several nodes may read; made once."""
         if name not in self.index.initializers:
             tensor = numpy_helper.from_array(np.asarray(values), name)
             self.index.initializers[name] = tensor
@@ -76,7 +76,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def one(self, name: str) -> str:
-        """A constant 1 of the type that a tensor has."""
+        """Return a constant 1 of the type that a tensor has."""
         element_type = self.type_of(name)
         dtype = helper.tensor_dtype_to_np_dtype(element_type)
         return self.shared(f"edgepack/one/{element_type}", np.ones((), dtype))
@@ -91,14 +91,14 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         output: str = "",
         **attributes: Any,
     ) -> str:
-        """Puts a node in the place, and returns the tensor that it makes.
+        """Put a node in the place, and return the tensor that it makes.
 
         Args:
             op_type: Its operator.
             inputs: What it reads.
             word: Names it, after the node that is replaced, and what it makes.
-            shape: Of what it makes, which has the type of its first input. None where it makes
-                what the replaced node made.
+            shape: Of what it makes, which has the type of its first input. None where it makes what
+                the replaced node made.
             output: Another name for what it makes.
             attributes: Of its operator.
         """
@@ -116,7 +116,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         word: str = "",
         shape: Sequence[int | None] | None = None,
     ) -> str:
-        """Puts the node itself there again, changed; arguments as of `put` and `changed`."""
+        """Put the node itself there again, changed; arguments as of `put` and `changed`."""
         node = self.changed(inputs, attributes)
         node.op_type = op_type or node.op_type
         if shape is not None:
@@ -126,7 +126,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     def changed(
         self, inputs: Sequence[str] | None = None, attributes: Mapping[str, Any] | None = None
     ) -> onnx.NodeProto:
-        """A copy of the node.
+        """Return a copy of the node.
 
         Args:
             inputs: What it reads; None for what it read.

@@ -26,7 +26,7 @@ _LSTM_PLACES = 8
 
 
 def is_lstm(node: onnx.NodeProto, constants: Constants) -> bool:
-    """Whether a node is an LSTM with constant weights that has an integer form."""
+    """Return True if a node is an LSTM with constant weights that has an integer form."""
     return (
         node.op_type == "LSTM"
         and is_standard(node)
@@ -55,7 +55,7 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
     _rounded: dict[str, str] = msgspec.field(default_factory=dict)
 
     def product(self, name: str, product: Product, output: str) -> Iterator[onnx.NodeProto]:
-        """MatMul or Gemm in integers.
+        """Yield MatMul or Gemm in integers.
 
         Args:
             name: What the node is called in the whole model.
@@ -87,7 +87,7 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
             yield helper.make_node("Add", [result, product.bias], [output], name=f"{name}/bias")
 
     def lstm(self, name: str, node: onnx.NodeProto) -> onnx.NodeProto:
-        """LSTM in integers; arguments as for `product`."""
+        """Return LSTM in integers; arguments as for `product`."""
         result = deepcopy(node)
         result.op_type, result.domain = "DynamicQuantizeLSTM", MICROSOFT
         inputs = list(node.input) + [""] * (_LSTM_PLACES - len(node.input))
@@ -106,7 +106,7 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
         return result
 
     def _quantize(self, weight: Singles, *, axis: int) -> tuple[Tensor, Singles, Tensor]:
-        """Codes, scales and the zero point, symmetric around it.
+        """Return codes, scales and the zero point, symmetric around it.
 
         Args:
             weight: The output channel is the last axis.

@@ -34,7 +34,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scopes(graph: onnx.GraphProto) -> Iterator[Scope]:
-    """The graph itself, then its bodies, outer ones first."""
+    """Yield the graph itself, then its bodies, outer ones first."""
     yield from _scopes(graph, "", {})
 
 
@@ -54,7 +54,7 @@ def _scopes(graph: onnx.GraphProto, label: str, outer: Constants) -> Iterator[Sc
 
 
 def drop_unread_constants(model: onnx.ModelProto) -> None:
-    """Removes initializers and Constant nodes that nothing reads, in place, in bodies too."""
+    """Remove initializers and Constant nodes that nothing reads, in place, in bodies too."""
     read = used_names(model.graph)
     for scope in scopes(model.graph):
         graph = scope.graph

@@ -65,7 +65,7 @@ class ChannelDivision:
     def move(
         self, group: ProductGroup, divisors: Channels, maxima: dict[str, Channels]
     ) -> float | None:
-        """Moves one group's divisors.
+        """Move one group's divisors.
 
         Args:
             group: The products.
@@ -93,7 +93,7 @@ class ChannelDivision:
         return before / max(_spread(maxima[group.tensor] / divisors), 1e-12)
 
     def finish(self) -> None:
-        """Puts the nodes and constants into the model."""
+        """Put the nodes and constants into the model."""
         graph = self._model.graph
         ordered = [
             node
@@ -112,7 +112,7 @@ class ChannelDivision:
         add_shapes(self._model, known.values())
 
     def _is_alone(self, group: ProductGroup) -> bool:
-        """Whether nobody but the group reads its tensor, through whichever Reshape."""
+        """Return True if nobody but the group reads its tensor, through whichever Reshape."""
         between = [self._index.graph.node[position].output[0] for position in group.reshapes]
         known = {*group.readers, *group.reshapes}
         return all(
@@ -121,7 +121,7 @@ class ChannelDivision:
         )
 
     def _carry(self, position: int, carried: dict[str, str]) -> None:
-        """Makes a Reshape twice, once for the divided tensor."""
+        """Make a Reshape twice, once for the divided tensor."""
         node = deepcopy(self._index.graph.node[position])
         node.input[0] = carried[node.input[0]]
         carried[node.output[0]] = f"{node.output[0]}/smoothed"
@@ -133,7 +133,7 @@ class ChannelDivision:
         return name not in self._index.outputs and name not in self._index.body_reads
 
     def _divide(self, name: str, divisors: Channels, *, alone: bool) -> str | None:
-        """Lets the node that makes a tensor divide it.
+        """Let the node that makes a tensor divide it.
 
         Args:
             name: The tensor.
@@ -202,7 +202,7 @@ class ChannelDivision:
         return output
 
     def _scale(self, node: onnx.NodeProto, number: int, factor: Floats) -> None:
-        """Multiplies a constant input of a node; other readers keep the constant as it was."""
+        """Multiply a constant input of a node; other readers keep the constant as it was."""
         name = f"{node.name}/smoothed_{number}"
         if name not in self._current:
             self._current[name] = self._index.values(node.input[number]).astype(np.float64)

@@ -42,14 +42,15 @@ _LEAST, _MOST = 1e-4, 1e4
 
 
 def can_equalize(index: GraphIndex) -> bool:
-    """Whether a graph has two layers in a row that can be equalized."""
+    """Return True if a graph has two layers in a row that can be equalized."""
     return bool(find_pairs(index))
 
 
 def equalize(
     model: onnx.ModelProto, samples: Samples, work_dir: Path
 ) -> tuple[onnx.ModelProto, str]:
-    """Equalizes a model; on the samples it computes what it did, give or take float rounding.
+    """Return equalizes a model; on the samples it computes what it did, give or take float
+    rounding.
 
     Args:
         model: The float model with shapes, which can be equalized; not changed.
@@ -102,21 +103,21 @@ class _Layer:
         self._groups = attribute(self._node, "group", 1)
 
     def output_maxima(self) -> Floats:
-        """Greatest magnitude of the weights that make each output channel."""
+        """Return greatest magnitude of the weights that make each output channel."""
         return np.asarray(np.abs(self._weights).reshape(len(self._weights), -1).max(axis=1))
 
     def input_maxima(self) -> Floats:
-        """Greatest magnitude of the weights that read each input channel."""
+        """Return greatest magnitude of the weights that read each input channel."""
         return np.asarray(np.abs(self._by_input()).max(axis=(1, 3)).reshape(-1))
 
     def divide_outputs(self, factors: Floats) -> None:
-        """Divides each output channel."""
+        """Divide each output channel."""
         self._weights /= factors.reshape(-1, *[1] * (self._weights.ndim - 1))
         if self._bias is not None:
             self._bias = self._bias / factors
 
     def multiply_inputs(self, factors: Floats) -> None:
-        """Multiplies what reads each input channel."""
+        """Multiply what reads each input channel."""
         scaled = self._by_input() * factors.reshape(self._groups, 1, -1, 1)
         self._weights[...] = scaled.reshape(self._weights.shape)
 
@@ -126,7 +127,7 @@ class _Layer:
         return self._weights.reshape(self._groups, outputs // self._groups, inputs, -1)
 
     def store(self, graph: onnx.GraphProto, position: int) -> None:
-        """Writes the layer into a graph, under names of its own: others may read the old ones."""
+        """Write the layer into a graph, under names of its own: others may read the old ones."""
         node = graph.node[position]
         for number, values in ((1, self._stored), (2, self._bias)):
             if values is not None:
@@ -149,7 +150,7 @@ class _Scaling:
         self._so_far = np.ones_like(reached)
 
     def equalize(self) -> float:
-        """Equalizes the pair once more.
+        """Equalize the pair once more.
 
         Returns:
             The largest change of a channel, as a logarithm: 0 where nothing was left to do.
@@ -200,6 +201,6 @@ def _describe_clips(pairs: Sequence[Pair], reached: Sequence[Channels]) -> str:
 
 
 def _median_unevenness(layers: dict[int, _Layer], pairs: list[Pair]) -> float:
-    """Greatest weight over the median channel's greatest weight; median over the layers."""
+    """Return greatest weight over the median channel's greatest weight; median over the layers."""
     found = [layers[pair.first].output_maxima() for pair in pairs]
     return float(np.median([maxima.max() / max(np.median(maxima), 1e-12) for maxima in found]))

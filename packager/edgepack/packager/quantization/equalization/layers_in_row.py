@@ -98,7 +98,7 @@ def _reads(index: GraphIndex, position: int, name: str) -> bool:
 
 
 def _channels_meet(index: GraphIndex, first: onnx.NodeProto, second: onnx.NodeProto) -> bool:
-    """Whether output channels of the first are input channels of the second, one to one."""
+    """Return True if output channels of the first are input channels of the second, one to one."""
     if first.op_type != second.op_type:
         return False  # a Flatten stands between a Conv and a Gemm and spreads the channels
     made, _ = _sizes(index, first)
@@ -107,7 +107,7 @@ def _channels_meet(index: GraphIndex, first: onnx.NodeProto, second: onnx.NodePr
 
 
 def _sizes(index: GraphIndex, node: onnx.NodeProto) -> tuple[int, int]:
-    """Outputs, and inputs of a group."""
+    """Output, and inputs of a group."""
     outputs, inputs = index.shapes[node.input[1]][:2]
     if node.op_type == "Gemm" and not attribute(node, "transB"):
         outputs, inputs = inputs, outputs

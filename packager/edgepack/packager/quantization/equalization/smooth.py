@@ -30,14 +30,14 @@ _LEAST, _MOST = 1e-3, 1e3
 
 
 def can_smooth(index: GraphIndex) -> bool:
-    """Whether a graph has matrix products with constant weights."""
+    """Return True if a graph has matrix products with constant weights."""
     return bool(_groups(index))
 
 
 def smooth(
     model: onnx.ModelProto, alpha: float, samples: Samples, work_dir: Path
 ) -> tuple[onnx.ModelProto, str]:
-    """Smooths a model; it computes what it did, give or take float rounding.
+    """Smooth a model; it computes what it did, give or take float rounding.
 
     Args:
         model: The float model with shapes; not changed.
@@ -93,7 +93,7 @@ def _groups(index: GraphIndex) -> list[ProductGroup]:
 
 
 def _path(index: GraphIndex, name: str) -> list[int]:
-    """The Reshapes behind a tensor that leave its last axis as it is, the nearest first."""
+    """Return the Reshapes behind a tensor that leave its last axis as it is, the nearest first."""
     path: list[int] = []
     while (position := index.producers.get(name)) is not None:
         node = index.graph.node[position]
@@ -119,7 +119,7 @@ def _is_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
 
 
 def _divisors(index: GraphIndex, group: ProductGroup, data: Channels, alpha: float) -> Channels:
-    """s_j of a group: all its products share one input, so their weights count together."""
+    """Return s_j of a group: all its products share one input, so their weights count together."""
     weights = np.zeros_like(data)
     for position in group.readers:
         node = index.graph.node[position]

@@ -23,7 +23,7 @@ def _schemas() -> Mapping[tuple[str, str], tuple[Any, ...]]:
 
 
 def halvable(node: onnx.NodeProto, opsets: Mapping[str, int]) -> tuple[set[int], set[int]]:
-    """Positions of inputs and outputs whose type may be float16 in place of float.
+    """Return positions of inputs and outputs whose type may be float16 in place of float.
 
     Args:
         node: The node.
@@ -53,7 +53,7 @@ def halvable(node: onnx.NodeProto, opsets: Mapping[str, int]) -> tuple[set[int],
 
 
 def _positions(formal: Any, count: int, free: set[str]) -> Iterator[int]:
-    """The last formal parameter stands for all further ones."""
+    """Yield the last formal parameter stands for all further ones."""
     for position in range(count):
         if formal and formal[min(position, len(formal) - 1)].typeStr in free:
             yield position

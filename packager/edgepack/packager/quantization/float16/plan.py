@@ -62,7 +62,9 @@ class Float16Planner:
         self._constant_fits: dict[str, bool] = {}
 
     def observable(self) -> list[str]:
-        """Tensors whose bounds decide: floats that some operator could take or give in 16 bits."""
+        """Return tensors whose bounds decide: floats that some operator could take or give in 16
+        bits.
+        """
         names = dict.fromkeys(
             name
             for position, node in enumerate(self.index.graph.node)
@@ -73,7 +75,9 @@ class Float16Planner:
         return [name for name in names if name not in self.index.initializers]
 
     def choices(self, observed: Mapping[str, Observation]) -> Iterator[str]:
-        """Names of the nodes that can be 16-bit, in graph order; what only follows is left out."""
+        """Return the names of the nodes that can be 16-bit, in graph order; what only follows is
+        left out.
+        """
         for position, node in enumerate(self.index.graph.node):
             if (
                 not facts(node.op_type).one_scale
@@ -110,7 +114,9 @@ class Float16Planner:
         return plan
 
     def _is_open(self, position: int) -> bool:
-        """Whether a node has a 16-bit form, as far as its operator and the known types go."""
+        """Return True if a node has a 16-bit form, as far as its operator and the known types
+        go.
+        """
         node = self.index.graph.node[position]
         names = [name for name in (*node.input, *node.output) if name]
         return (
@@ -147,7 +153,7 @@ class Float16Planner:
         return self._constant_fits[name]
 
     def _follows(self, position: int, half: Collection[str]) -> bool:
-        """Whether an operator that moves data is given 16 bits: it then gives them."""
+        """Return True if an operator that moves data is given 16 bits: it then gives them."""
         if not self._is_open(position):
             return False
         first, *others = self._inputs(position) or [""]
@@ -156,7 +162,7 @@ class Float16Planner:
         return is_float16 and all(self._does_constant_fit(name) for name in constants)
 
     def _is_whole_number(self, node: onnx.NodeProto, observed: Mapping[str, Observation]) -> bool:
-        """Whether a Cast gives floats from whole numbers that 16 bits hold."""
+        """Return True if a Cast gives floats from whole numbers that 16 bits hold."""
         name = node.output[0]
         if self.index.is_float(node.input[0]) or name not in observed:
             return False
@@ -164,7 +170,7 @@ class Float16Planner:
 
 
 def activation_fits(low: float, high: float, largest: float) -> bool:
-    """Whether a tensor with these bounds can be 16-bit.
+    """Return True if a tensor with these bounds can be 16-bit.
 
     Args:
         low, high: Least and greatest value on the calibration samples.
@@ -175,7 +181,9 @@ def activation_fits(low: float, high: float, largest: float) -> bool:
 
 
 def constant_fits(values: Singles) -> bool:
-    """Whether a constant can be 16-bit; infinities can, and small weights among larger ones."""
+    """Return True if a constant can be 16-bit; infinities can, and small weights among larger
+    ones.
+    """
     finite = np.abs(values[np.isfinite(values)])
     if not finite.size or not finite.any():
         return True

@@ -35,7 +35,7 @@ class Float16Writer:
         self._wide: dict[str, str] = {}
 
     def write(self) -> onnx.ModelProto:
-        """A new model."""
+        """Return a new model."""
         for position, original in enumerate(self._index.graph.node):
             node = deepcopy(original)
             halved = self._plan.nodes.get(position, frozenset())
@@ -104,7 +104,7 @@ class Float16Writer:
         return result
 
     def _infos(self) -> Iterator[onnx.ValueInfoProto]:
-        """Types and shapes of the tensors in between, those that were added included."""
+        """Yield types and shapes of the tensors in between, those that were added included."""
         graph = self._index.graph
         known = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
         for value in graph.value_info:

@@ -54,7 +54,7 @@ class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
         self.names = self._own.names
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
-        """Runs Quark once."""
+        """Run Quark once."""
         source, output, samples = self._write_inputs()
         request = {
             "model": str(source),
@@ -83,7 +83,7 @@ class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
     def rank(
         self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
     ) -> Ranked:
-        """Measures with our own quantizer what quantizing each node alone costs."""
+        """Measure with our own quantizer what quantizing each node alone costs."""
         return self._own.rank(
             CandidateSpec(method=self._own.methods[0]), samples, progress, measured
         )
@@ -100,7 +100,7 @@ class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
 
 
 def quark_config(settings: Quantize) -> str:
-    """The Quark configuration that makes the types that a profile asks for."""
+    """Return the Quark configuration that makes the types that a profile asks for."""
     if settings.scales == "power_of_two":
         return "XINT8"
     return "A16W8" if settings.activations == "int16" else "A8W8"

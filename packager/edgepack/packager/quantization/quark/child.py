@@ -39,7 +39,7 @@ class Reader:
         self._left = iter(self._paths)
 
     def get_next(self) -> dict[str, Any] | None:
-        """The next sample, or None at the end."""
+        """Return the next sample, or None at the end."""
         path = next(self._left, None)
         if path is None:
             return None
@@ -47,7 +47,7 @@ class Reader:
             return {name: arrays[name] for name in arrays.files}
 
     def rewind(self) -> None:
-        """Starts again."""
+        """Start again."""
         self._left = iter(self._paths)
 
     reset_iter = rewind
@@ -60,7 +60,7 @@ class Reader:
 
 
 def quantize(request: dict[str, Any]) -> None:
-    """Runs Quark."""
+    """Run Quark."""
     quark = importlib.import_module("quark.onnx")
     configuration = importlib.import_module("quark.onnx.quantization.config")
     settings = configuration.get_default_config(request["config"])
@@ -70,7 +70,7 @@ def quantize(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Reads a request, runs Quark, answers; what Quark prints goes to stderr."""
+    """Read a request, run Quark, answer; what Quark prints goes to stderr."""
     if sys.platform == "linux":
         # the kernel kills it when its parent ends, as edgepack.agent.runtime.child does
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

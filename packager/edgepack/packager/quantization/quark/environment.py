@@ -23,14 +23,14 @@ def find_quark(
     environment: Mapping[str, str] = os.environ,
     is_here: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
 ) -> str:
-    """The interpreter to run Quark with: the one named, or this one if it has Quark.
+    """Return the interpreter to run Quark with: the one named, or this one if it has Quark.
 
     Args:
         environment: Environment variables.
         is_here: Whether this interpreter can import a package.
 
     Raises:
-        BuildError: The one named is no program, or none is named and Quark is not here.
+        BuildError: The one named is not a program, or none is named and Quark is not here.
     """
     named = environment.get(VARIABLE, "")
     if named:

@@ -61,11 +61,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     integers: Mapping[WeightUse, npt.NDArray[np.integer]] = msgspec.field(default_factory=dict)
 
     def of(self, node: NodePlan, name: str) -> Scale:
-        """The scale that a node uses for a tensor."""
+        """Return the scale that a node uses for a tensor."""
         return (self.high_precision if node.is_high_precision else self.activations)[name]
 
     def round_weight(self, use: WeightUse, values: Tensor) -> npt.NDArray[np.integer]:
-        """The integers of a weight."""
+        """Return the integers of a weight."""
         given = self.integers.get(use)
         if given is not None:
             return given
@@ -73,7 +73,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def activation_type(settings: Quantize, *, is_high_precision: bool) -> IntegerType:
-    """The integer type of activations."""
+    """Return the integer type of activations."""
     return IntegerType(
         dtype=settings.high_precision_activations if is_high_precision else settings.activations,
         symmetric=settings.activation_symmetric,
@@ -83,7 +83,7 @@ def activation_type(settings: Quantize, *, is_high_precision: bool) -> IntegerTy
 
 
 def weight_type(settings: Quantize, *, is_per_channel: bool) -> IntegerType:
-    """The integer type of weights."""
+    """Return the integer type of weights."""
     own = settings.per_channel_weights if is_per_channel else ""
     return IntegerType(
         dtype=own or settings.weights,
@@ -97,11 +97,11 @@ def weight_type(settings: Quantize, *, is_per_channel: bool) -> IntegerType:
 def assign_scales(
     plan: Plan, observed: Mapping[str, Observation], method: str, cache: ScaleCache
 ) -> Assignment:
-    """Chooses the scale of every activation and weight of a plan.
+    """Choose the scale of every activation and weight of a plan.
 
     Args:
         plan: What is quantized.
-        observed: What calibration saw, for every activation that is no constant.
+        observed: What calibration saw, for every activation that is not a constant.
         method: The calibration method.
         cache: Chooses and remembers the scales of the plan's graph.
 
@@ -134,7 +134,7 @@ def assign_scales(
 def _fixed_scales(
     index: GraphIndex, nodes: Sequence[NodePlan], kind: IntegerType, scales: Mapping[str, Scale]
 ) -> dict[str, Scale]:
-    """Scales of outputs that calibration does not choose, or not below a least one."""
+    """Return the scales of outputs that calibration does not choose, or not below a least one."""
     fixed: dict[str, Scale] = {}
     for node in nodes:
         key = (index.graph.node[node.position].op_type, kind.dtype)
@@ -148,13 +148,13 @@ def _fixed_scales(
 
 
 def _widened(scale: Scale, least: float) -> Scale:
-    """A scale with the same least real number, and a greater one at the top."""
+    """Return a scale with the same least real number, and a greater one at the top."""
     zero_point = scale.kind.lowest + round(-scale.lowest_real / least)
     return fixed_scale(least, zero_point, scale.kind)
 
 
 def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
-    """One scale that covers what each of several does."""
+    """Return one scale that covers what each of several does."""
     if kind.symmetric:
         return max(scales, key=lambda scale: float(scale.scale))
     return scale_of_range(

@@ -58,7 +58,7 @@ def correct_biases(
     samples: Samples,
     folder: Path,
 ) -> tuple[onnx.ModelProto, str]:
-    """Corrects the biases of a float model for how it is going to be quantized.
+    """Correct the biases of a float model for how it is going to be quantized.
 
     Args:
         model: The float model with shapes; not changed.
@@ -148,14 +148,16 @@ def _correct_in_turn(
 
 
 def _unless_chance(errors: Floats) -> Channels:
-    """Means over samples, of (samples, channels); zero where they could be chance."""
+    """Return means over samples, of (samples, channels); zero where they could be chance."""
     mean = errors.mean(axis=0)
     standard_error = errors.std(axis=0) / np.sqrt(len(errors))
     return np.where(np.abs(mean) > _STANDARD_ERRORS * standard_error, mean, 0.0)
 
 
 def _turns(index: GraphIndex, layers: Sequence[_Layer]) -> list[list[int]]:
-    """Places of layers, by how many layers are behind each on the longest way to the inputs."""
+    """Return the places of layers, by how many layers are behind each on the longest way to the
+    inputs.
+    """
     places = {layer.name: number for number, layer in enumerate(layers)}
     behind: dict[str, int] = {}
     turns: list[list[int]] = []
@@ -172,7 +174,9 @@ def _turns(index: GraphIndex, layers: Sequence[_Layer]) -> list[list[int]]:
 def _with_shifts(
     quantized: onnx.ModelProto, layers: Sequence[_Layer]
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """A model that adds an input of its own to each layer's channels, and where that is then."""
+    """Return a model that adds an input of its own to each layer's channels, and where that is
+    then.
+    """
     result = deepcopy(quantized)
     graph = result.graph
     nodes = {node.name: node for node in graph.node}
@@ -195,7 +199,7 @@ def _shift(layer: _Layer) -> str:
 
 
 def _wide(layer: _Layer) -> list[int]:
-    """The shape in which a number a channel is added to the layer's output."""
+    """Return the shape in which a number a channel is added to the layer's output."""
     return [layer.channels if axis == layer.axis else 1 for axis in range(layer.rank)]
 
 

@@ -16,9 +16,9 @@ from edgepack.packager.quantization.static.assign import Assignment, assign_scal
 from edgepack.packager.quantization.static.calibration_methods import ScaleCache
 from edgepack.packager.quantization.static.gptq_rounding import Rounder, to_nearest
 from edgepack.packager.quantization.static.high_precision_activations import find_followers
+from edgepack.packager.quantization.static.mixed_scale_concat import find_mixed_scale_concats
 from edgepack.packager.quantization.static.plan import Plan, make_plan
 from edgepack.packager.quantization.static.switchable_model import SwitchableModel
-from edgepack.packager.quantization.static.uneven_concat import find_uneven_concats
 from edgepack.packager.quantization.static.writer import QdqWriter, absorbs_rectifier
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
@@ -63,7 +63,7 @@ class CalibratedModel:
 
         A rectifier that saturation cannot take over must be quantized by itself where every
         operator has to be an integer one. What joins values of very different size at the end gets
-        high precision or stays float, see `find_uneven_concats`; what reads or makes infinite
+        high precision or stays float, see `find_mixed_scale_concats`; what reads or makes infinite
         values stays float.
 
         Args:
@@ -74,11 +74,11 @@ class CalibratedModel:
         ranges = spec.method.base
         observed = self.observe(ranges)
         everything = make_plan(index, settings, ())
-        uneven = find_uneven_concats(index, everything, settings.activations, observed)
+        uneven = find_mixed_scale_concats(index, everything, settings.activations, observed)
         float_nodes, high_precision = {*spec.float_nodes}, {*spec.high_precision_nodes}
         if settings.has_high_precision:
             high_precision |= uneven
-            uneven = find_uneven_concats(
+            uneven = find_mixed_scale_concats(
                 index, everything, settings.high_precision_activations, observed
             )
         float_nodes |= uneven | self._beside(self._infinite(observed))
@@ -105,7 +105,7 @@ class CalibratedModel:
         model: onnx.ModelProto,
         rounder: Rounder = to_nearest,
     ) -> tuple[onnx.ModelProto, Plan]:
-        """The quantized model, and what is quantized in it.
+        """Return the quantized model, and what is quantized in it.
 
         Args:
             spec: See `plan`.
@@ -120,12 +120,14 @@ class CalibratedModel:
     def make_switchable(
         self, spec: CandidateSpec, path: Path, rounder: Rounder = to_nearest
     ) -> SwitchableModel:
-        """The model with a switch for every node's quantization; `path` is where it is written."""
+        """Return the model with a switch for every node's quantization; `path` is where it is
+        written.
+        """
         plan, scales = self.plan(spec, self.index)
         return SwitchableModel(self.model, self.index, plan, rounder(plan, scales), path)
 
     def describe_infinite(self, ranges: str) -> tuple[str, ...]:
-        """A note on nodes that stay float since no scale holds what they read or make."""
+        """Return a note on nodes that stay float since no scale holds what they read or make."""
         tensors = self._infinite(self.observe(ranges))
         nodes = self._beside(tensors)
         if not nodes:
@@ -136,11 +138,11 @@ class CalibratedModel:
         )
 
     def _infinite(self, observed: Mapping[str, Observation]) -> tuple[str, ...]:
-        """Tensors that are infinite somewhere, in graph order."""
+        """Return tensors that are infinite somewhere, in graph order."""
         return tuple(name for name, seen in observed.items() if not seen.is_finite)
 
     def _beside(self, tensors: Collection[str]) -> set[str]:
-        """Names of the nodes that would quantize one of these tensors."""
+        """Return the names of the nodes that would quantize one of these tensors."""
         return {
             node.name for node in self._rectified.nodes if not set(tensors).isdisjoint(node.tensors)
         }

@@ -34,7 +34,7 @@ _ENTROPY_STRIDE = 16
 
 
 def choose_range(method: str, observed: Observation, kind: IntegerType) -> tuple[float, float]:
-    """The range of one tensor.
+    """Return the range of one tensor.
 
     Args:
         method: See `is_known_method`.
@@ -58,7 +58,7 @@ def choose_range(method: str, observed: Observation, kind: IntegerType) -> tuple
 
 
 def choose_scale(method: str, observed: Observation, kind: IntegerType) -> Scale:
-    """The scale of one tensor; for powers of two, `mse` picks among exponents directly."""
+    """Return the scale of one tensor; for powers of two, `mse` picks among exponents directly."""
     method = POWER_OF_TWO_METHODS.get(method, method)
     if not (kind.power_of_two and method == "mse" and observed.counts is not None):
         return scale_of_range(*choose_range(method, observed, kind), kind)
@@ -112,7 +112,7 @@ def _squared_errors(
 
 
 def _entropy_bound(observed: Observation) -> float:
-    """The bound on magnitudes that loses the least information (Kullback-Leibler)."""
+    """Return the bound on magnitudes that loses the least information (Kullback-Leibler)."""
     counts, centers = observed.histogram()
     bound = max(-observed.low, observed.high)
     bins = len(counts)
@@ -166,7 +166,7 @@ class ScaleCache:
     def of_activation(
         self, name: str, method: str, observed: Observation | None, kind: IntegerType
     ) -> Scale:
-        """The scale of an activation, or of a constant that is used as one.
+        """Return the scale of an activation, or of a constant that is used as one.
 
         Args:
             name: The tensor.
@@ -181,7 +181,7 @@ class ScaleCache:
         return self._activations[key]
 
     def of_weight(self, use: WeightUse, kind: IntegerType) -> Scale:
-        """The scale of a weight, from its values."""
+        """Return the scale of a weight, from its values."""
         key = (use, kind)
         if key not in self._weights:
             self._weights[key] = scale_of_weights(
@@ -190,7 +190,7 @@ class ScaleCache:
         return self._weights[key]
 
     def floats(self, name: str) -> npt.NDArray[np.floating]:
-        """A constant, float32.
+        """Return a constant, float32.
 
         Raises:
             KeyError: It is none.

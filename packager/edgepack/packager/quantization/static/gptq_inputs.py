@@ -50,12 +50,12 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
         return self.shape[0] if self.is_transposed else int(np.prod(self.shape[1:]))
 
     def to_matrix(self, values: Tensor) -> Tensor:
-        """Values in the weights' shape as (groups, rows, columns)."""
+        """Return values in the weights' shape as (groups, rows, columns)."""
         flat = values.T if self.is_transposed else values.reshape(self.shape[0], -1)
         return flat.reshape(self.groups, -1, self.columns)
 
     def from_matrix(self, values: Tensor) -> Tensor:
-        """The reverse of `to_matrix`."""
+        """Return the reverse of `to_matrix`."""
         flat = values.reshape(-1, self.columns)
         return np.ascontiguousarray(flat.T if self.is_transposed else flat.reshape(self.shape))
 
@@ -68,7 +68,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_product(index: GraphIndex, plan: NodePlan) -> Product | None:
-    """The product that a quantized node is; None where it is none, or shares its weights."""
+    """Return the product that a quantized node is; None where it is none, or shares its weights."""
     node = index.graph.node[plan.position]
     if plan.weight is None or node.op_type not in ("Conv", "Gemm", "MatMul"):
         return None
@@ -90,7 +90,7 @@ def find_product(index: GraphIndex, plan: NodePlan) -> Product | None:
 def parts_that_fit(
     index: GraphIndex, products: Sequence[Product], most_bytes: int = _MOST_BYTES
 ) -> list[list[Product]]:
-    """Divides products so that the moments and inputs of each part take at most so many bytes.
+    """Divide products so that the moments and inputs of each part take at most so many bytes.
 
     Args:
         index: The float graph with shapes.
@@ -112,7 +112,8 @@ def measure_halves(
     path: Path,
     progress: Progress,
 ) -> list[tuple[Moments, Moments]]:
-    """The sum of x^T x over the inputs of each product, over every other sample and over the rest.
+    """Return the sum of x^T x over the inputs of each product, over every other sample and over the
+    rest.
 
     The samples are read once, one at a time.
 
@@ -147,7 +148,7 @@ def measure_halves(
 
 
 def _windows(product: Product, data: Singles) -> Singles:
-    """The windows of a convolution, float32 (groups, rows, columns)."""
+    """Return the windows of a convolution, float32 (groups, rows, columns)."""
     node, kernel = product.node, product.shape[2:]
     axes = len(kernel)
     strides = attribute(node, "strides", [1] * axes)
@@ -190,6 +191,6 @@ def _margins(
 
 
 def _evenly(count: int) -> Integers:
-    """Indices of at most `_MOST_ROWS` of so many rows."""
+    """Return indices of at most `_MOST_ROWS` of so many rows."""
     few = min(count, _MOST_ROWS)
     return np.arange(few, dtype=np.int64) * count // max(few, 1)

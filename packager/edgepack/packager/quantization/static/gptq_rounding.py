@@ -57,11 +57,11 @@ class IntegerGrid(msgspec.Struct, frozen=True, kw_only=True):
     highest: int
 
     def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Singles, Singles]:
-        """The same for every column."""
+        """Return the same for every column."""
         return self.step, self.zero_point
 
     def restore(self, integers: Singles) -> Singles:
-        """The reals of integers, (groups, rows, columns)."""
+        """Return the reals of integers, (groups, rows, columns)."""
         return (integers - self.zero_point[..., None]) * self.step[..., None]
 
 
@@ -102,7 +102,7 @@ class GptqRounder:
         self._rounded: dict[tuple[WeightUse, bytes], _Rounded] = {}
 
     def __call__(self, plan: Plan, scales: Assignment) -> Assignment:
-        """The assignment with integers for the weights where GPTQ pays."""
+        """Return the assignment with integers for the weights where GPTQ pays."""
         if self._few.count < 2:
             return scales
         found = (find_product(self.index, node) for node in plan.nodes)
@@ -150,7 +150,7 @@ def _key(use: WeightUse, scales: Assignment) -> tuple[WeightUse, bytes]:
 def _round(
     product: Product, values: FloatArray, scale: Scale, first: Moments, second: Moments
 ) -> _Rounded:
-    """Rounds a weight; `first` holds the moments of both halves then, which saves a matrix.
+    """Round a weight; `first` holds the moments of both halves then, which saves a matrix.
 
     Of inputs whose squares no 32-bit float holds nothing is known: nearest integers stay.
     """

@@ -15,7 +15,7 @@ from edgepack.packager.graph.queries import GraphIndex
 def with_followers(
     index: GraphIndex, quantized: Collection[int], high_precision_nodes: Collection[str]
 ) -> frozenset[int]:
-    """The nodes of high precision: those named, and those that follow them.
+    """Return the nodes of high precision: those named, and those that follow them.
 
     The Relu or Clip of a node follows it. What only moves values follows the node that makes them;
     where that is not quantized, a reader of high precision.
@@ -51,7 +51,9 @@ def with_followers(
 
 
 def find_followers(index: GraphIndex, quantized: Collection[int]) -> frozenset[str]:
-    """Names of nodes that always follow another one: they move what quantized nodes make."""
+    """Return the names of nodes that always follow another one: they move what quantized nodes
+    make.
+    """
     return frozenset(
         index.graph.node[position].name
         for position in quantized
@@ -61,7 +63,9 @@ def find_followers(index: GraphIndex, quantized: Collection[int]) -> frozenset[s
 
 
 def following_rectifier(index: GraphIndex, position: int) -> int | None:
-    """The Relu or Clip that is computed together with a node, as an index; None without one."""
+    """Return the Relu or Clip that is computed together with a node, as an index; None without
+    one.
+    """
     node = index.graph.node[position]
     if not facts(node.op_type).takes_rectifier or len(node.output) != 1:
         return None
@@ -81,7 +85,7 @@ def _moves(index: GraphIndex, position: int) -> bool:
 
 
 def _is_read_by(index: GraphIndex, position: int, wanted: Collection[int]) -> bool:
-    """Whether one of some nodes reads what a node makes, be it moved on the way."""
+    """Return True if one of some nodes reads what a node makes, be it moved on the way."""
     for name in index.graph.node[position].output:
         for reader in index.consumers.get(name, []):
             if reader in wanted or (_moves(index, reader) and _is_read_by(index, reader, wanted)):

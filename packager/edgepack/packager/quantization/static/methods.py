@@ -12,7 +12,7 @@ _RANGES_WITH_PREPARATION = 2
 
 
 def plain_methods(settings: Quantize) -> tuple[QuantizationMethod, ...]:
-    """Methods that leave the float model as it is: calibration methods, then GPTQ."""
+    """Return methods that leave the float model as it is: calibration methods, then GPTQ."""
     methods = [QuantizationMethod(base=ranges) for ranges in settings.ranges]
     if settings.weight_rounding == "gptq":
         methods.append(QuantizationMethod(base=settings.ranges[0], has_gptq_weights=True))
@@ -22,7 +22,7 @@ def plain_methods(settings: Quantize) -> tuple[QuantizationMethod, ...]:
 def costly_methods(
     settings: Quantize, preparations: Collection[str]
 ) -> tuple[QuantizationMethod, ...]:
-    """Methods that prepare the float model or correct its biases.
+    """Return methods that prepare the float model or correct its biases.
 
     Args:
         settings: The profile's quantize pass.

@@ -109,7 +109,7 @@ def make_plan(
     high_precision_nodes: Collection[str] = (),
     apart: Collection[str] = (),
 ) -> Plan:
-    """Plans the quantization of a graph.
+    """Plan the quantization of a graph.
 
     The Relu or Clip of a node that stays float stays float with it: quantized by itself it would
     round twice what was to be left alone. So it is with a node of high precision.
@@ -165,7 +165,7 @@ def _is_able(index: GraphIndex, node: onnx.NodeProto, settings: Quantize) -> boo
 
 
 def _is_plain_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
-    """Whether both factors are floats, and a Gemm scales nothing."""
+    """Return True if both factors are floats, and a Gemm scales nothing."""
     if not all(index.is_float(name) for name in node.input[:2]):
         return False
     return node.op_type != "Gemm" or all(
@@ -254,7 +254,7 @@ def _bias_of(
 def tied_tensors(
     index: GraphIndex, plans: Sequence[NodePlan], settings: Quantize
 ) -> tuple[tuple[str, ...], ...]:
-    """Groups of quantized tensors that must share a scale, each sorted (union-find).
+    """Return the groups of quantized tensors that must share a scale, each sorted (union-find).
 
     Args:
         index: The float graph.

@@ -40,14 +40,14 @@ _PREPARATIONS: Mapping[str, _Preparation] = {
 
 
 def applicable(index: GraphIndex, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The preparations that a graph gives occasion for."""
+    """Return the preparations that a graph gives occasion for."""
     return tuple(name for name in wanted if _PREPARATIONS[name].can(index))
 
 
 def prepare(
     name: str, model: onnx.ModelProto, settings: Quantize, samples: Samples, folder: Path
 ) -> tuple[onnx.ModelProto, str]:
-    """Prepares a float model, and checks that it still computes what it did.
+    """Prepare a float model, and check that it still computes what it did.
 
     Args:
         name: `smooth` or `cross-layer`.

@@ -21,7 +21,7 @@ _MOST_LOOKED_AT = 32
 def rank_nodes(
     model: SwitchableModel, samples: Samples, *, progress: Progress, measured: Measured = None
 ) -> Ranked:
-    """Orders nodes by what they cost, worst first.
+    """Order nodes by what they cost, worst first.
 
     All nodes are measured on a few samples, the costlier half of them on as many more, and so on:
     only which nodes cost the most is worth many runs. How many depends on the number of nodes

@@ -98,7 +98,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scale_of_range(low: float, high: float, kind: IntegerType) -> Scale:
-    """The scale that covers a range; zero is always exactly representable.
+    """Return the scale that covers a range; zero is always exactly representable.
 
     Args:
         low, high: The range of reals.
@@ -134,7 +134,7 @@ def scales_of_ranges(low: Floats, high: Floats, kind: IntegerType) -> tuple[Floa
 
 
 def fixed_scale(scale: float, zero_point: int, kind: IntegerType) -> Scale:
-    """A scale that is given rather than derived."""
+    """Return a scale that is given rather than derived."""
     return Scale(
         scale=np.array(scale, dtype=np.float32),
         zero_point=np.array(zero_point, dtype=kind.numpy),
@@ -146,14 +146,14 @@ def fixed_scale(scale: float, zero_point: int, kind: IntegerType) -> Scale:
 def scale_of_weights(
     weights: FloatArray, axis: int | None, kind: IntegerType, method: Literal["minmax", "mse"]
 ) -> Scale:
-    """The scale of a constant, from its values.
+    """Return the scale of a constant, from its values.
 
     Args:
         weights: float (any shape).
         axis: Axis of the channels, or None for one scale.
         kind: The integer type.
-        method: `minmax` covers every value; `mse` takes the range with the least mean squared
-            error (for powers of two: the exponent).
+        method: `minmax` covers every value; `mse` takes the range with the least mean squared error
+            (for powers of two: the exponent).
 
     Returns:
         The scale, () or (channels,).
@@ -207,14 +207,14 @@ def _scales_of_rows(
 def _errors(
     rows: FloatArray, scale: Singles, zero_point: npt.NDArray[np.integer], kind: IntegerType
 ) -> npt.NDArray[np.floating]:
-    """Mean squared error of each row, float32 (channels,)."""
+    """Return mean squared error of each row, float32 (channels,)."""
     scales = Scale(scale=scale, zero_point=zero_point, axis=0, kind=kind)
     apart = restore(quantize(rows, scales), scales) - rows
     return np.asarray(np.mean(apart**2, axis=1))
 
 
 def quantize(values: FloatArray, scale: Scale) -> npt.NDArray[np.integer]:
-    """Integers of reals, rounded half to even and saturated, as QuantizeLinear does it."""
+    """Return integers of reals, rounded half to even and saturated, as QuantizeLinear does it."""
     factor, zero_point = _aligned(scale, values.ndim)
     integers = np.rint(values.astype(np.float32) / factor) + zero_point.astype(np.float32)
     limited = np.clip(integers, scale.kind.lowest, scale.kind.highest)
@@ -222,7 +222,7 @@ def quantize(values: FloatArray, scale: Scale) -> npt.NDArray[np.integer]:
 
 
 def restore(integers: npt.NDArray[np.integer], scale: Scale) -> FloatArray:
-    """Reals of integers, as DequantizeLinear does it."""
+    """Return reals of integers, as DequantizeLinear does it."""
     factor, zero_point = _aligned(scale, integers.ndim)
     difference = integers.astype(np.int32) - zero_point.astype(np.int32)
     return difference.astype(np.float32) * factor
@@ -237,7 +237,7 @@ def _aligned(scale: Scale, ndim: int) -> tuple[Singles, npt.NDArray[np.integer]]
 
 
 def widen_for_bias(weight: Scale, activation: Scale, bias: FloatArray) -> Scale:
-    """Widens weight scales where a bias would not fit into int32 with scale act * weight.
+    """Return widens weight scales where a bias would not fit into int32 with scale act * weight.
 
     Args:
         weight: Scale of the weights, () or (channels,).
@@ -257,7 +257,7 @@ def widen_for_bias(weight: Scale, activation: Scale, bias: FloatArray) -> Scale:
 
 
 def off_powers_of_two(weight: Scale, activation: Scale, output: Scale) -> Scale:
-    """Widens weight scales by a trifle where activation * weight / output is a power of two.
+    """Return widens weight scales by a trifle where activation * weight / output is a power of two.
 
     Args:
         weight: Scale of the weights, () or (channels,).

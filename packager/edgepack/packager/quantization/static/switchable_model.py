@@ -68,7 +68,7 @@ class SwitchableModel:
         self._kept = _KeptRuns()
 
     def run(self, feeds: Feeds, quantized: Bools) -> Outputs:
-        """One inference with a subset of nodes quantized.
+        """Return one inference with a subset of nodes quantized.
 
         Args:
             feeds: The sample.
@@ -105,7 +105,7 @@ class _OpenPiece(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...]
 
     def run(self, values: dict[str, Tensor]) -> Outputs:
-        """Its outputs."""
+        """Return its outputs."""
         used = {entry.name: values[entry.name] for entry in self.session.get_inputs()}
         made = self.session.run(self.outputs, used)
         return dict(zip(self.outputs, made, strict=True))
@@ -131,7 +131,7 @@ class _KeptRuns:
 
 
 def _open(switchable: SwitchableGraph, index: GraphIndex, path: Path) -> list[_OpenPiece]:
-    """Pieces with as many switched nodes each, as far as that is possible."""
+    """Return pieces with as many switched nodes each, as far as that is possible."""
     switches = switchable.switches
     count = min(_MOST_PIECES, max(1, len(switches) // _FEWEST_NODES))
     firsts = [switches[number * len(switches) // count][0] for number in range(1, count)]

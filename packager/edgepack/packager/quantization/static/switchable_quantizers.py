@@ -66,7 +66,7 @@ class SwitchWriter:
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     def write(self) -> SwitchableGraph:
-        """A new model, and where its switches are."""
+        """Return a new model, and where its switches are."""
         nodes: list[onnx.NodeProto] = []
         switches: list[tuple[int, int]] = []
         reading = {plan.position: plan for plan in self.plan.nodes}
@@ -89,7 +89,7 @@ class SwitchWriter:
     def _rounded(
         self, original: onnx.NodeProto, read: NodePlan | None, written: NodePlan | None
     ) -> list[onnx.NodeProto]:
-        """The node as it is quantized; its outputs end in `_ROUNDED`."""
+        """Return the node as it is quantized; its outputs end in `_ROUNDED`."""
         node = deepcopy(original)
         before: list[onnx.NodeProto] = []
         if read is not None:
@@ -157,7 +157,7 @@ class SwitchWriter:
 def _switch(
     node: onnx.NodeProto, number: int, rounded: Sequence[onnx.NodeProto]
 ) -> list[onnx.NodeProto]:
-    """Takes the rounded nodes where its switch is on, and the node as it is where not."""
+    """Take the rounded nodes where its switch is on, and the node as it is where not."""
     plain = deepcopy(node)
     outputs = [name for name in node.output if name]
     for i, name in enumerate(node.output):

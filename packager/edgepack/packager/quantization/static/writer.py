@@ -37,7 +37,9 @@ and QNN takes no node without a shape: of what others make, the shapes are writt
 
 
 def absorbs_rectifier(index: GraphIndex, node: NodePlan, scales: Assignment) -> bool:
-    """Whether the output's integers end where the rectifier clips, give or take half a step."""
+    """Return True if the output's integers end where the rectifier clips, give or take half a
+    step.
+    """
     if node.rectifier is None or not node.outputs:
         return False
     low, high = _clip_bounds(index, index.graph.node[node.rectifier])
@@ -73,7 +75,7 @@ class QdqWriter:
         self._makers = {name: node for node in self.plan.nodes for name in node.outputs}
 
     def write(self) -> onnx.ModelProto:
-        """A new model."""
+        """Return a new model."""
         graph = self.index.graph
         plans = {node.position: node for node in self.plan.nodes}
         clipped = {node.rectifier: node for node in self.plan.nodes if node.rectifier is not None}

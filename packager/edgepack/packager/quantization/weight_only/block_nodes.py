@@ -14,7 +14,7 @@ from edgepack.packager.quantization.weight_only.blocks import BlockWeight
 def stored_parts(
     key: str, weight: BlockWeight, *, as_table: bool, symmetric: bool
 ) -> tuple[onnx.TensorProto, ...]:
-    """A quantized weight as initializers: codes, scales, and zero points unless symmetric.
+    """Return a quantized weight as initializers: codes, scales, and zero points unless symmetric.
 
     Args:
         key: What their names start with.
@@ -39,7 +39,7 @@ def product_nodes(
     weight: BlockWeight,
     accuracy_level: int,
 ) -> Iterator[onnx.NodeProto]:
-    """MatMulNBits in place of a product, and an Add for Gemm's bias.
+    """Yield MatMulNBits in place of a product, and an Add for Gemm's bias.
 
     Args:
         product: What is replaced.
@@ -71,7 +71,7 @@ def product_nodes(
 def table_node(
     table: Table, output: str, parts: tuple[onnx.TensorProto, ...], weight: BlockWeight
 ) -> onnx.NodeProto:
-    """GatherBlockQuantized in place of a Gather; arguments as for `product_nodes`."""
+    """Return GatherBlockQuantized in place of a Gather; arguments as for `product_nodes`."""
     codes, *others = (part.name for part in parts)
     return helper.make_node(
         "GatherBlockQuantized",

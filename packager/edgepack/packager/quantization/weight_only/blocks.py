@@ -45,7 +45,7 @@ class BlockGrid(msgspec.Struct, frozen=True, kw_only=True):
         return (1 << self.bits) - 1
 
     def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Singles, Singles]:
-        """Step and zero point of a column, float32 (1, rows) each: see `gptq.Grid`."""
+        """Return step and zero point of a column, float32 (1, rows) each: see `gptq.Grid`."""
         blocks = columns // self.block_size
         return self.scales[:, blocks].T, self.zero_points[:, blocks].T.astype(np.float32)
 
@@ -62,25 +62,26 @@ class BlockWeight(msgspec.Struct, frozen=True, kw_only=True):
     grid: BlockGrid
 
     def restore(self) -> Singles:
-        """The weight that the codes stand for, float32 (rows, columns)."""
+        """Return the weight that the codes stand for, float32 (rows, columns)."""
         blocked = cut(self.codes.astype(np.float32), self.grid.block_size)
         wide = (blocked - self.grid.zero_points[..., None]) * self.grid.scales[..., None]
         return wide.reshape(len(self.codes), -1)[:, : self.codes.shape[1]].astype(np.float32)
 
     def packed_codes(self) -> Codes:
-        """Codes as MatMulNBits reads them: uint8 (rows, blocks, bytes of a block)."""
+        """Return codes as MatMulNBits reads them: uint8 (rows, blocks, bytes of a block)."""
         blocked = cut(self.codes, self.grid.block_size)
         return _pack(blocked, self.grid.bits)
 
     def packed_rows(self) -> Codes:
-        """Codes as GatherBlockQuantized reads them: uint8 (rows, bytes of a row), none filled up.
+        """Return codes as GatherBlockQuantized reads them: uint8 (rows, bytes of a row), none
+        filled up.
 
         Rows of 4-bit codes must have an even number of columns.
         """
         return _pack(self.codes, self.grid.bits)
 
     def packed_zero_points(self) -> Codes:
-        """Zero points as MatMulNBits reads them: uint8 (rows, bytes of a row)."""
+        """Return zero points as MatMulNBits reads them: uint8 (rows, bytes of a row)."""
         return _pack(self.grid.zero_points, self.grid.bits)
 
 
@@ -90,7 +91,7 @@ def read_packed(
     scales: npt.NDArray[Any],
     zero_points: npt.NDArray[Any] | None,
 ) -> BlockWeight:
-    """A weight as MatMulNBits has it.
+    """Return a weight as MatMulNBits has it.
 
     Args:
         settings: The node's attributes.
@@ -114,14 +115,14 @@ def read_packed(
 
 
 def cut(matrix: npt.NDArray[_Scalar], block_size: int) -> npt.NDArray[_Scalar]:
-    """Cuts rows into blocks, the last filled up with zeros: (rows, blocks, block_size)."""
+    """Cut rows into blocks, the last filled up with zeros: (rows, blocks, block_size)."""
     rows, columns = matrix.shape
     padded = np.pad(matrix, ((0, 0), (0, -columns % block_size)))
     return padded.reshape(rows, -1, block_size)
 
 
 def _unpack(packed: Codes, bits: int) -> Codes:
-    """Codes of rows (rows, columns), those that fill up a row's end included."""
+    """Return codes of rows (rows, columns), those that fill up a row's end included."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     codes = np.right_shift(packed[..., None], shifts) & ((1 << bits) - 1)
     return codes.astype(np.uint8).reshape(len(packed), -1)
@@ -137,7 +138,7 @@ def _pack(codes: Codes, bits: int) -> Codes:
 
 
 def make_grid(weight: Singles, *, bits: int, block_size: int, symmetric: bool) -> BlockGrid:
-    """The grid that reaches every weight of a block, and 0 exactly.
+    """Return the grid that reaches every weight of a block, and 0 exactly.
 
     A symmetric one spends its extra code, -2^(bits-1), on the side of the largest weight.
 

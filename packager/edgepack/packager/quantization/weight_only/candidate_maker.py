@@ -86,7 +86,7 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         return BuiltCandidate(model=self._write(roundings), lowered=tuple(roundings))
 
     def _write(self, roundings: Mapping[str, str]) -> onnx.ModelProto:
-        """The model with some nodes rounded, each in its way; the others stay float."""
+        """Return the model with some nodes rounded, each in its way; the others stay float."""
         for rounding in dict.fromkeys(roundings.values()):
             self._round(
                 rounding, [self._places[n] for n, own in roundings.items() if own == rounding]
@@ -127,7 +127,7 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         return result
 
     def _key(self, rounding: str, place: Product | Table) -> str:
-        """Names a rounded weight: nodes that share one do, unless their inputs matter."""
+        """Name a rounded weight: nodes that share one do, unless their inputs matter."""
         if isinstance(place, Table):
             rows = f"{place.weight}/rows"
             return f"{rows}/{_HIGH_PRECISION}" if rounding == _HIGH_PRECISION else rows

@@ -22,7 +22,7 @@ _LEAST = np.float32(1e-12)
 
 
 def refine_grid(weight: Singles, grid: BlockGrid) -> BlockGrid:
-    """A grid with a smaller error, or the same.
+    """Return a grid with a smaller error, or the same.
 
     Args:
         weight: float32 (rows, columns).
@@ -44,7 +44,7 @@ def refine_grid(weight: Singles, grid: BlockGrid) -> BlockGrid:
 def _refine(
     blocked: Singles, scale: Singles, first_zero: Singles, highest: np.float32
 ) -> tuple[Singles, Singles]:
-    """Works in steps of the scale, so that the penalty means the same for every block."""
+    """Return works in steps of the scale, so that the penalty means the same for every block."""
     target = blocked / scale
 
     def error(zero: Singles, stretch: Singles) -> Singles:
@@ -75,7 +75,7 @@ def _norm(error: Singles) -> Singles:
 
 
 def _shrink(error: Singles, penalty: float) -> Singles:
-    """The proximal operator of the l_p norm, as in the paper."""
+    """Return the proximal operator of the l_p norm, as in the paper."""
     size = np.abs(error)
     threshold = np.power(np.maximum(size, _LEAST), np.float32(_NORM - 1.0)) / np.float32(penalty)
     return np.asarray(np.sign(error) * np.maximum(size - threshold, 0.0))

@@ -26,7 +26,7 @@ _MOST_BYTES = 512 << 20
 
 
 def parts_that_fit(widths: Mapping[str, int], most_bytes: int = _MOST_BYTES) -> list[list[str]]:
-    """Divides tensors so that the moments of each part take at most so many bytes.
+    """Divide tensors so that the moments of each part take at most so many bytes.
 
     Args:
         widths: Size of the last axis, by tensor.
@@ -43,7 +43,7 @@ def measure_moments(
     work_dir: Path,
     progress: Progress,
 ) -> Moments:
-    """The sum of x^T x over the rows of each tensor, over all samples.
+    """Return the sum of x^T x over the rows of each tensor, over all samples.
 
     Args:
         model: The float model.

@@ -31,7 +31,7 @@ _INPUTS = 6
 
 
 def unfold_weights(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The float model.
+    """Return the float model.
 
     Args:
         model: The model; not changed.
@@ -69,7 +69,7 @@ def unfold_weights(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def _dequantize_before_moving(graph: onnx.GraphProto) -> bool:
-    """Swaps one DequantizeLinear with the node before it that moves integers; whether it did."""
+    """Swap one DequantizeLinear with the node before it that moves integers; whether it did."""
     index = index_graph(graph)
     for node in graph.node:
         before = _moves_for(node, index) if node.op_type == "DequantizeLinear" else None
@@ -94,7 +94,9 @@ def _moves_for(node: onnx.NodeProto, index: GraphIndex) -> onnx.NodeProto | None
 
 
 def _as_product(node: onnx.NodeProto, model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """A MatMulNBits as a MatMul, and an Add where it has a bias; its weights join the model."""
+    """Yield a MatMulNBits as a MatMul, and an Add where it has a bias; its weights join the
+    model.
+    """
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     data, codes, scales, zero_points, order, bias = (*node.input, *[""] * _INPUTS)[:_INPUTS]
     stored = [name for name in (codes, scales, zero_points) if name]

@@ -19,7 +19,7 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFF
 
 
 def main() -> None:
-    """Exports what it is asked to and answers with the task, or with the problem."""
+    """Export what it is asked to and answer with the task, or with the problem."""
     request = json.loads(take_request())
     answer_to = keep_stdout_clean(float(request["timeout_s"]))
     try:
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _export(folder: Path, output: Path, request: dict[str, Any]) -> str:
-    """Exports one folder.
+    """Export one folder.
 
     The task follows from the class that the configuration names. The folder is read as a
     `transformers` model even where it is also a sentence-transformers one, so that the result does

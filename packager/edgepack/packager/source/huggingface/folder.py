@@ -37,7 +37,7 @@ def open_source(
     work: Path,
     progress: Progress,
 ) -> SourceModel:
-    """Loads the source model; a Hugging Face model folder is exported first.
+    """Load the source model; a Hugging Face model folder is exported first.
 
     Args:
         model: An `.onnx` file, or a model folder.
@@ -57,7 +57,7 @@ def open_source(
 
 
 def is_model_folder(path: Path) -> bool:
-    """Whether a path is a folder with a Hugging Face model: `config.json` names its type.
+    """Return True if a path is a folder with a Hugging Face model: `config.json` names its type.
 
     A folder that holds ONNX files besides is not exported: one of those is meant.
     """
@@ -69,7 +69,7 @@ def is_model_folder(path: Path) -> bool:
 def export_folder(
     folder: Path, output: Path, progress: Progress, *, command: tuple[str, ...] = COMMAND
 ) -> tuple[Path, str]:
-    """Exports a Hugging Face model folder to ONNX in a child process.
+    """Export a Hugging Face model folder to ONNX in a child process.
 
     Args:
         folder: The model folder.
@@ -81,8 +81,8 @@ def export_folder(
         The `.onnx` file, and a sentence on how it was made.
 
     Raises:
-        BuildError: The extra is missing, the folder names no architecture, the export failed, or
-            it gave several models.
+        BuildError: The extra is missing, the folder names no architecture, the export failed, or it
+            gave several models.
     """
     architecture = _architecture(folder)
     versions = _versions(folder)

@@ -1,0 +1,73 @@
+"""Another client that uses this device's identity: how that shows, and how long to leave it to it.
+
+A broker lets one client in under an id and ends the connection of the other. Two that took it from
+each other every second would both be of no use, so each waits longer every time.
+"""
+
+import random
+
+from edgepack.text import counted
+
+DELAY_S = (30, 600)
+"""The first and the longest wait."""
+
+TAKEN_OVER = "Session taken over"
+"""Reason 0x8E of MQTT 5; not every broker gives it."""
+SHORT_S = 5.0
+SHORT_IN_A_ROW = 3
+"""So many connections that lasted no longer are another sign."""
+
+
+class TakeoverCounter:
+    """Counts how often the connection was taken away.
+
+    Args:
+        device: Device id.
+        rng: Randomness for the delays.
+    """
+
+    def __init__(self, device: str, rng: random.Random) -> None:
+        self._device = device
+        self._rng = rng
+        self._taken = self._short = 0
+        self._is_sure = False
+
+    def note_loss(self, reason: str, lasted_s: float) -> int | None:
+        """What follows from a connection that was lost.
+
+        Args:
+            reason: What the broker said.
+            lasted_s: How long it had lasted.
+
+        Returns:
+            Seconds to wait before the next attempt; None when nobody else uses the identity.
+        """
+        first_s, longest_s = DELAY_S
+        self._calm_down(lasted_s)
+        self._short = self._short + 1 if lasted_s < SHORT_S else 0
+        if reason != TAKEN_OVER and self._short < SHORT_IN_A_ROW:
+            return None
+        self._taken += 1
+        self._is_sure = self._is_sure or reason == TAKEN_OVER
+        delay_s = min(longest_s, first_s << min(self._taken - 1, 10))
+        return round(delay_s * self._rng.uniform(0.8, 1.2))
+
+    def trouble(self, connected_s: float) -> str:
+        """What a person must know, one sentence; "" while there is no other client.
+
+        Args:
+            connected_s: For how long the device has been connected; 0 while it is not.
+        """
+        self._calm_down(connected_s)
+        if not self._taken:
+            return ""
+        return (
+            f"another client {'uses' if self._is_sure else 'seems to use'} this identity, "
+            f"'{self._device}': the broker ended the connection for it "
+            f"{counted(self._taken, 'time')}; stop the other agent, or enrol this device under a "
+            "name of its own"
+        )
+
+    def _calm_down(self, connected_s: float) -> None:
+        if connected_s > 2 * DELAY_S[1]:
+            self._taken, self._is_sure = 0, False

@@ -1,0 +1,209 @@
+"""Scrubbing of slots between updates: find damage and have it repaired.
+
+A quick check every few seconds finds missing files and files that are not regular. Each serving
+release is read completely at intervals, slowly, and at once when a process could not open it. A
+damaged release runs through the life cycle again; the last good release serves meanwhile.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.state.slots import Slots
+from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.update.updater import Updater
+from edgepack.agent.update.work import Job, Worker
+from edgepack.bundle.slot import check_presence, verify_slot
+from edgepack.errors import BundleError
+from edgepack.halt import Halt, HaltedError
+
+log = logging.getLogger(__name__)
+
+FIRST_LOOK_S = 60.0
+"""After the start, when others have what they need of the disk."""
+LISTEN_S = 5.0
+"""Seconds between glances, and between collections of what processes could not open."""
+PIECE_PAUSE_S = 0.05
+"""After each MiB, so that reading takes no more than 20 MB/s of a disk that others need."""
+FIRST_REPAIR_S = 60.0
+LAST_REPAIR_S = 24 * 3600.0
+"""A repair that ended without the wanted release is tried again after the first time, then after
+twice as long each time, up to the last."""
+
+_Stamp = tuple[tuple[str, int, int, int, int], ...]
+
+
+class SlotScrubber:
+    """Reads what serves, one release after the other.
+
+    Args:
+        worker: Where it is read.
+        slots: What is read.
+        collect: Takes what serving processes said.
+        interval_s: Time from one round to the next; 0 means never.
+        now: Monotonic clock, seconds.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        slots: Slots,
+        collect: Callable[[], Collected],
+        *,
+        interval_s: float,
+        now: float,
+    ) -> None:
+        self._worker = worker
+        self._slots = slots
+        self._collect = collect
+        self._interval_s = interval_s
+        self._round_at = now + min(FIRST_LOOK_S, interval_s) if interval_s else None
+        self._listen_at = now
+        self._waiting: list[str] = []
+        self._urgent: set[str] = set()
+        self._job: tuple[str, ActivePointer, Job] | None = None
+        self._seen: dict[str, tuple[ActivePointer, _Stamp]] = {}
+        self._faults: dict[str, str] = {}
+        self._repairs: dict[str, tuple[float, float]] = {}
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """The damage that was found and is not repaired yet, one sentence for each model."""
+        return tuple(f"{name}: {fault}" for name, fault in self._faults.items())
+
+    def turn(self, updaters: Sequence[Updater], now: float) -> float | None:
+        """Go on, unless an update is under way.
+
+        Returns:
+            Seconds after which to call again at the latest.
+
+        Raises:
+            OSError: The disk cannot be read or written now; a later turn tries again.
+        """
+        self._take_result(updaters, now)
+        is_due = now >= self._listen_at
+        if is_due:
+            self._listen_at = now + LISTEN_S
+            for updater in updaters:
+                if updater.is_at_rest and updater.active is not None:
+                    self._glance(updater, updater.active, now)
+        if not all(updater.is_at_rest for updater in updaters):
+            if self._job:
+                self._job[2].halt.set()
+            return LISTEN_S
+        if is_due:
+            self._hear(updaters)
+        if self._round_at is not None and now >= self._round_at:
+            self._round_at = now + self._interval_s
+            self._add(one.name for one in updaters)
+        if self._job is None and self._waiting:
+            self._begin(self._waiting.pop(0), updaters, now)
+        return LISTEN_S if updaters else None
+
+    def _glance(self, updater: Updater, active: ActivePointer, now: float) -> None:
+        """Check presence and type of every file, where anything changed since the last glance."""
+        name, folder = updater.name, self._slots.folder(active.digest)
+        stamp = tuple(_stamp(folder))
+        if self._seen.get(name) != (active, stamp):
+            self._seen.pop(name, None)
+            try:
+                check_presence(folder, active.digest, active.choice.chosen)
+            except BundleError as error:
+                self._report(updater, active, error.problem, now)
+                return
+            self._seen[name] = (active, stamp)
+        if updater.is_on_fallback:
+            said = f"{active.bundle.version} serves, since the committed release was damaged"
+            self._faults.setdefault(name, said)
+            self._repair(updater, now)
+        elif name in self._repairs:
+            self._forget(name)
+
+    def _report(self, updater: Updater, active: ActivePointer, fault: str, now: float) -> None:
+        """Report damage once, and have it repaired."""
+        name = updater.name
+        said = f"the slot of {active.bundle.version}, which serves, is damaged: {fault}"
+        if self._faults.get(name) != said:
+            self._faults[name] = said
+            log.warning("model=%s %s", name, said)
+        self._repair(updater, now)
+
+    def _repair(self, updater: Updater, now: float) -> None:
+        due_at, pause_s = self._repairs.get(updater.name, (now, FIRST_REPAIR_S))
+        if now < due_at:
+            return
+        if updater.orders.look_again():
+            self._repairs[updater.name] = (now + pause_s, min(2 * pause_s, LAST_REPAIR_S))
+
+    def _forget(self, name: str) -> None:
+        self._faults.pop(name, None)
+        self._repairs.pop(name, None)
+
+    def _hear(self, updaters: Sequence[Updater]) -> None:
+        said = {trouble.model for trouble in self._collect().troubles}
+        names = [one.name for one in updaters if one.name in said]
+        self._urgent.update(names)
+        self._add(names)
+
+    def _add(self, names: Iterable[str]) -> None:
+        self._waiting += [name for name in names if name not in self._waiting]
+
+    def _begin(self, name: str, updaters: Sequence[Updater], now: float) -> None:
+        updater = next((one for one in updaters if one.name == name), None)
+        active = updater.active if updater else None
+        if active is None:
+            return
+        folder, pause_s = self._slots.folder(active.digest), PIECE_PAUSE_S
+        if name in self._urgent:
+            self._urgent.remove(name)
+            pause_s = 0.0  # A process waits for the model.
+
+        def look(halt: Halt) -> str:
+            def pause() -> None:
+                halt.wait(pause_s)
+                halt.check()
+
+            try:
+                verify_slot(folder, active.digest, active.choice.chosen, checkpoint=pause)
+            except BundleError as error:
+                return error.problem
+            return ""
+
+        self._job = (name, active, self._worker.begin(look))
+        self._take_result(updaters, now)
+
+    def _take_result(self, updaters: Sequence[Updater], now: float) -> None:
+        if self._job is None or not self._job[2].is_done:
+            return
+        name, active, job = self._job
+        self._job = None
+        try:
+            fault = job.result()
+        except HaltedError:
+            self._add([name])  # An update came in between.
+            return
+        except OSError:
+            self._add([name])
+            raise
+        for updater in updaters:
+            if updater.name != name or updater.active != active:
+                continue
+            if fault:
+                self._report(updater, active, fault, now)
+            elif not updater.is_on_fallback:
+                self._forget(name)
+
+
+def _stamp(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield what tells whether anything in a slot was added, removed, replaced or written to."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        status = entry.stat(follow_symlinks=False)
+        yield (entry.path, entry.inode(), status.st_mode, status.st_size, status.st_mtime_ns)
+        if entry.is_dir(follow_symlinks=False):
+            yield from _stamp(folder / entry.name)

@@ -1,0 +1,1 @@
+"""Thirty kinds of tasks: the accuracy that a build reports beside the truth on fresh data."""

@@ -1,0 +1,75 @@
+"""A task with a small model, and truth that no build sees."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+from benchmarks.tasks.task import Array, Feeds, Run
+
+Half = Literal["developed", "independent"]
+"""By whether the task was made beside the evaluator that it tests, or without sight of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskModel:
+    """A trained or computed model, and how good it and its variants are at the task.
+
+    Attributes:
+        model: The float model.
+        calibration: Inputs without labels.
+        metric: Name of what `measure` returns.
+        measure: Runs a model on data that is in no calibration sample; returns the task's metric,
+            greater is better, 0 or less of a model without use.
+        outputs: Declarations of the outputs, as sections of edgepack.toml.
+        shapes: Input shapes to fix, for targets that need static ones.
+    """
+
+    model: onnx.ModelProto
+    calibration: Sequence[Feeds]
+    metric: str
+    measure: Callable[[Run], float]
+    outputs: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One row of the table.
+
+    Attributes:
+        name: Short name.
+        half: See `Half`.
+        make: Trains or computes the model, the same one each time on one machine.
+    """
+
+    name: str
+    half: Half
+    make: Callable[[], TaskModel]
+    title: str = field(default="")
+
+    @property
+    def what(self) -> str:
+        """The first line of the maker's docstring, without "Return a model of"."""
+        return self.title or (self.make.__doc__ or "").split("\n", 1)[0].rstrip(".")
+
+
+def declare(output: str, kind: str, **keys: Any) -> str:
+    """Return a section of edgepack.toml that declares an output."""
+    lines = [f"[outputs.{output}]", f'kind = "{kind}"']
+    for key, value in keys.items():
+        lines.append(f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}")
+    return "\n".join(lines) + "\n"
+
+
+def rows(name: str, values: Array) -> list[Feeds]:
+    """Return one sample for each row of a batch."""
+    return [{name: row[None]} for row in values]
+
+
+def run_rows(run: Run, name: str, values: Array) -> dict[str, Array]:
+    """Run a model once for each row and join each output's results."""
+    results = [run(sample) for sample in rows(name, values)]
+    return {key: np.concatenate([result[key] for result in results]) for key in results[0]}

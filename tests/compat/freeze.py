@@ -1,0 +1,16 @@
+"""Freezes samples of all formats of the current version: bundles, states, messages, a database.
+
+    python -m tests.compat.freeze
+
+Run it when a format changes before the first release. After a release its samples stay as they
+are, because later versions must read them; the samples of a new version are added.
+"""
+
+from tests.compat.freeze_bundle import freeze_bundles
+from tests.compat.freeze_database import freeze_database
+from tests.compat.freeze_state import freeze_states
+
+if __name__ == "__main__":
+    freeze_bundles()
+    freeze_states()
+    freeze_database()
