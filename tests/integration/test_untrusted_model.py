@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import shutil
 import subprocess
 import sys
@@ -108,6 +109,18 @@ def test_no_name_in_a_model_adds_a_setting_or_runs_code(name: str, folder: Path)
     assert not (folder / "ran").exists()
 
 
+def test_the_command_that_init_proposes_runs_for_a_file_named_like_an_option(folder: Path) -> None:
+    shutil.copy(folder / "small.onnx", folder / "-o.onnx")
+    written = _edgepack(folder, "init", "./-o.onnx", "-o", "./-c.toml")
+    assert written.returncode == 0, written.stderr
+    proposed = shlex.split(written.stdout.splitlines()[-1])
+    assert proposed[:2] == ["edgepack", "build"]
+    output = ("--profile", "fp32", "-o", "odd-1.0.0.edgepack", "--name", "odd")
+    built = _edgepack(folder, *proposed[1:], "--calibration", "samples.npz", *output)
+    assert built.returncode == 0, built.stderr
+    assert (folder / "odd-1.0.0.edgepack").is_file()
+
+
 def test_no_name_of_a_file_adds_a_setting(folder: Path) -> None:
     hostile = "a\n[build]\nmetric = 'evil:score'\n#.onnx"
     shutil.copy(folder / "small.onnx", folder / hostile)
@@ -162,6 +175,33 @@ def test_a_library_that_a_profile_names_is_not_loaded_without_trust(folder: Path
     assert f"{folder / 'mine.toml'}, [provider.options] backend_path = ./evil.so" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("extends", "section", "option"),
+    [
+        ("qnn-htp", "provider.options", "profiling_file_path"),
+        ("qnn-htp", "provider.options", "dump_qnn_ir_dlc_dir"),
+        ("fp32", "provider.session", "ep.context_file_path"),
+        ("fp32", "provider.session", "session.collect_node_memory_stats_to_file"),
+    ],
+)
+def test_no_provider_reads_or_writes_a_file_that_a_profile_names_without_trust(
+    extends: str, section: str, option: str, folder: Path
+) -> None:
+    (folder / "mine.toml").write_text(
+        f'[profile]\nname = "mine"\nextends = "{extends}"\n[{section}]\n"{option}" = "written"\n'
+    )
+    command = (
+        "build", "small.onnx", "--profile", "mine.toml", "--version", "1.0.0",
+        "--calibration", "samples.npz", "--shape", "images=1,3,8,8",
+    )  # fmt: skip
+    refused = _edgepack(folder, *command)
+    assert refused.returncode == 1
+    assert f"{folder / 'mine.toml'}, [{section}] " in refused.stderr
+    assert f"{option}" in refused.stderr
+    assert "--trust-config" in refused.stderr
+    assert not (folder / "written").exists()
+
+
 def test_trust_config_lets_a_metric_run(folder: Path) -> None:
     (folder / "edgepack.toml").write_text(_METRIC)
     built = _edgepack(
@@ -186,10 +226,16 @@ def test_a_person_confirms_code_once_at_the_terminal(folder: Path) -> None:
     command += ["--profile", "fp32", "--version", "1.0.0", "--key", "release.key"]
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "TERM": "dumb"}
 
-    def build(answer: bytes | None) -> tuple[int, bytes]:
+    def build(answer: bytes | None, where: Path = folder) -> tuple[int, bytes]:
         ours, theirs = pty.openpty()
+        named = () if where == folder else ("--config", str(folder / "edgepack.toml"))
         child = subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
+            (*command, *named),
+            cwd=where,
+            env=environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
         )
         os.close(theirs)
         seen = b""
@@ -214,6 +260,14 @@ def test_a_person_confirms_code_once_at_the_terminal(folder: Path) -> None:
     assert (accepted, (folder / "ran").exists()) == (0, True), seen
     again, seen = build(None)
     assert (again, b"[y/N]" in seen) == (0, False), seen
+    elsewhere = folder / "elsewhere"  # there the same file means another module
+    elsewhere.mkdir()
+    for name in ("small.onnx", "release.key", "evil.py"):
+        shutil.copy(folder / name, elsewhere)
+    (folder / "ran").unlink()
+    asked, seen = build(b"n\n", elsewhere)
+    assert (asked, (folder / "ran").exists()) == (1, False), seen
+    assert f"metric = evil:score (in {elsewhere})".encode() in seen.replace(b"\r\n", b"")
     (folder / "edgepack.toml").write_text('[build]\nmetric = "evil:other"\n')
     asked, seen = build(b"n\n")
     assert asked == 1, seen

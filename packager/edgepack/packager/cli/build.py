@@ -149,7 +149,7 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--trust-config",
     is_flag=True,
-    help="Run the programs, libraries and modules that edgepack.toml and profiles name.",
+    help="Use the programs, libraries, modules and files that edgepack.toml and profiles name.",
 )
 @json_option
 def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None:
@@ -228,10 +228,10 @@ def _confirm(code: Sequence[NamedCode]) -> bool:
     """Ask at the terminal whether code that files name may run; False without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    click.echo("These files name code that the build would run:", err=True)
+    click.echo("These files name code to run, or files for a provider:", err=True)
     for entry in code:
         click.echo(f"  {printable(str(entry))}", err=True)
-    return click.confirm("Run that code, now and in later builds?", err=True)
+    return click.confirm("Use these, now and in later builds in this folder?", err=True)
 
 
 @click.command()
@@ -262,8 +262,14 @@ def init(model: Path, output: Path) -> None:
             remedy="name a file in a folder that exists and that you may write to, with -o",
         ) from error
     click.echo(f"Wrote {output}. Complete [inputs] and [calibration], then:")
-    named = "" if output == Path(CONFIG_FILE) else f" --config {shlex.quote(str(output))}"
-    click.echo(f"  edgepack build {shlex.quote(str(model))}{named} --key release.key")
+    named = "" if output == Path(CONFIG_FILE) else f" --config {_as_argument(output)}"
+    click.echo(f"  edgepack build {_as_argument(model)}{named} --key release.key")
+
+
+def _as_argument(path: Path) -> str:
+    """Return a path as a shell takes it, and as no option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def _tell_what_is_kept(output: Path) -> None:

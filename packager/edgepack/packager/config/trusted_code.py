@@ -1,8 +1,9 @@
-"""Code that a file of the build names, and whether a person allowed it.
+"""Code and files that a file of the build names, and whether a person allowed them.
 
 An `edgepack.toml` or a profile may come with somebody else's model. Its settings may configure a
-build. A program, a library or a module that it names runs only after a person confirmed it: by
-`--trust-config`, or once at the terminal, which `TrustedCodeFile` remembers.
+build. A program, a library or a module that it names runs only after a person confirmed it, and so
+does a provider that reads or writes a file that it names: by `--trust-config`, or once at the
+terminal, which `TrustedCodeFile` remembers.
 """
 
 import os
@@ -14,7 +15,7 @@ import msgspec
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import BuildConfig
-from edgepack.packager.profiles.option_checks import names_code
+from edgepack.packager.profiles.option_checks import SESSION, names_file
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.wording import toml_key
 
@@ -25,20 +26,32 @@ _MOST_REMEMBERED = 1000
 
 
 class NamedCode(msgspec.Struct, frozen=True, order=True):
-    """A program, library or module that a file names.
+    """A program, library or module that a file names, or a file for a provider.
 
     Attributes:
         file: Absolute path of the file.
         key: The setting, as the file writes it.
-        value: The program's path, the library's path or the module's name.
+        value: The path, or the module's name.
+        folder: Where a value that is no absolute path is looked for: the current folder. "" where
+            it is one. What was confirmed in one folder is asked about again in another.
     """
 
     file: str
     key: str
     value: str
+    folder: str
+
+    @classmethod
+    def named(cls, file: str, key: str, value: str) -> "NamedCode":
+        """Return an entry for this process's current folder."""
+        folder = "" if Path(value).is_absolute() else str(Path.cwd())
+        return cls(file, key, value, folder)
 
     def __str__(self) -> str:
-        return f"{self.file}, {self.key} = {self.value}"
+        is_elsewhere = self.folder not in ("", str(Path(self.file).parent))
+        return f"{self.file}, {self.key} = {self.value}" + (
+            f" (in {self.folder})" if is_elsewhere else ""
+        )
 
 
 class UntrustedCodeError(BuildError):
@@ -50,7 +63,8 @@ class UntrustedCodeError(BuildError):
 
     def __init__(self, code: Sequence[NamedCode]) -> None:
         super().__init__(
-            "the build would run code that a file names, and nobody allowed that code",
+            "a file names code for the build to run, or files for a provider to read or write, and "
+            "nobody allowed that",
             found_in="; ".join(map(str, code)),
             remedy="read the file, then repeat the command with --trust-config",
         )
@@ -78,13 +92,13 @@ def find_in_config(
         if value and key not in replaced:
             table, _, name = key.partition(".")
             shown = f"{table}.{toml_key(name)}" if name else table
-            yield NamedCode(file, f"[build] {shown}", value)
+            yield NamedCode.named(file, f"[build] {shown}", value)
 
 
 def find_in_profiles(
     profiles: Iterable[Profile], searched: Mapping[str, str]
 ) -> Iterator[NamedCode]:
-    """Yield the libraries that profiles make an execution provider load.
+    """Yield the libraries that profiles make a provider load, and files that it reads or writes.
 
     A shipped profile names none. An option that is newer than edgepack's list may name one.
 
@@ -93,16 +107,18 @@ def find_in_profiles(
         searched: The file that names the values, for each key that is searched in a file.
     """
     for profile in profiles:
-        for section, options in (
-            ("provider.options", profile.provider.options),
-            ("compile.options", profile.compile.options),
+        provider = profile.device.provider
+        for section, reader, options in (
+            ("provider.options", provider, profile.provider.options),
+            ("provider.session", SESSION, profile.provider.session),
+            ("compile.options", provider, profile.compile.options),
         ):
             for name, value in options.items():
-                if value and names_code(profile.device.provider, name):
+                if value and names_file(reader, name):
                     file, key = profile.source, f"[{section}] {toml_key(name)}"
                     if (full := f"{section}.{name}") in searched:
                         file, key = searched[full], f"[search] {section}.{toml_key(name)}"
-                    yield NamedCode(file, key, value)
+                    yield NamedCode.named(file, key, value)
 
 
 def require_trust(code: Iterable[NamedCode], trusted: TrustedCode) -> None:

@@ -20,12 +20,13 @@ from edgepack.packager.profiles.section import Section
 from edgepack.packager.wording import toml_key
 
 _FOLDER = "options"
-_SESSION = "session"
+SESSION = "session"
 _MOST_NAMED = 60
 
-Kind = tuple[str, ...] | Literal["text", "code", "number", "flag", "boolean"]
+Kind = tuple[str, ...] | Literal["text", "code", "path", "number", "flag", "boolean"]
 """Values of an option: one of these words, any text, a file with code that the provider loads, a
-whole number from 0 on, 0 or 1, or also `true` and `false`."""
+file or folder that it reads or writes, a whole number from 0 on, 0 or 1, or also `true` and
+`false`."""
 
 _WORDS = {"flag": ("0", "1"), "boolean": ("0", "1", "true", "false", "True", "False")}
 
@@ -48,7 +49,7 @@ def check_options(profile: Profile) -> Iterator[Contradiction]:
             ("compile.options", profile.compile.options),
         ):
             yield from _check(options, known, unchecked, place, provider)
-    session = _known(_SESSION) or {}
+    session = _known(SESSION) or {}
     yield from _check(given.session, session, unchecked, "provider.session", "a session")
     for name in given.unchecked:
         if name not in {**given.options, **profile.compile.options, **given.session}:
@@ -59,13 +60,17 @@ def check_options(profile: Profile) -> Iterator[Contradiction]:
             )
 
 
-def names_code(provider: str, option: str) -> bool:
-    """Return whether a provider loads code from the file that an option names.
+def names_file(provider: str, option: str) -> bool:
+    """Return whether a provider loads, reads or writes the file that an option names.
 
     An option that is missing from the provider's list may do so: nobody knows it here.
+
+    Args:
+        provider: Its name; `SESSION` for entries of a session.
+        option: The option's name.
     """
     known = _known(provider)
-    return known is None or _kind_of(option, known) in (None, "code")
+    return known is None or _kind_of(option, known) in (None, "code", "path")
 
 
 def _check(
@@ -107,7 +112,7 @@ def _kind_of(name: str, known: Mapping[str, Kind]) -> Kind | None:
 
 def _refusal(value: str, kind: Kind) -> str:
     """What is allowed in place of a value; "" where it is allowed itself."""
-    if kind in ("text", "code"):
+    if kind in ("text", "code", "path"):
         return ""
     if kind == "number":
         return "" if value.isascii() and value.isdigit() else "allowed is a whole number from 0 on"
