@@ -134,7 +134,7 @@ def super_resolution() -> TaskModel:
         ),
         metric="PSNR, dB",
         measure=lambda run: measures.psnr(truth, run_rows(run, "picture", fresh)["larger"]),
-        outputs=declare("larger", "image"),
+        outputs=declare("larger", "picture"),
     )
 
 
@@ -242,7 +242,7 @@ def crowd_density() -> TaskModel:
         calibration=rows("picture", _draw_crowds(np.random.default_rng(_CALIBRATION), 80)[0]),
         metric="1 - error of the count",
         measure=measure,
-        outputs=declare("density", "values"),
+        outputs=declare("density", "sums"),
     )
 
 
@@ -288,7 +288,7 @@ def class_probabilities() -> TaskModel:
         calibration=rows("columns", draw(np.random.default_rng(_CALIBRATION), 150)[0]),
         metric="1 - log loss / that of the base rate",
         measure=measure,
-        outputs=declare("probabilities", "scores"),
+        outputs=declare("probabilities", "probabilities"),
     )
 
 
@@ -492,7 +492,7 @@ def text_recognizer() -> TaskModel:
         calibration=rows("line", draw_lines(np.random.default_rng(_CALIBRATION), 80)[0]),
         metric="right lines",
         measure=measure,
-        outputs=declare("characters", "ctc", blank=_GLYPHS),
+        outputs=declare("characters", "text", blank=_GLYPHS),
     )
 
 

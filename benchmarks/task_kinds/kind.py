@@ -56,9 +56,9 @@ class Kind:
         return self.title or (self.make.__doc__ or "").split("\n", 1)[0].rstrip(".")
 
 
-def declare(output: str, kind: str, **keys: Any) -> str:
+def declare(output: str, task: str, **keys: Any) -> str:
     """Return a section of edgepack.toml that declares an output."""
-    lines = [f"[outputs.{output}]", f'kind = "{kind}"']
+    lines = [f"[outputs.{output}]", f'task = "{task}"']
     for key, value in keys.items():
         lines.append(f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}")
     return "\n".join(lines) + "\n"

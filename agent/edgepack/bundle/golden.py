@@ -16,10 +16,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.bundle.metadata import GoldenTolerance
+from edgepack.bundle.metadata import GoldenAgreement, GoldenTolerance
 from edgepack.durable import write_file
 from edgepack.errors import BundleError
-from edgepack.tasks.selection.overlap import overlap
+from edgepack.tasks.contract import Agreement
+from edgepack.tasks.table import task_of
 
 Tensor = npt.NDArray[np.generic]
 Tensors = Mapping[str, Tensor]
@@ -120,15 +121,21 @@ def compare_outputs(
     expected: Sequence[Tensors],
     got: Sequence[Tensors],
     tolerances: Mapping[str, GoldenTolerance],
+    agreements: Sequence[GoldenAgreement] = (),
 ) -> Comparison:
     """Judge outputs against golden ones, each output over all samples at once.
+
+    1. Every output that is judged must be there, with the shape and the finite values expected.
+    2. Every task must keep its share.
+    3. Values must be within their tolerance, whatever they mean.
 
     Args:
         expected: The float model's outputs, one dict per sample.
         got: What was computed here, in the same order.
-        tolerances: By output name; outputs without one are not judged.
+        tolerances: By output name; outputs without one are not judged by their values.
+        agreements: What tasks must keep.
     """
-    if not tolerances or len(expected) != len(got) or not expected:
+    if not (tolerances or agreements) or len(expected) != len(got) or not expected:
         return Comparison(
             right=False,
             because=f"nothing to judge: {len(tolerances)} tolerances, {len(expected)} samples "
@@ -139,6 +146,8 @@ def compare_outputs(
         _judge(name, [sample.get(name) for sample in expected], [s.get(name) for s in got], limits)
         for name, limits in sorted(tolerances.items())
     ]
+    for agreement in agreements:
+        judged.append(_judge_task(agreement, expected, got))
     wrong = [verdict for verdict in judged if not verdict.right]
     return Comparison(
         right=not wrong,
@@ -147,46 +156,80 @@ def compare_outputs(
     )
 
 
-LEAST_SAME_ROWS = 0.5
-"""Least share of an inference's rows with the same decision, whatever the tolerance. A single row
-must therefore have the same decision, even if the tolerance is 0."""
+MOST_LOST = 0.5
+"""Share of its task that an inference may lose where both releases gave the same answer: half of
+its rows, boxes or characters. A decision counts by how sure the previous release was of it."""
 
 
 def is_same_answer(
-    before: Tensors, now: Tensors, tolerances: Mapping[str, GoldenTolerance]
+    before: Tensors,
+    now: Tensors,
+    tolerances: Mapping[str, GoldenTolerance],
+    agreements: Sequence[GoldenAgreement] = (),
 ) -> bool:
     """Decide whether two releases of a model gave the same answer to one inference.
 
     Neither release is the float model of the other. So of an output that decides, such as classes,
-    only the decisions count: the confidence changes with every training.
+    boxes or text, only the answer counts: the confidence changes with every training.
 
     Args:
         before: Outputs of the previous release.
         now: Outputs of the release that serves.
-        tolerances: By output name, of the release that serves; outputs without one do not count.
+        tolerances, agreements: Of the release that serves; outputs with neither do not count.
     """
-    decides = {
-        name: limits.top1_agreement_min
-        for name, limits in tolerances.items()
-        if limits.top1_agreement_min is not None and limits.overlap_min is None
-    }
-    for name, least in decides.items():
-        want, have = before.get(name), now.get(name)
-        if want is None or have is None or _why_incomparable(want, have):
+    decided = [one for one in agreements if one.part.task in DECISIONS]
+    for agreement in decided:
+        measured = _measure(agreement, [before], [now])
+        if isinstance(measured, str) or measured.losses[0] > MOST_LOST:
             return False
-        if _same_rows(want, have) < max(least, LEAST_SAME_ROWS):
-            return False
-    others = {name: limits for name, limits in tolerances.items() if name not in decides}
+    told = {name for agreement in decided for name in agreement.part.outputs}
+    others = {name: limits for name, limits in tolerances.items() if name not in told}
     if not others:
-        return bool(decides)
+        return bool(decided)
     return compare_outputs([before], [now], others).right
 
 
-def _same_rows(want: Tensor, have: Tensor) -> float:
-    """Return the share of rows that have their greatest value in the same place."""
-    if not want.ndim or not want.size:
-        return 1.0
-    return float(np.mean(want.argmax(axis=-1) == have.argmax(axis=-1)))
+DECISIONS = ("classification", "detections", "text", "tokens", "segmentation", "threshold")
+"""Tasks that turn values into an answer; other values are the answer."""
+
+
+def _judge_task(
+    agreement: GoldenAgreement, expected: Sequence[Tensors], got: Sequence[Tensors]
+) -> Comparison:
+    """Judge one task's outputs by its own measure."""
+    measured = _measure(agreement, expected, got)
+    if isinstance(measured, str):
+        return Comparison(right=False, because=measured, worst_nrmse=math.inf)
+    return Comparison(
+        right=measured.value >= agreement.keep,
+        because=f"{agreement.part.task}: {measured.words}, keeps {measured.value:.4f} "
+        f"(at least {agreement.keep:g})",
+        worst_nrmse=0.0,
+    )
+
+
+def _measure(
+    agreement: GoldenAgreement, expected: Sequence[Tensors], got: Sequence[Tensors]
+) -> Agreement | str:
+    """Measure one task's outputs, or return why they cannot be compared."""
+    for name in agreement.part.outputs:
+        for want, have in zip(expected, got, strict=True):
+            because = _why_unlike(want.get(name), have.get(name))
+            if because:
+                return f"output '{name}' {because}"
+    opened = task_of(agreement.part).open(agreement.part, [dict(one) for one in expected])
+    return opened.measure([dict(one) for one in got])
+
+
+def _why_unlike(want: Tensor | None, have: Tensor | None) -> str:
+    """Return why a task cannot compare two tensors; how many rows they have may differ."""
+    if want is None:
+        return "is not in the golden samples"
+    if have is None:
+        return "was not computed"
+    if want.ndim != have.ndim:
+        return f"has {have.ndim} axes, expected {want.ndim}"
+    return ""
 
 
 def _judge(
@@ -195,11 +238,8 @@ def _judge(
     got: Sequence[Tensor | None],
     limits: GoldenTolerance,
 ) -> Comparison:
-    if limits.overlap_min is not None:
-        return _judge_selection(name, expected, got, limits.overlap_min)
     wants: list[npt.NDArray[np.float64]] = []
     haves: list[npt.NDArray[np.float64]] = []
-    agreed = rows = 0
     for want, have in zip(expected, got, strict=True):
         because = _why_incomparable(want, have)
         if because or want is None or have is None:
@@ -209,43 +249,11 @@ def _judge(
         is_finite = np.isfinite(want)
         wants.append(want[is_finite].astype(np.float64))
         haves.append(have[is_finite].astype(np.float64))
-        if limits.top1_agreement_min is not None and want.ndim:
-            same = want.argmax(axis=-1) == have.argmax(axis=-1)
-            agreed, rows = agreed + int(np.sum(same)), rows + same.size
     cosine, nrmse = _distance(np.concatenate(wants), np.concatenate(haves))
     seen = f"output '{name}': cosine {cosine:.5f} (at least {limits.cosine_min:g}), "
     seen += f"nrmse {nrmse:.5f} (at most {limits.nrmse_max:g})"
     right = cosine >= limits.cosine_min and nrmse <= limits.nrmse_max
-    if limits.top1_agreement_min is not None:
-        agreement = agreed / rows if rows else 1.0
-        seen += f", top-1 {agreement:.4f} (at least {limits.top1_agreement_min:g})"
-        right = right and agreement >= limits.top1_agreement_min
     return Comparison(right=right, because=seen, worst_nrmse=nrmse)
-
-
-def _judge_selection(
-    name: str,
-    expected: Sequence[Tensor | None],
-    got: Sequence[Tensor | None],
-    overlap_min: float,
-) -> Comparison:
-    """Judge rows in any order; how many were selected may differ too."""
-    wants, haves = [], []
-    for want, have in zip(expected, got, strict=True):
-        if want is None or have is None or want.ndim != have.ndim:
-            because = _why_incomparable(want, have)
-            return Comparison(
-                right=False, because=f"output '{name}' {because}", worst_nrmse=math.inf
-            )
-        wants.append(want)
-        haves.append(have)
-    share = overlap(wants, haves)
-    return Comparison(
-        right=share >= overlap_min,
-        because=f"output '{name}': {share:.1%} of the rows in any order (at least "
-        f"{overlap_min:.1%})",
-        worst_nrmse=1.0 - share,
-    )
 
 
 def _why_incomparable(want: Tensor | None, have: Tensor | None) -> str:

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
+
 FORMAT_VERSION = 1
 FORMAT_MINOR = 0
 """Version of edgepack's own part of the manifest; see `edgepack.versions`."""
@@ -148,22 +150,27 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a device's golden outputs may be from the float model's, for one output.
+    """How far values of one output may be from the float model's, whatever they mean.
 
     Attributes:
         cosine_min: Least cosine similarity over the output of all golden samples, flattened.
-        top1_agreement_min: Least share of samples whose arg-max over the last axis agrees;
-            None where the output is not a classification.
         nrmse_max: Greatest root-mean-square error over the float output's root-mean-square.
-        overlap_min: Of a selection, whose rows change places where scores are nearly equal, the
-            least share of its rows that must be there, see `overlap`; nothing else is then looked
-            at. Not written where every value has its place.
     """
 
     cosine_min: float
-    top1_agreement_min: float | None = None
     nrmse_max: float
-    overlap_min: float | None = None
+
+
+class GoldenAgreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of a task a device must keep on the golden samples.
+
+    Attributes:
+        part: The outputs and their task.
+        keep: Least share of the task, see `edgepack.tasks.contract.Agreement`.
+    """
+
+    part: TaskOutputs
+    keep: Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -216,7 +223,8 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         toolchain: What made it.
         files: Its files, under `model/<variant>/`.
         accuracy: Measured against the float model.
-        tolerances: By output name: what a probe on the device must reach.
+        agreements: What the tasks of its outputs must keep on a device.
+        tolerances: By output name: how far values may be off there.
         placement: Nodes taken by the provider at build time.
         degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a
             variant unless their policy allows it.
@@ -231,6 +239,7 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     toolchain: Toolchain
     files: tuple[FileEntry, ...]
     accuracy: Accuracy
+    agreements: tuple[GoldenAgreement, ...] = ()
     tolerances: dict[str, GoldenTolerance]
     placement: Placement
     degraded: bool = False
@@ -272,6 +281,7 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         tools: Versions of the tools that built it.
         files: Files outside the variants: golden samples, hooks, reports.
         encryption: How the variants and golden samples are encrypted; None if they are not.
+        description: What the model's outputs mean.
         reference: How values of inputs and of the float model's outputs were distributed, of those
             that tell something by it. Devices measure how far theirs are from that.
     """
@@ -286,4 +296,5 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tools: dict[str, str] = {}
     files: tuple[FileEntry, ...]
     encryption: Encryption | None = None
+    description: ModelDescription = NOTHING_KNOWN
     reference: Annotated[tuple[Distribution, ...], msgspec.Meta(max_length=MAX_DISTRIBUTIONS)] = ()

@@ -35,7 +35,7 @@ class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     task: Annotated[str, msgspec.Meta(max_length=40)]
-    outputs: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1, max_length=16)]
+    outputs: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1, max_length=256)]
     source: Source = "unknown"
     settings: dict[str, Any] = {}
 
@@ -68,6 +68,11 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def evaluated(self, names: Collection[str]) -> tuple[str, ...]:
         """Return those of some outputs that tell how near a model is to another, in order."""
         return tuple(name for name in names if self.task_of(name) not in NOT_EVALUATED)
+
+    def without(self, names: Collection[str]) -> "ModelDescription":
+        """Return the description without the parts that have any of some outputs."""
+        parts = tuple(part for part in self.parts if not set(part.outputs) & set(names))
+        return ModelDescription(parts=parts)
 
     def with_parts(self, *parts: TaskOutputs) -> "ModelDescription":
         """Return the description with more parts; outputs that are described already stay so."""

@@ -186,7 +186,7 @@ def judge(
         if len(got) > 1:
             times_ms.append(taken_ms)
     comparison = compare_outputs(  # 3
-        golden.outputs[: len(got)], got, variant.facts.tolerances
+        golden.outputs[: len(got)], got, variant.facts.tolerances, variant.facts.agreements
     )
     while not times_ms or (  # 4
         comparison.right and len(times_ms) < runs and sum(times_ms) < TIMED_S * 1000

@@ -23,7 +23,7 @@ from edgepack.agent.runtime.child import be_first_to_go, end_with_parent, redire
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.runtime.slot_opening import open_slot
 from edgepack.bundle.golden import is_same_answer
-from edgepack.bundle.metadata import GoldenTolerance
+from edgepack.bundle.metadata import GoldenAgreement, GoldenTolerance
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.python_child import python_command
 
@@ -39,7 +39,7 @@ class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True):
         state_dir: The agent's state folder.
         digest, variant: The release before.
         inputs, outputs: Tensors of the release that serves now.
-        tolerances: By output, those of the release that serves now.
+        tolerances, agreements: See `VariantFacts`: those of the release that serves now.
     """
 
     state_dir: str
@@ -48,6 +48,13 @@ class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[SessionTensor, ...]
     outputs: tuple[SessionTensor, ...]
     tolerances: dict[str, GoldenTolerance]
+    agreements: tuple[GoldenAgreement, ...] = ()
+
+    @property
+    def judged(self) -> frozenset[str]:
+        """Return the names of the outputs by which both releases are compared."""
+        of_tasks = {name for one in self.agreements for name in one.part.outputs}
+        return frozenset(of_tasks | self.tolerances.keys())
 
 
 class ShadowAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +169,7 @@ def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> No
     session = open_slot(Path(request.state_dir), request.digest, request.variant, threads=1).session
     check_alike("inputs", request.inputs, session.inputs)
     now, before = (
-        [one for one in outputs if one.name in request.tolerances]
+        [one for one in outputs if one.name in request.judged]
         for outputs in (request.outputs, session.outputs)
     )
     if not now:
@@ -172,7 +179,9 @@ def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> No
     while header := read_header(inferences):
         feeds = read_tensors(inferences, header.feeds)
         outputs = read_tensors(inferences, header.outputs)
-        is_same = is_same_answer(session.run(feeds), outputs, request.tolerances)
+        is_same = is_same_answer(
+            session.run(feeds), outputs, request.tolerances, request.agreements
+        )
         _answer(answers, ShadowAnswer(agreed=is_same))
 
 

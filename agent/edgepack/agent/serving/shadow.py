@@ -70,6 +70,7 @@ class ShadowRunner:
             inputs=opened.session.inputs,
             outputs=opened.session.outputs,
             tolerances=opened.variant.facts.tolerances,
+            agreements=opened.variant.facts.agreements,
         )
         self._is_free = threading.Semaphore()
         self._queue: queue.SimpleQueue[tuple[dict[str, Tensor], dict[str, Tensor]] | None]
@@ -86,7 +87,7 @@ class ShadowRunner:
         if not self._is_free.acquire(blocking=False):
             self._recorder.drop()
             return
-        judged = {name: outputs[name] for name in self._request.tolerances if name in outputs}
+        judged = {name: outputs[name] for name in sorted(self._request.judged) if name in outputs}
         both = (*feeds.values(), *judged.values())
         if not all(isinstance(one, np.ndarray) and one.dtype.kind in "biuf" for one in both):
             self._end("its tensors are not numbers")

@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from edgepack.bundle.manifest import GoldenTolerance
+from edgepack.bundle.manifest import GoldenAgreement, GoldenTolerance
 from edgepack.tasks.contract import Agreement
-from edgepack.tasks.description import SELECTION
+from edgepack.tasks.description import IGNORED, NOT_EVALUATED, SELECTION, ModelDescription
 from edgepack.tasks.plain_error import PlainError
 
 _TIMES = 2.0
@@ -23,15 +23,13 @@ _LOOSEST_COSINE = 0.5
 _LOOSEST_NRMSE = 0.9
 _COSINE_ROOM = 0.002
 _NRMSE_ROOM = 0.02
-_ROWS_ROOM = 0.25
-"""A quarter of the golden decisions may differ: with eight samples, two."""
+_TASK_ROOM = 0.125
+"""Share of a task that may be lost on golden samples beyond what held-out samples lost: of eight
+decisions over which the float model hesitated, two."""
 
 _OVERLAP_KEPT = 0.5
 """Of a selection: half of the rows that both models share in the worst sample. Where that is none,
 as of a count that is off by one, the device looks at the outputs beside it."""
-
-_ANY_ERROR = 1e30
-"""How far apart values are says nothing where rows change places."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +45,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def derive_tolerances(
-    seen: Sequence[Seen], watched: Collection[str] = ()
+    seen: Sequence[Seen], description: ModelDescription, watched: Collection[str] = ()
 ) -> dict[str, GoldenTolerance]:
     """Return limits by output.
 
     Args:
         seen: What was measured in each place where the variant ran.
+        description: What outputs mean; selections have no limits, since their rows change places.
         watched: Outputs that a device's model does not have.
 
     Returns:
@@ -62,33 +61,43 @@ def derive_tolerances(
     for place in seen:
         for error in place.errors:
             by_output.setdefault(error.output, []).append(error)
-    tolerances = {name: _derive(name, errors, seen) for name, errors in by_output.items()}
+    return {
+        name: _derive(errors)
+        for name, errors in sorted(by_output.items())
+        if name not in watched and description.task_of(name) not in NOT_EVALUATED
+    }
+
+
+def derive_agreements(
+    seen: Sequence[Seen], description: ModelDescription, watched: Collection[str] = ()
+) -> tuple[GoldenAgreement, ...]:
+    """Return what tasks must keep on a device, of the outputs that a device's model has.
+
+    Args:
+        seen, description, watched: See `derive_tolerances`.
+    """
+    parts = [part for part in description.parts if part.task != IGNORED]
+    kept: dict[int, float] = {}
     for place in seen:
-        for agreement in place.agreements:
-            if agreement.task == SELECTION:
-                least = round(_OVERLAP_KEPT * (1.0 - max(agreement.losses)), 6)
-                name = agreement.measures[0].output
-                known = tolerances.get(name)
-                if known is not None and isinstance(known.overlap_min, float):
-                    least = min(least, known.overlap_min)
-                tolerances[name] = GoldenTolerance(
-                    cosine_min=-1.0, nrmse_max=_ANY_ERROR, overlap_min=least
-                )
-    return {name: tolerances[name] for name in sorted(tolerances) if name not in watched}
+        for number, agreement in enumerate(place.agreements):
+            kept[number] = min(agreement.value, kept.get(number, 1.0))
+    return tuple(
+        GoldenAgreement(part=part, keep=_least(part.task, kept[number]))
+        for number, part in enumerate(parts)
+        if number in kept and not set(part.outputs) & set(watched)
+    )
 
 
-def _derive(name: str, errors: Sequence[PlainError], seen: Sequence[Seen]) -> GoldenTolerance:
+def _least(task: str, kept: float) -> float:
+    if task == SELECTION:
+        return round(_OVERLAP_KEPT * kept, 6)
+    return round(max(0.0, kept - _TASK_ROOM), 6)
+
+
+def _derive(errors: Sequence[PlainError]) -> GoldenTolerance:
     cosine = min(min(error.worst_cosine, error.cosine) for error in errors)
     nrmse = max(error.worst_nrmse for error in errors)
-    rows = [
-        measure.value
-        for place in seen
-        for agreement in place.agreements
-        for measure in agreement.measures
-        if agreement.task == "classification" and measure.output == name
-    ]
     return GoldenTolerance(
         cosine_min=round(max(_LOOSEST_COSINE, 1.0 - _TIMES**2 * (1.0 - cosine) - _COSINE_ROOM), 6),
         nrmse_max=round(min(_LOOSEST_NRMSE, _TIMES * nrmse + _NRMSE_ROOM), 6),
-        top1_agreement_min=round(max(0.0, min(rows) - _ROWS_ROOM), 6) if rows else None,
     )

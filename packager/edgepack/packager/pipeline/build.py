@@ -207,6 +207,7 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
             source_sha256=opened.source.sha256,
             tools=dict(sorted(tool_versions().items())),
             files=(),
+            description=samples.split.held_out.description.without(opened.source.watched),
             reference=samples.reference,
         ),
         variants=prepared.variants,

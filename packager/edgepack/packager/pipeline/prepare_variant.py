@@ -22,7 +22,7 @@ from msgspec.structs import asdict, replace
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.compatibility import check_compatibility
-from edgepack.packager.gates.tolerances import Seen, derive_tolerances
+from edgepack.packager.gates.tolerances import Seen, derive_agreements, derive_tolerances
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.pipeline.holdout_validation import search_until_valid
@@ -211,6 +211,7 @@ def _as_prepared(
     searched, run = validated.searched, validated.provider_run
     profile, selection = searched.profile, searched.selection
     on_cpu = Seen(errors=validated.errors, agreements=validated.single)
+    described = inputs.split.held_out.description
     seen = [on_cpu, *((run.seen,) if run else ())]
     candidate = replace(
         candidate,
@@ -236,7 +237,8 @@ def _as_prepared(
         provider_options=compiled.provider_options if compiled else profile.provider.options,
         requires=requirements_of(profile, compiled),
         toolchain=toolchain_of(compiled),
-        tolerances=derive_tolerances(seen, inputs.source.watched),
+        agreements=derive_agreements(seen, described, inputs.source.watched),
+        tolerances=derive_tolerances(seen, described, inputs.source.watched),
         degraded=bool(refusals),
         plain_runtime=plain.found,
         recipe=tuple(describe_passes(profile)),

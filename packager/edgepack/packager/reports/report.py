@@ -13,6 +13,7 @@ from edgepack.bundle.feedback import Evidence
 from edgepack.bundle.manifest import (
     Accuracy,
     FileEntry,
+    GoldenAgreement,
     GoldenTolerance,
     Placement,
     Requirements,
@@ -118,7 +119,8 @@ class VariantReport(MeasuredVariant, frozen=True, kw_only=True):
 
     Attributes:
         name, provider, device: See `Variant`.
-        profile, profile_sha256, degraded, requires, toolchain, tolerances: See `VariantFacts`.
+        profile, profile_sha256, degraded, requires, toolchain, agreements, tolerances: See
+            `VariantFacts`.
         size_bytes: All its files together.
         recipe: The profile's passes in words.
         float_because: Why it is the float model in place of a quantized one; "" where it is not.
@@ -133,6 +135,7 @@ class VariantReport(MeasuredVariant, frozen=True, kw_only=True):
     requires: Requirements
     toolchain: Toolchain
     tolerances: dict[str, GoldenTolerance]
+    agreements: tuple[GoldenAgreement, ...] = ()
     recipe: tuple[str, ...]
     files: tuple[ReportedFile, ...]
     profile_sha256: str = ""

@@ -24,7 +24,7 @@ from edgepack.packager.tasks.texts import find_texts, with_text_head
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.description import ModelDescription, TaskOutputs
+from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.detections.decoding import find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
 from edgepack.tasks.text.decoding import read_text
@@ -86,7 +86,7 @@ def describe(
     found = _settle_head(source, expected, samples, float_run, progress)
     heads = ("detections", "text")
     stated = tuple(part for part in source.description.parts if part.task not in heads)
-    known = ModelDescription(parts=(*stated, *found.parts))
+    known = ModelDescription(parts=(*stated, *found.parts)).with_parts(*_fed_back(samples))
     untold = _undescribed(source, known) if samples.decoder is None else ()
     maps = _find_maps(source, untold, looked_at, expected)
     known = known.with_parts(*maps.parts)
@@ -96,6 +96,19 @@ def describe(
     ]
     known = known.with_parts(*propose(more, _undescribed(source, known)))
     return Described(description=known, counts=found.counts, notes=(*found.notes, *maps.notes))
+
+
+def _fed_back(samples: Samples) -> tuple[TaskOutputs, ...]:
+    """Return the outputs that feed the next inference, and a decoder's scores."""
+    parts = []
+    states = tuple(state.output for state in samples.states)
+    if samples.decoder is not None:
+        scores = samples.decoder.scores
+        parts.append(TaskOutputs(task="tokens", outputs=(scores,), source="graph"))
+        states = tuple(name for name in samples.decoder.outputs if name != scores)
+    if states:
+        parts.append(TaskOutputs(task=UNKNOWN, outputs=states, source="graph"))
+    return tuple(parts)
 
 
 def describe_outputs(
