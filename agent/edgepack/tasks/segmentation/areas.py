@@ -48,15 +48,17 @@ def measure_areas(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Areas | 
     """
     if is_single(expected[0]) and expected[0].dtype.kind == "f":
         levels = _levels(expected)
-        counts = [_over_levels(*pair, levels) for pair in zip(expected, got, strict=True)]
+        counts: list[list[list[float]]] = [
+            _over_levels(*pair, levels) for pair in zip(expected, got, strict=True)
+        ]
         names = [f"threshold {threshold:g}" for threshold in _THRESHOLDS]
     else:
         wanted = [classes_of(value) for value in expected]
         known = np.unique(np.concatenate([np.unique(value) for value in wanted]))
-        counts = [
-            _by_class(want, _like(want, have), known)
-            for want, have in zip(wanted, got, strict=True)
-        ]
+        counts = []
+        for value, want, other in zip(expected, wanted, got, strict=True):
+            have = _like(want, other)
+            counts.append(_by_class(want, have, known, _costs(value, want, have)))
         names = [f"class {number}" for number in known]
     both, want, have = np.moveaxis(np.asarray(counts, np.float64), 1, 0)
     counted = want.sum(0) >= _FEWEST_PLACES
@@ -107,13 +109,57 @@ def _like(want: Classes, have: Tensor) -> Classes:
     return classes if classes.shape == want.shape else np.full(want.shape, -1, np.int64)
 
 
-def _by_class(want: Classes, have: Classes, known: Classes) -> list[list[int]]:
-    """Places of each class in both maps, in the one and in the other."""
-    among = have[np.isin(have, known)]
-    return [
-        np.bincount(np.searchsorted(known, part.ravel()), minlength=len(known)).tolist()
-        for part in (want[want == have], want, among)
-    ]
+def _by_class(
+    want: Classes, have: Classes, known: Classes, costs: Floats | None
+) -> list[list[float]]:
+    """Return places of each class in both maps, in the one and in the other.
+
+    A place that differs counts as the same by as much as the float model itself hesitated there:
+    the float model's own mistakes are not ground truth.
+
+    Args:
+        want, have: Classes of the float model's map and of another.
+        known: The classes that count, ascending.
+        costs: float64, of each place what another class there costs; None for 1.
+    """
+    first, second = want.ravel(), have.ravel()
+    differs = first != second
+    cost = np.ones(int(differs.sum())) if costs is None else costs.ravel()[differs]
+    count = len(known)
+    of_want = np.searchsorted(known, first)
+    same = np.bincount(of_want[~differs], minlength=count).astype(np.float64)
+    excused = np.bincount(of_want[differs], 1.0 - cost, minlength=count)
+    among = np.isin(second[differs], known)
+    other = np.searchsorted(known, second[differs][among])
+    come = np.bincount(other, cost[among], minlength=count)
+    both = same + excused
+    return [both.tolist(), np.bincount(of_want, minlength=count).tolist(), (both + come).tolist()]
+
+
+def _costs(value: Tensor, want: Classes, have: Classes) -> Floats | None:
+    """Return what it costs at each place to take another class than the float model's.
+
+    Args:
+        value: The float model's scores or probabilities; whole numbers tell nothing.
+        want, have: The float model's classes and others.
+
+    Returns:
+        p(own class) - p(other class), by the float model; None where it tells no probabilities.
+    """
+    axis = channel_axis(value)
+    if value.dtype.kind != "f" or axis is None:
+        return None
+    scores = np.moveaxis(value.astype(np.float64), axis, -1)
+    if not np.isfinite(scores).all():
+        return None
+    is_share = bool((scores >= 0.0).all()) and bool(np.allclose(scores.sum(-1), 1.0, atol=1e-2))
+    if not is_share:
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        scores = scores / scores.sum(axis=-1, keepdims=True)
+    own = np.take_along_axis(scores, want[..., None], axis=-1)[..., 0]
+    is_known = (have >= 0) & (have < scores.shape[-1])
+    other = np.take_along_axis(scores, np.where(is_known, have, 0)[..., None], axis=-1)[..., 0]
+    return np.asarray(np.where(is_known, np.clip(own - other, 0.0, 1.0), 1.0))
 
 
 def _levels(expected: Sequence[Tensor]) -> list[float]:
@@ -125,12 +171,12 @@ def _levels(expected: Sequence[Tensor]) -> list[float]:
     return [share * (1.0 if most <= 1.0 else 255.0) for share in _THRESHOLDS]
 
 
-def _over_levels(want: Tensor, have: Tensor, levels: Sequence[float]) -> list[list[int]]:
+def _over_levels(want: Tensor, have: Tensor, levels: Sequence[float]) -> list[list[float]]:
     wide = want.astype(np.float64)
     given = have.astype(np.float64) if have.shape == want.shape else np.full(want.shape, np.nan)
     pairs = [(wide >= level, given >= level) for level in levels]
     return [
-        [int((a & b).sum()) for a, b in pairs],
-        [int(a.sum()) for a, _ in pairs],
-        [int(b.sum()) for _, b in pairs],
+        [float((a & b).sum()) for a, b in pairs],
+        [float(a.sum()) for a, _ in pairs],
+        [float(b.sum()) for _, b in pairs],
     ]
