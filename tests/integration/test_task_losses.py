@@ -6,7 +6,6 @@ import onnx
 import pytest
 
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
-from edgepack.bundle.signing_keys import SigningKey
 from edgepack.errors import BuildError
 from edgepack.packager import build
 from edgepack.tasks.details import TASK_KEPT
@@ -18,7 +17,7 @@ NEAR = 0.01
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_variant_keeps_what_is_reported_or_is_refused_or_called_weak(
-    name: str, tmp_path: Path, release_key: Path
+    name: str, tmp_path: Path, key: Path
 ) -> None:
     task = task_model(name)
     onnx.save(task.model, tmp_path / "model.onnx")
@@ -28,7 +27,7 @@ def test_a_variant_keeps_what_is_reported_or_is_refused_or_called_weak(
             calibration=list(task.calibration),
             profiles=["vitisai-xint8"],
             shapes=task.shapes,
-            key=release_key,
+            key=key,
             output=tmp_path / "built",
             version="1.0.0",
         )
