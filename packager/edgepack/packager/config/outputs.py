@@ -121,8 +121,8 @@ def check_outputs(
         path: The file they were read from, for messages.
 
     Raises:
-        BuildError: An unknown task or output, probabilities or an embedding where there is no row of floats, or
-            no output that is not ignored.
+        BuildError: An unknown task or output, probabilities or an embedding where there is no row
+            of floats, or no output that is not ignored.
     """
     by_name = {spec.name: spec for spec in outputs}
     for name, declaration in declarations.items():
