@@ -40,7 +40,7 @@ def test_where_nothing_quantized_is_right_the_float_model_is_there_once(tmp_path
     profile = tmp_path / "strict.toml"
     profile.write_text(
         '[profile]\nname = "strict"\nextends = "cpu"\nsummary = "nothing is right"\n'
-        "[gates.accuracy]\nmetric = 'sqnr_db'\nsqnr_db_min = 99.0\n"
+        "[gates.accuracy.any]\nkeep = 1.0\n"
     )
     onnx.save(draw_segmenter(), tmp_path / "colours.onnx")
     write_key_pair(generate_key(), tmp_path / "release")

@@ -65,12 +65,12 @@ def test_a_tighter_budget_is_proposed_and_none_is_changed(material: Path, tmp_pa
     )
     assert done.returncode == 0, done.stderr
     assert "cpu may need a tighter budget: on board <b>, 950 of 1,000 shadow" in done.stdout
-    assert "\ntop1_agreement_min = 0.992\n" in done.stdout
+    assert "\nclassification = { keep = 0.996 }\n" in done.stdout
     report = json.loads((tmp_path / "small-1.0.0" / "report.json").read_text())
-    assert [proposal["least"] for proposal in report["proposals"]] == [0.992]
+    assert [proposal["keep"] for proposal in report["proposals"]] == [0.996]
     assert {variant["accuracy"]["budget"] for variant in report["variants"]} != {0.992}
     page = (tmp_path / "small-1.0.0" / "report.html").read_text()
-    assert "<pre>top1_agreement_min = 0.992</pre>" in page
+    assert "<pre>classification = { keep = 0.996 }</pre>" in page
     assert "0.31<small>0.7 at worst</small>" in page
     assert "950 of 1,000</td>" in page
 

@@ -11,9 +11,10 @@ import pytest
 from edgepack.agent.config import AgentConfig, SourceConfig
 from edgepack.packager.config.build_file import BuildConfig
 from edgepack.packager.config.inputs import InputDeclaration
+from edgepack.packager.config.outputs import DECLARABLE
 from edgepack.packager.passes.workarounds.table import WORKAROUNDS
 from edgepack.packager.profiles.pass_settings import Lowering, Pass
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.schema import AccuracyBudget, Profile
 from edgepack.packager.reports.report import Report
 from edgepack.tasks.details import SAMPLES_TO_PROVE, TASK_KEPT, VALUE_LOW
 
@@ -57,11 +58,14 @@ def test_every_key_of_a_profile_is_documented(section: str) -> None:
     assert documented("profile-keys.md", section) == PROFILE[section] - nested
 
 
-def test_every_accuracy_budget_is_documented() -> None:
-    gates = get_type_hints(Profile)["gates"]
-    assert documented("profile-keys.md", "gates.accuracy") == keys(
-        get_type_hints(gates)["accuracy"]
-    )
+def test_every_key_of_an_accuracy_budget_is_documented() -> None:
+    assert documented("profile-keys.md", "gates.accuracy.TASK") == keys(AccuracyBudget)
+
+
+def test_every_task_that_outputs_may_have_is_documented() -> None:
+    text = (REFERENCE.parent / "how-to" / "outputs.md").read_text(encoding="utf-8")
+    table = text.split("| `task` |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(DECLARABLE)
 
 
 @pytest.mark.parametrize("kind", get_args(Lowering), ids=lambda kind: kind.__name__)

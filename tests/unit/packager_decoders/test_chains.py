@@ -11,7 +11,6 @@ from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.metrics.tokens.chains import MOST_STEPS, follow_float
 from edgepack.packager.profiles.reading import load_profile
-from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import Run, run_of
 from edgepack.packager.samples import later_steps
@@ -24,7 +23,7 @@ from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.tensors.decoders import Cache, Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.tokens.agreement import TokenAgreement
+from edgepack.tasks.tokens.agreement import TokenAgreement, measure_tokens
 from tests.unit.packager_decoders.drawn_decoder import (
     PLACES,
     draw_decoder,
@@ -51,6 +50,12 @@ def _write(samples: list[Feeds], source: SourceModel, folder: Path) -> OpenedSam
     return open_samples(str(where), WantedInputs(specs=source.inputs), silent)
 
 
+def _agreement(judge: CandidateJudge, run: Run) -> TokenAgreement:
+    """Measure chains from every sample, which a judge may end early."""
+    assert judge._tokens is not None
+    return measure_tokens([judge._tokens.follow(run, index)[1] for index in range(judge.count)])
+
+
 def test_a_candidate_is_never_fed_what_the_float_model_kept(tmp_path: Path) -> None:
     float_run, samples = _open(draw_decoder(memory=3.0), prompts(4), tmp_path)
     given = {id(value) for feeds in samples for value in feeds.values()}
@@ -65,7 +70,7 @@ def test_a_candidate_is_never_fed_what_the_float_model_kept(tmp_path: Path) -> N
         made.update({id(value): value for value in outputs.values()})
         return outputs
 
-    judge = CandidateJudge(float_run, samples, AccuracyGate(), None)
+    judge = CandidateJudge(float_run, samples, {}, None)
     assert judge.judge(candidate).value < 0.1
 
 
@@ -80,15 +85,18 @@ def test_what_is_right_in_each_step_and_forgets_is_refused(tmp_path: Path) -> No
             for name, value in outputs.items()
         }
 
-    judge = CandidateJudge(float_run, samples, AccuracyGate(), None)
-    single = judge.reference.distances([forgetful(feeds) for feeds in samples])
-    assert single[0].explained_variance == 1.0
+    judge = CandidateJudge(float_run, samples, {}, None)
+    single = judge.reference.measure([forgetful(feeds) for feeds in samples])
+    whole = [measure for agreement in single for measure in agreement.measures]
+    assert {measure.value for measure in whole if measure.output == "logits"} == {1.0}
     verdict = judge.judge(forgetful)
     assert verdict.metric == "token_agreement"
     assert not verdict.passed
-    assert isinstance(verdict.agreement, TokenAgreement)
-    assert verdict.agreement.growth > 10.0
-    first, *_, last = verdict.agreement.positions
+    agreement = _agreement(judge, forgetful)
+    assert verdict.value == agreement.value
+    assert agreement.growth > 10.0
+    first, *_, last = agreement.positions
+    assert verdict.positions == agreement.positions
     assert (first.same, first.divergence < last.divergence, last.same) == (0.5, True, 0.0)
     assert judge.judge(float_run).value == 1.0
 
@@ -125,7 +133,7 @@ def test_a_chain_ends_where_the_model_has_no_more_positions(tmp_path: Path) -> N
 
 def test_padding_behind_a_prompt_is_no_text(tmp_path: Path) -> None:
     float_run, samples = _open(draw_decoder(memory=3.0), [*_padded(prompts(5))], tmp_path)
-    judge = CandidateJudge(float_run, samples, AccuracyGate(), None)
+    judge = CandidateJudge(float_run, samples, {}, None)
     (tmp_path / "plain").mkdir()
     _, plain = _open(draw_decoder(memory=3.0), prompts(5), tmp_path / "plain")
     assert plain.decoder is not None
@@ -169,27 +177,24 @@ def test_what_is_said_after_the_end_of_a_text_does_not_count() -> None:
     """One text of two has a wrong word of four: not of sixty-four."""
     feeds = [{"token": np.array([[n]]), "at": np.zeros(1)} for n in (10, 3) * 8]
     samples = Samples(count=16, read=lambda index: dict(feeds[index]), source="", decoder=_COUNTER)
-    judge = CandidateJudge(_count_down(), samples, AccuracyGate(), None)
+    judge = CandidateJudge(_count_down(), samples, {}, None)
     perfect = judge.judge(_count_down())
-    assert isinstance(perfect.agreement, TokenAgreement)
-    assert (perfect.value, perfect.agreement.count) == (1.0, 8 * (10 + 3))
-    assert perfect.agreement.steps == 10
+    whole = _agreement(judge, _count_down())
+    assert (perfect.value, whole.count, whole.steps) == (1.0, 8 * (10 + 3), 10)
     assert not perfect.remarks
-    alike = CandidateJudge(_count_down(), samples.pick([0, 2]), AccuracyGate(), None)
+    alike = CandidateJudge(_count_down(), samples.pick([0, 2]), {}, None)
     assert "says the same after all 2 samples" in alike.judge(_count_down()).remarks[0]
     verdict = judge.judge(_count_down(wrong_at=8), at_least=-np.inf)
-    assert isinstance(verdict.agreement, TokenAgreement)
-    assert verdict.agreement.free.value == pytest.approx(1 - 8 / (8 * (4 + 3)))
-    assert verdict.agreement.positions[-1].same == 0.5
+    agreement = _agreement(judge, _count_down(wrong_at=8))
+    assert agreement.free.value == pytest.approx(1 - 8 / (8 * (4 + 3)))
+    assert agreement.positions[-1].same == 0.5
     assert not verdict.passed
 
 
 def test_chains_that_go_on_have_no_end(tmp_path: Path) -> None:
     float_run, samples = _open(draw_decoder(memory=3.0), prompts(6), tmp_path)
-    judge = CandidateJudge(float_run, samples, AccuracyGate(), None)
-    verdict = judge.judge(float_run)
-    assert isinstance(verdict.agreement, TokenAgreement)
-    assert verdict.agreement.count == 6 * MOST_STEPS
+    judge = CandidateJudge(float_run, samples, {}, None)
+    assert _agreement(judge, float_run).count == 6 * MOST_STEPS
 
 
 def test_a_text_that_is_read_again_goes_on_as_with_a_cache(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_decoder_that_loses_its_tokens_is_published_only_as_degraded(built: Bu
     assert (
         "A decoder: 'input_ids' takes tokens, 'logits' scores the next one, and 4 caches" in notes
     )
-    assert "of the float model's tokens (budget 0.9900), fed the cache that it made itself" in notes
+    assert "of the float model's tokens, fed the cache that it made itself" in notes
     assert "Published although: profile 'few-bits' keeps 0." in notes
     shown = CliRunner().invoke(inspect, [str(built.output)])
     assert "tokens as float's 0." in shown.output

@@ -132,7 +132,7 @@ def test_a_cache_without_tokens_is_asked_about(tmp_path: Path) -> None:
         "'past_kv' is a cache that grows with each step, and nothing tells which input takes"
         in (followed.notes[-1])
     )
-    assert "[outputs.NAME] with kind = 'tokens' and tokens = 'INPUT'" in followed.notes[-1]
+    assert "[outputs.NAME] with task = 'tokens' and tokens = 'INPUT'" in followed.notes[-1]
 
 
 _TWO = """(int64[1,S] a, int64[1,S] b, float[1,P,8] past_kv) =>
@@ -150,7 +150,7 @@ def test_what_two_inputs_may_be_a_person_says(tmp_path: Path) -> None:
     }
     (tmp_path / "told").mkdir()
     assert _follow(_model(_TWO), feeds, tmp_path).samples.decoder is None
-    said = OutputDeclaration(kind="tokens", tokens="b")
+    said = OutputDeclaration(task="tokens", tokens="b")
     decoder = _follow(_model(_TWO), feeds, tmp_path / "told", c=said).samples.decoder
     assert decoder is not None
     assert (decoder.tokens, decoder.scores) == ("b", "c")
@@ -158,7 +158,7 @@ def test_what_two_inputs_may_be_a_person_says(tmp_path: Path) -> None:
 
 
 def test_what_is_declared_and_is_no_decoder_is_refused(tmp_path: Path) -> None:
-    said = OutputDeclaration(kind="tokens", tokens="h0")
+    said = OutputDeclaration(task="tokens", tokens="h0")
     feeds = {"token": np.array([[3]]), "h0": np.zeros((1, 1, _WIDTH), np.float32)}
     with pytest.raises(BuildError) as refused:
         _follow(_model(_RECURRENT), feeds, tmp_path, scores=said)

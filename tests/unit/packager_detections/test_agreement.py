@@ -8,9 +8,10 @@ from edgepack.packager.gates.checks import check_accuracy
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.profiles.reading import load_profile
-from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.tensors.sequence import Samples
-from edgepack.tasks.detections.agreement import DetectionAgreement
+from edgepack.tasks.contract import Agreement
+from edgepack.tasks.description import ModelDescription, TaskOutputs
+from edgepack.tasks.details import BOX_BIAS
 from tests.unit.packager_detections.drawn_objects import (
     YOLO,
     Floats,
@@ -24,10 +25,20 @@ _SCENES = draw_scenes(40, _SCORES)
 
 
 def _judge(
-    got: list[Floats], expected: list[Floats] = _SCENES, gate: AccuracyGate | None = None
+    got: list[Floats], expected: list[Floats] = _SCENES, part: TaskOutputs = YOLO.part
 ) -> Verdict:
-    reference = Reference([as_yolo(scene) for scene in expected], gate or AccuracyGate(), head=YOLO)
+    outputs = [as_yolo(scene) for scene in expected]
+    reference = Reference(outputs, {}, ModelDescription(parts=(part,)))
     return reference.judge([as_yolo(scene) for scene in got])
+
+
+def _agreement(verdict: Verdict) -> Agreement:
+    (agreement,) = verdict.agreements
+    return agreement
+
+
+def _bias(verdict: Verdict, bound: str = "") -> float:
+    return _agreement(verdict).details[BOX_BIAS + bound]
 
 
 def _without_faint(scenes: list[Floats], share: float = 1.0) -> list[Floats]:
@@ -42,9 +53,8 @@ def _without_faint(scenes: list[Floats], share: float = 1.0) -> list[Floats]:
 def test_the_float_model_keeps_all_of_its_own_boxes() -> None:
     verdict = _judge(_SCENES)
     assert (verdict.metric, verdict.value, verdict.budget) == ("detection_f1", 1.0, 0.99)
-    assert isinstance(verdict.agreement, DetectionAgreement)
-    assert verdict.agreement.boxes == 15 * 40
-    assert verdict.agreement.bias == 0.0
+    assert _agreement(verdict).notes[0].endswith("of 600 boxes in the held-out samples.")
+    assert _bias(verdict) == 0.0
 
 
 def test_that_no_box_is_lost_is_not_sure_of_others_unless_the_model_is_the_same() -> None:
@@ -58,8 +68,7 @@ def test_that_no_box_is_lost_is_not_sure_of_others_unless_the_model_is_the_same(
 def test_a_model_that_loses_only_its_faint_objects_is_refused_with_the_numbers() -> None:
     verdict = _judge(_without_faint(_SCENES))
     assert not verdict.passed
-    assert isinstance(verdict.agreement, DetectionAgreement)
-    assert verdict.agreement.bias == pytest.approx(-1 / 15)
+    assert _bias(verdict) == pytest.approx(-1 / 15)
     refusal = check_accuracy(load_profile("cpu"), verdict, 40, None)
     assert refusal is not None
     assert "keeps F1 0.9" in refusal.problem
@@ -67,16 +76,16 @@ def test_a_model_that_loses_only_its_faint_objects_is_refused_with_the_numbers()
 
 
 def test_the_variance_alone_lets_the_same_model_pass() -> None:
-    by_values = _judge(_without_faint(_SCENES), gate=AccuracyGate(metric="explained_variance"))
+    values = TaskOutputs(task="values", outputs=YOLO.outputs)
+    by_values = _judge(_without_faint(_SCENES), part=values)
     assert by_values.passed
 
 
 def test_a_bias_that_is_sure_at_one_threshold_is_refused_though_all_others_are_well() -> None:
     scenes = draw_scenes(200, _SCORES)
     verdict = _judge(_without_faint(scenes, share=0.5), scenes)
-    assert isinstance(verdict.agreement, DetectionAgreement)
-    assert verdict.agreement.bias_high < -0.02
-    assert verdict.value == pytest.approx(1 + verdict.agreement.bias_high / 2, abs=1e-3)
+    assert _bias(verdict, "_high") < -0.02
+    assert verdict.value == pytest.approx(1 + _bias(verdict, "_high") / 2, abs=1e-3)
     assert not verdict.passed
 
 
@@ -88,10 +97,8 @@ def test_scores_that_all_fall_a_little_are_refused_and_those_that_fall_and_rise_
     by_bias = _judge([with_scores(s, -0.03) for s in spread], spread)
     assert by_noise.value > 0.99
     assert by_bias.value < 0.985
-    assert isinstance(by_noise.agreement, DetectionAgreement)
-    assert isinstance(by_bias.agreement, DetectionAgreement)
-    assert by_noise.agreement.bias_low < 0.0 < by_noise.agreement.bias_high
-    assert by_bias.agreement.bias_high < 0.0
+    assert _bias(by_noise, "_low") < 0.0 < _bias(by_noise, "_high")
+    assert _bias(by_bias, "_high") < 0.0
 
 
 def test_a_score_that_falls_far_is_a_loss_whatever_rises_elsewhere() -> None:
@@ -114,8 +121,7 @@ def test_boxes_that_the_float_model_does_not_find_count_too() -> None:
     ]
     verdict = _judge(more)
     assert not verdict.passed
-    assert isinstance(verdict.agreement, DetectionAgreement)
-    assert verdict.agreement.bias == pytest.approx(1 / 15)
+    assert _bias(verdict) == pytest.approx(1 / 15)
 
 
 def test_samples_without_objects_say_nothing() -> None:
@@ -127,7 +133,7 @@ def test_samples_without_objects_say_nothing() -> None:
 def test_where_the_float_model_finds_nothing_at_all_values_are_judged() -> None:
     faint = draw_scenes(10, [0.1])
     verdict = _judge(faint, faint)
-    assert verdict.agreement is None
+    assert _agreement(verdict).task == "unknown"
     assert verdict.metric.startswith("explained_variance")
 
 
@@ -141,22 +147,19 @@ def test_of_few_boxes_one_may_be_missing() -> None:
 
 
 def test_a_candidate_that_loses_much_is_given_up_after_some_samples() -> None:
-    reference = Reference([as_yolo(s) for s in _SCENES], AccuracyGate(), head=YOLO)
+    description = ModelDescription(parts=(YOLO.part,))
+    reference = Reference([as_yolo(s) for s in _SCENES], {}, description)
     some = reference.of(range(0, 40, 4))
     lost = [as_yolo(scene) for scene in _without_faint(_SCENES)[::4]]
-    assert some.judge(lost).agreement is not None
+    assert some.judge(lost).task == "detections"
     assert not some.judge(lost).passed
 
 
 def test_the_report_says_it_in_words() -> None:
     verdict = _judge(_without_faint(_SCENES, share=0.1))
     samples = Samples(count=40, read=lambda _: {}, source="drawn")
-    words = describe_verdict(verdict, 40, samples, verdict.distances)[0]
+    words = describe_verdict(verdict, 40, samples, ())[0]
     assert words.startswith("It keeps F1 0.99")
-    assert "of the float model's boxes (budget 0.9900), " in words
+    assert "of the float model's boxes, " in words
     assert " % fewer boxes at threshold .25 (95 %: " in words
     assert words.endswith("of 600 boxes in the held-out samples.")
-
-
-def test_a_user_who_names_a_metric_is_judged_by_it() -> None:
-    assert _judge(_SCENES, gate=AccuracyGate(metric="cosine")).metric.startswith("cosine")

@@ -11,9 +11,9 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
 from edgepack.packager.graph.detection_heads import find_detection_head
 from edgepack.packager.graph.shape_inference import infer
-from edgepack.packager.pipeline.detections import with_detection_head
-from edgepack.packager.pipeline.heads import find_what_tells
 from edgepack.packager.source.model import SourceModel, load_source
+from edgepack.packager.tasks.describe import describe
+from edgepack.packager.tasks.detections import with_detection_head
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.detections.layouts import DetectionHead
 
@@ -103,7 +103,7 @@ def test_the_exporters_metadata_tell_classes_and_leave_masks_aside() -> None:
     noted = {"task": "segment", "names": "{0: 'cat', 1: 'dog'}"}
     model = _rows({"y": ([1, 38, 2100], "Add"), "masks": ([1, 32, 80, 80], "Add")}, noted)
     head = find_detection_head(infer(model), noted).head
-    assert head == DetectionHead(layout="yolo", outputs=("y",), classes=2, told_by="metadata")
+    assert head == DetectionHead(layout="yolo", outputs=("y",), classes=2, source="metadata")
 
 
 def test_names_in_metadata_that_are_no_names_tell_nothing() -> None:
@@ -154,26 +154,31 @@ def _source(model: onnx.ModelProto, folder: Path) -> SourceModel:
     return load_source(path)
 
 
+def _head(source: SourceModel) -> DetectionHead | None:
+    part = source.description.part_of("detections")
+    return None if part is None else DetectionHead.of(part)
+
+
 def test_boxes_that_nothing_tells_are_asked_for_by_name(tmp_path: Path) -> None:
     source = _source(_rows({"strange.boxes": ([1, 3000, 4], "Add")}), tmp_path)
     judged = with_detection_head(source, {}, "edgepack.toml")
-    assert judged.head is None
+    assert _head(judged) is None
     assert "passes variants that lose objects" in judged.notes[-1]
-    assert "[outputs.\"strange.boxes\"] with kind = 'detections'" in judged.notes[-1]
+    assert "[outputs.\"strange.boxes\"] with task = 'detections'" in judged.notes[-1]
 
 
 def test_a_declared_meaning_leads_and_a_declared_layout_too(tmp_path: Path) -> None:
     source = _source(_rows({"y": ([1, 84, 2100], "Add")}), tmp_path)
-    values = OutputDeclaration(kind="values")
-    assert with_detection_head(source, {"y": values}, "").head is None
-    boxes = OutputDeclaration(kind="detections", layout="yolo-objectness", order="cxcywh")
-    head = with_detection_head(source, {"y": boxes}, "").head
+    values = OutputDeclaration(task="values")
+    assert _head(with_detection_head(source, {"y": values}, "")) is None
+    boxes = OutputDeclaration(task="detections", layout="yolo-objectness", order="cxcywh")
+    head = _head(with_detection_head(source, {"y": boxes}, ""))
     assert head == DetectionHead(
         layout="yolo-objectness",
         outputs=("y",),
         size=(320, 320),
         order="cxcywh",
-        told_by="[outputs]",
+        source="declared",
     )
 
 
@@ -182,7 +187,7 @@ def test_detections_without_a_layout_are_refused_where_the_graph_tells_none(
 ) -> None:
     source = _source(_rows({"y": ([1, 84, 2000], "Add")}), tmp_path)
     with pytest.raises(BuildError) as refused:
-        with_detection_head(source, {"y": OutputDeclaration(kind="detections")}, "edgepack.toml")
+        with_detection_head(source, {"y": OutputDeclaration(task="detections")}, "edgepack.toml")
     assert refused.value.found_in == "edgepack.toml, outputs.y"
     assert "layout = one of yolo, " in str(refused.value.remedy)
 
@@ -191,15 +196,15 @@ def test_detections_without_a_layout_are_refused_where_the_graph_tells_none(
     ("declared", "problem"),
     [
         (
-            OutputDeclaration(kind="values", layout="yolo"),
+            OutputDeclaration(task="values", layout="yolo"),
             "'layout', a key of 'detections'",
         ),
-        (OutputDeclaration(kind="detections", layout="ssd"), "no other output is named"),
+        (OutputDeclaration(task="detections", layout="ssd"), "no other output is named"),
         (
-            OutputDeclaration(kind="detections", layout="ssd", scores="none"),
+            OutputDeclaration(task="detections", layout="ssd", scores="none"),
             "the model has no output 'none'",
         ),
-        (OutputDeclaration(kind="detections", layout="yolo", scores="y"), "scores is named"),
+        (OutputDeclaration(task="detections", layout="yolo", scores="y"), "scores is named"),
     ],
 )
 def test_declarations_that_do_not_fit_are_refused(
@@ -213,10 +218,10 @@ def test_declarations_that_do_not_fit_are_refused(
 
 def test_a_declared_layout_that_the_values_contradict_is_refused(tmp_path: Path) -> None:
     source = _source(_rows({"y": ([1, 2000, 85], "Add")}), tmp_path)
-    declared = {"y": OutputDeclaration(kind="detections", layout="yolox")}
+    declared = {"y": OutputDeclaration(task="detections", layout="yolox")}
     samples = Samples(count=3, read=lambda _: {}, source="drawn")
     with pytest.raises(BuildError) as refused:
-        find_what_tells(
+        describe(
             with_detection_head(source, declared, ""),
             samples,
             lambda _: {"y": np.zeros((1, 2000, 85), np.float32)},

@@ -14,8 +14,8 @@ from edgepack.bundle.golden import read_golden
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager import build
-from edgepack.packager.pipeline.detections import with_detection_head
 from edgepack.packager.source.model import load_source
+from edgepack.packager.tasks.detections import with_detection_head
 from edgepack.tasks.detections.decoding import find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
 
@@ -106,8 +106,8 @@ def test_a_text_detector_that_people_use_is_told_by_its_graph(tmp_path: Path) ->
         pytest.skip("rapidocr_onnxruntime is not installed")
     path = Path(spec.origin).parent / "models" / "ch_PP-OCRv4_det_infer.onnx"
     source = load_source(path, {"x": (1, 3, 320, 320)})
-    head = with_detection_head(source, {}, "").head
-    assert head == DetectionHead(layout="text-map", outputs=("sigmoid_0.tmp_0",))
+    (part,) = with_detection_head(source, {}, "").description.parts
+    assert part == DetectionHead(layout="text-map", outputs=("sigmoid_0.tmp_0",)).part
 
 
 def test_a_detector_by_its_own_metric_needs_no_layout(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from edgepack.packager.gates.labels import (
     measure_accuracy,
     open_labelled,
 )
-from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.packager.tensors.spec import TensorSpec
@@ -70,7 +69,7 @@ def test_an_array_of_labels_is_as_good(folder: Path, tmp_path: Path) -> None:
 def test_one_answer_of_few_may_differ_and_no_more(
     folder: Path, wrong: tuple[int, ...], passes: bool
 ) -> None:
-    verdict = judge_by_labels(_write(folder, [0, 1] * 10), _wrong_at(*wrong), _echo, AccuracyGate())
+    verdict = judge_by_labels(_write(folder, [0, 1] * 10), _wrong_at(*wrong), _echo, {})
     assert (verdict.metric, verdict.float_value) == ("label_accuracy", 1.0)
     assert verdict.passed is passes
     assert verdict.budget == pytest.approx(0.95)
@@ -82,7 +81,7 @@ def test_labels_by_which_the_float_model_only_guesses_are_refused(folder: Path) 
     labelled = _write(folder, [0, 1] * 10)
     turned = replace(labelled, labels=tuple(1 - label for label in labelled.labels))
     with pytest.raises(BuildError, match="right in 0 of 20 samples, no more than by guessing"):
-        judge_by_labels(turned, _echo, _echo, AccuracyGate())
+        judge_by_labels(turned, _echo, _echo, {})
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,23 @@ import pytest
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import read_config
-from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
+from edgepack.packager.config.outputs import OutputDeclaration, check_outputs, declared_parts
 from edgepack.packager.gates.accuracy import Reference
-from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.description import ModelDescription, TaskOutputs
 
 _FACE = TensorSpec(name="face", dtype="float32", shape=(1, 64))
 _AGE = TensorSpec(name="age", dtype="float32", shape=(1, 1))
 _LABEL = TensorSpec(name="label", dtype="int64", shape=(1, 20))
 
 
-def _declared(kind: str) -> OutputDeclaration:
-    return OutputDeclaration(kind=kind)  # type: ignore[arg-type]
+def _declared(task: str) -> OutputDeclaration:
+    return OutputDeclaration(task=task)
+
+
+def _described(name: str, task: str) -> ModelDescription:
+    return ModelDescription(parts=declared_parts({name: _declared(task)}))
 
 
 def _faces(noise: float, *, shift: float = 0.0) -> tuple[list[Outputs], list[Outputs]]:
@@ -35,21 +38,18 @@ def _faces(noise: float, *, shift: float = 0.0) -> tuple[list[Outputs], list[Out
 
 def test_the_file_says_what_outputs_mean(tmp_path: Path) -> None:
     path = tmp_path / "edgepack.toml"
-    path.write_text('[outputs.face]\nkind = "embedding"\n[outputs.age]\nkind = "ignored"\n')
-    meanings = {name: entry.meaning for name, entry in read_config(path).outputs.items()}
-    assert meanings == {"face": Meaning.EMBEDDING, "age": Meaning.IGNORED}
+    path.write_text('[outputs.face]\ntask = "embedding"\n[outputs.age]\ntask = "ignored"\n')
+    assert declared_parts(read_config(path).outputs) == (
+        TaskOutputs(task="embedding", outputs=("face",), source="declared"),
+        TaskOutputs(task="ignored", outputs=("age",), source="declared"),
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (
-            '[outputs.face]\nkind = "embeding"\n',
-            "outputs.face.kind is 'embeding'; allowed are: scores, embedding, values, detections, "
-            "segmentation, depth, image, audio, tokens, ctc, text, ignored",
-        ),
-        ("[outputs.face]\n", "outputs.face lacks 'kind'"),
-        ('[outputs.face]\nkind = "scores"\nunit = "m"\n', "unknown key 'unit'"),
+        ("[outputs.face]\n", "outputs.face lacks 'task'"),
+        ('[outputs.face]\ntask = "values"\nunit = "m"\n', "unknown key 'unit'"),
     ],
 )
 def test_nonsense_is_refused_with_the_key_and_the_choices(
@@ -63,20 +63,27 @@ def test_nonsense_is_refused_with_the_key_and_the_choices(
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "problem"),
+    ("name", "task", "problem"),
     [
-        ("fase", "scores", "the model has no output 'fase'; it has face, age, label"),
-        ("age", "scores", "has no row of numbers along its last axis, and scores are one"),
+        ("fase", "values", "the model has no output 'fase'; it has face, age, label"),
+        ("age", "embedding", "has no row of numbers along its last axis, and embedding are one"),
         ("label", "embedding", "output 'label' holds int64: embedding are floats"),
     ],
 )
 def test_a_meaning_that_an_output_cannot_have_is_refused(
-    name: str, kind: str, problem: str
+    name: str, task: str, problem: str
 ) -> None:
     with pytest.raises(BuildError) as refused:
-        check_outputs({name: _declared(kind)}, (_FACE, _AGE, _LABEL), "edgepack.toml")
+        check_outputs({name: _declared(task)}, (_FACE, _AGE, _LABEL), "edgepack.toml")
     assert problem in refused.value.problem
     assert refused.value.found_in == f"edgepack.toml, outputs.{name}"
+
+
+def test_an_unknown_task_is_refused_with_the_one_that_was_meant_and_all_others() -> None:
+    with pytest.raises(BuildError) as refused:
+        check_outputs({"face": _declared("embeding")}, (_FACE,), "edgepack.toml")
+    assert "classification, probabilities, values, embedding, detections" in refused.value.problem
+    assert refused.value.remedy == 'task = "embedding"'
 
 
 def test_the_name_that_was_meant_is_proposed_as_toml_wants_it() -> None:
@@ -95,16 +102,15 @@ def test_one_output_at_least_must_count() -> None:
 
 def test_an_embedding_is_judged_by_its_neighbours_and_not_by_its_highest_number() -> None:
     expected, got = _faces(0.05, shift=1.0)
-    gate = AccuracyGate()
-    assert Reference(expected, gate).judge(got).metric == "explained_variance"
-    verdict = Reference(expected, gate, {"face": Meaning.EMBEDDING}).judge(got)
+    assert Reference(expected, {}).judge(got).metric == "explained_variance"
+    verdict = Reference(expected, {}, _described("face", "embedding")).judge(got)
     assert verdict.metric == "neighbourhood"
     assert verdict.value > 0.999, "what all vectors share moves none among its neighbours"
 
 
 def test_declared_values_are_judged_by_their_variance() -> None:
     expected, got = _faces(0.05, shift=1.0)
-    verdict = Reference(expected, AccuracyGate(), {"face": Meaning.VALUES}).judge(got)
+    verdict = Reference(expected, {}, _described("face", "values")).judge(got)
     assert verdict.metric == "explained_variance"
     assert verdict.value < 0.8
 
@@ -112,8 +118,8 @@ def test_declared_values_are_judged_by_their_variance() -> None:
 def test_declared_scores_stay_scores_however_alike_the_decisions_are() -> None:
     expected: list[Outputs] = [{"y": np.array([[9.0, n / 20]])} for n in range(20)]
     got: list[Outputs] = [{"y": np.array([[9.0, 0.0]])}] * 20
-    assert Reference(expected, AccuracyGate()).judge(got).metric != "top1_agreement"
-    verdict = Reference(expected, AccuracyGate(), {"y": Meaning.SCORES}).judge(got)
+    assert Reference(expected, {}).judge(got).metric != "top1_agreement"
+    verdict = Reference(expected, {}, _described("y", "classification")).judge(got)
     assert (verdict.metric, verdict.value) == ("top1_agreement", 1.0)
 
 
@@ -122,9 +128,9 @@ def test_an_ignored_output_counts_in_nothing() -> None:
     debug = [{"debug": np.full((1, 3), value)} for value in (1.0, -5.0)]
     reference = Reference(
         [{**sample, **debug[0]} for sample in expected],
-        AccuracyGate(),
-        {"debug": Meaning.IGNORED},
+        {},
+        _described("debug", "ignored"),
     )
-    verdict = reference.judge([{**sample, **debug[1]} for sample in got])
-    assert verdict.passed
-    assert [entry.name for entry in verdict.distances] == ["face"], "no device is asked for it"
+    given = [{**sample, **debug[1]} for sample in got]
+    assert reference.judge(given).passed
+    assert [error.output for error in reference.errors(given)] == ["face"], "no device is asked"

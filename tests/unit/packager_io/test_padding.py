@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.metrics.chains import run_samples
-from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.search.judge import CandidateJudge
@@ -21,7 +20,6 @@ from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_io.models import save
 
 _ROWS, _WIDTH, _COUNT = 6, 16, 12
-_GATE = AccuracyGate(explained_variance_min=0.98, neighbourhood_min=0.98)
 
 
 def _attention(path: Path, *, obeys: bool) -> Path:
@@ -115,20 +113,20 @@ def _exact(feeds: Feeds) -> Outputs:
 def test_noise_in_padding_counts_only_where_nothing_tells_of_padding(is_told: bool) -> None:
     mask = Mask(input="look_at", outputs=("hidden",)) if is_told else None
     samples = replace(_sentences(), mask=mask)
-    judge = CandidateJudge(_exact, samples, _GATE, None)
+    judge = CandidateJudge(_exact, samples, {}, None)
     verdict = judge.judge(lambda feeds: _noisy(feeds, in_padding=True))
     assert verdict.passed == is_told
     assert (verdict.value == 1.0) == is_told
     assert not judge.judge(lambda feeds: _noisy(feeds, in_padding=False)).passed
     single = [_noisy(feeds, in_padding=True) for feeds in samples]
     assert judge.judge_single(single).spare == verdict.spare
-    whole = judge.reference.distances(single)[0]
-    assert whole.explained_variance < 0.9, "what a device compares is whole outputs"
+    (whole,) = judge.reference.measure(single)
+    assert whole.measures[0].value < 0.9, "what a device compares is whole outputs"
 
 
 def test_a_candidate_whose_values_are_nan_is_refused_although_padding_is_too() -> None:
     samples = replace(_sentences(), mask=Mask(input="look_at", outputs=("hidden",)))
-    reference = Reference(run_samples(_exact, samples), _GATE)
+    reference = Reference(run_samples(_exact, samples), {})
     got = run_samples(_exact, samples)
     assert reference.judge(got).value == 1.0
     got[3]["hidden"][0, 0, 0] = np.nan
@@ -152,6 +150,6 @@ def test_labels_of_padding_tokens_are_not_counted() -> None:
         scores = label(feeds)["hidden"]
         return {"hidden": np.where((feeds["look_at"] == 0)[..., None], scores[..., ::-1], scores)}
 
-    verdict = CandidateJudge(label, samples, _GATE, None).judge(mislabel)
+    verdict = CandidateJudge(label, samples, {}, None).judge(mislabel)
     assert verdict.metric == "sequence_agreement"
     assert verdict.value == 1.0

@@ -13,9 +13,9 @@ from edgepack.packager import build
 from tests.unit.packager_maps.colours import SIDE, draw_pictures, draw_segmenter
 
 
-def _declare(folder: Path, name: str, kind: str) -> Path:
+def _declare(folder: Path, name: str, task: str) -> Path:
     path = folder / "edgepack.toml"
-    path.write_text(f'[outputs.{name}]\nkind = "{kind}"\n')
+    path.write_text(f'[outputs.{name}]\ntask = "{task}"\n')
     return path
 
 
@@ -63,12 +63,12 @@ def test_a_picture_of_whole_numbers_is_refused_as_one(tmp_path: Path) -> None:
     )
     onnx.save(model, tmp_path / "colours.onnx")
     write_key_pair(generate_key(), tmp_path / "release")
-    with pytest.raises(BuildError, match="holds int64: image are floats"):
+    with pytest.raises(BuildError, match="holds int64: picture are floats"):
         build(
             tmp_path / "colours.onnx",
             profiles=["fp32"],
             calibration=draw_pictures(20),
             key=tmp_path / "release.key",
             output=tmp_path / "colours-1.0.0",
-            config=_declare(tmp_path, "chosen", "image"),
+            config=_declare(tmp_path, "chosen", "picture"),
         )

@@ -17,13 +17,15 @@ from edgepack.packager.gates.checks import check_accuracy
 from edgepack.packager.gates.proof import is_doubtful, samples_to_prove
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
-from edgepack.packager.pipeline.heads import find_what_tells, with_head
 from edgepack.packager.profiles.reading import load_profile
-from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import silent
-from edgepack.packager.source.model import load_source
+from edgepack.packager.source.model import SourceModel, load_source
+from edgepack.packager.tasks.describe import describe, with_heads
 from edgepack.packager.tensors.sequence import Samples
-from edgepack.tasks.text.agreement import TextAgreement
+from edgepack.tasks.description import ModelDescription
+from edgepack.tasks.details import SAME_TEXTS
+from edgepack.tasks.text.agreement import TextAgreement, measure_texts
+from edgepack.tasks.text.costs import expected_cost
 from edgepack.tasks.text.decoding import read_text, settle
 from edgepack.tasks.text.edits import edit_distance
 from edgepack.tasks.text.head import TextHead
@@ -50,8 +52,20 @@ def _texts(count: int, length: int = 10) -> list[list[int]]:
 
 
 def _judge(expected: list[list[int]], got: list[list[int]]) -> Verdict:
-    reference = Reference([_say(text) for text in expected], AccuracyGate(), head=_HEAD)
+    reference = Reference([_say(text) for text in expected], {}, _described(_HEAD))
     return reference.judge([_say(text) for text in got])
+
+
+def _described(head: TextHead) -> ModelDescription:
+    return ModelDescription(parts=(head.part,))
+
+
+def _agreement(expected: list[list[int]], got: list[list[int]]) -> TextAgreement:
+    pairs = [(tuple(want), tuple(have)) for want, have in zip(expected, got, strict=True)]
+    costs = [expected_cost(_HEAD, _say(want), want, have) for want, have in pairs]
+    found = measure_texts([want for want, _ in pairs], [have for _, have in pairs], costs)
+    assert found is not None
+    return found
 
 
 def _with_mistakes(texts: list[list[int]], count: int) -> list[list[int]]:
@@ -65,8 +79,8 @@ def test_a_reader_that_edits_characters_is_refused_with_the_numbers() -> None:
     texts = _texts(100)
     verdict = _judge(texts, _with_mistakes(texts, 20))
     assert (verdict.metric, verdict.budget) == ("string_agreement", 0.99)
-    assert isinstance(verdict.agreement, TextAgreement)
-    assert verdict.agreement.of_characters == pytest.approx(0.98)
+    agreement = _agreement(texts, _with_mistakes(texts, 20))
+    assert agreement.of_characters == pytest.approx(0.98)
     assert verdict.value == pytest.approx(0.92, abs=1e-4)
     assert not verdict.passed
     refusal = check_accuracy(load_profile("cpu"), verdict, 100, None)
@@ -80,9 +94,9 @@ def test_a_reader_that_edits_characters_is_refused_with_the_numbers() -> None:
 def test_one_character_in_three_hundred_is_too_much_where_that_is_one_line_in_thirty() -> None:
     texts = _texts(120)
     verdict = _judge(texts, _with_mistakes(texts, 4))
-    assert isinstance(verdict.agreement, TextAgreement)
-    assert verdict.agreement.of_characters == pytest.approx(1 - 4 / 1200)
-    assert verdict.value == verdict.agreement.of_lines == pytest.approx(1 - 0.4 * 4 / 120, abs=1e-4)
+    agreement = _agreement(texts, _with_mistakes(texts, 4))
+    assert agreement.of_characters == pytest.approx(1 - 4 / 1200)
+    assert verdict.value == agreement.of_lines == pytest.approx(1 - 0.4 * 4 / 120, abs=1e-4)
     assert not verdict.passed
 
 
@@ -97,25 +111,23 @@ def test_few_lines_prove_little_and_give_no_reason_to_doubt() -> None:
 
 def test_a_page_counts_as_many_lines() -> None:
     pages = [text * 40 for text in _texts(10)]
-    verdict = _judge(pages, _with_mistakes(pages, 4))
-    assert isinstance(verdict.agreement, TextAgreement)
-    assert verdict.agreement.same == pytest.approx(0.6)
-    assert verdict.agreement.of_lines == pytest.approx(1 - 0.4 * 4 / 200, abs=1e-4)
-    assert verdict.passed
+    agreement = _agreement(pages, _with_mistakes(pages, 4))
+    assert agreement.same == pytest.approx(0.6)
+    assert agreement.of_lines == pytest.approx(1 - 0.4 * 4 / 200, abs=1e-4)
+    assert _judge(pages, _with_mistakes(pages, 4)).passed
 
 
 def test_the_report_says_how_many_texts_are_the_same_and_how_sure_that_is() -> None:
     texts = _texts(40)
     verdict = _judge(texts, _with_mistakes(texts, 1))
-    assert isinstance(verdict.agreement, TextAgreement)
-    assert verdict.agreement.same_low < 0.975 < verdict.agreement.same_high
+    details = verdict.agreements[0].details
+    assert details[f"{SAME_TEXTS}_low"] < 0.975 < details[f"{SAME_TEXTS}_high"]
     samples = Samples(count=40, read=lambda index: {}, source="")
-    first, second = describe_verdict(verdict, 40, samples, verdict.distances)
+    first, second = describe_verdict(verdict, 40, samples, ())
     assert "Of the 400 characters that the float model reads it keeps 0.9975: 0.9975 need" in first
     assert (
         "Of lines it keeps 0.9900: 0.9750 of 40 texts are the same as a whole (95 %: 0.8" in first
     )
-    assert "(budget 0.9900)" in first
     assert "with 95 % confidence at least 0.95" in second
 
 
@@ -125,7 +137,7 @@ def test_of_few_characters_one_may_differ_where_nothing_says_how_sure_the_float_
 
     def judge(mistakes: int) -> Verdict:
         others = [_say(text)["said"].argmax(-1) for text in _with_mistakes(texts, mistakes)]
-        reference = Reference(chosen, AccuracyGate(), head=_HEAD)
+        reference = Reference(chosen, {}, _described(_HEAD))
         return reference.judge([{"said": other} for other in others])
 
     assert (judge(1).passed, judge(1).forgiven) == (True, True)
@@ -135,13 +147,11 @@ def test_of_few_characters_one_may_differ_where_nothing_says_how_sure_the_float_
 
 def test_samples_without_text_say_nothing() -> None:
     texts = _texts(20)
-    verdict = _judge([*texts, *[[]] * 80], [*_with_mistakes(texts, 2), *[[]] * 80])
-    assert isinstance(verdict.agreement, TextAgreement)
-    assert verdict.agreement.of_characters == pytest.approx(0.99)
-    assert verdict.agreement.of_lines == pytest.approx(1 - 0.4 * 2 / 20, abs=1e-4)
+    agreement = _agreement([*texts, *[[]] * 80], [*_with_mistakes(texts, 2), *[[]] * 80])
+    assert agreement.of_characters == pytest.approx(0.99)
+    assert agreement.of_lines == pytest.approx(1 - 0.4 * 2 / 20, abs=1e-4)
     assert _judge([[]] * 10, [[]] * 10).metric != "string_agreement"
-    read = _judge([*texts, []], [*texts, [3]]).agreement
-    assert isinstance(read, TextAgreement)
+    read = _agreement([*texts, []], [*texts, [3]])
     assert read.of_characters == pytest.approx(200 / 201)
 
 
@@ -151,7 +161,7 @@ def test_spaces_at_the_ends_are_no_text() -> None:
     assert read_text(head, _say([7])) == ()
     assert read_text(_HEAD, _say([7, 3])) == (7, 3), "what is a space is not known"
     texts = [[*text, 7] for text in _texts(20)]
-    reference = Reference([_say(text) for text in texts], AccuracyGate(), head=head)
+    reference = Reference([_say(text) for text in texts], {}, _described(head))
     ends = reference.judge([_say(text[:-1]) for text in texts])
     assert ends.value == 1.0
     between = [[*text[:5], 7, *text[5:]] for text in texts]
@@ -202,37 +212,46 @@ def _reader(folder: Path, shape: list[int | str], **metadata: str) -> Path:
     return folder / "reader.onnx"
 
 
+def _head(source: SourceModel) -> TextHead | None:
+    return _described_head(source.description)
+
+
+def _described_head(description: ModelDescription) -> TextHead | None:
+    part = description.part_of("text")
+    return None if part is None else TextHead.of(part)
+
+
 def test_a_reader_is_told_by_its_output_or_its_list_of_characters(tmp_path: Path) -> None:
     by_values = load_source(_reader(tmp_path, [1, "T", _CLASSES]))
-    assert with_head(by_values, {}, "").head == TextHead(output="said")
+    assert _head(with_heads(by_values, {}, "")) == TextHead(output="said")
     noted = load_source(_reader(tmp_path, [1, "T", 5], character="a\nb\nc"))
-    assert with_head(noted, {}, "").head is None  # five classes are too few
+    assert _head(with_heads(noted, {}, "")) is None  # five classes are too few
     noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
-    head = with_head(noted, {}, "").head
-    assert head == TextHead(output="said", blank=0, spaces=(11,), told_by="metadata")
+    head = _head(with_heads(noted, {}, ""))
+    assert head == TextHead(output="said", blank=0, spaces=(11,), source="metadata")
     own_space = load_source(_reader(tmp_path, [1, "T", 12], character="a\nb\n \n" + "c\n" * 8))
-    found = with_head(own_space, {}, "").head
-    assert found == TextHead(output="said", blank=0, spaces=(3,), told_by="metadata")
+    found = _head(with_heads(own_space, {}, ""))
+    assert found == TextHead(output="said", blank=0, spaces=(3,), source="metadata")
     noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
     open_sizes = load_source(_reader(tmp_path, [-1, -1, 12], character="\n".join("abcdefghij")))
-    assert with_head(open_sizes, {}, "").head == head, "Paddle writes what is open as -1"
-    scores = {"said": OutputDeclaration(kind="scores")}
-    assert with_head(noted, scores, "").head is None
+    assert _head(with_heads(open_sizes, {}, "")) == head, "Paddle writes what is open as -1"
+    scores = {"said": OutputDeclaration(task="classification")}
+    assert _head(with_heads(noted, scores, "")) is None
     points = load_source(_reader(tmp_path, [1, 4, 40, 40]))
-    assert with_head(points, {}, "").head is None
+    assert _head(with_heads(points, {}, "")) is None
 
 
 def test_what_is_declared_to_be_text_and_is_none_is_refused(tmp_path: Path) -> None:
-    source = load_source(_reader(tmp_path, [1, "T", _CLASSES]))
-    declared = {"said": OutputDeclaration(kind="ctc")}
-    source = with_head(source, declared, "edgepack.toml")
+    plain = load_source(_reader(tmp_path, [1, "T", _CLASSES]))
+    declared = {"said": OutputDeclaration(task="text")}
+    source = with_heads(plain, declared, "edgepack.toml")
     samples = Samples(count=4, read=lambda index: {}, source="")
     words = _rows(np.arange(_CLASSES))
     with pytest.raises(BuildError, match="declared to tell text, and its values tell no blank"):
-        find_what_tells(source, samples, lambda feeds: words, silent)
-    declared = {"said": OutputDeclaration(kind="ctc", blank=7)}
-    found = find_what_tells(with_head(source, declared, ""), samples, lambda feeds: words, silent)
-    assert found.head == TextHead(output="said", blank=7, told_by="[outputs]")
+        describe(source, samples, lambda feeds: words, silent)
+    declared = {"said": OutputDeclaration(task="text", blank=7)}
+    found = describe(with_heads(plain, declared, ""), samples, lambda feeds: words, silent)
+    assert _described_head(found.description) == TextHead(output="said", blank=7, source="declared")
     assert "'said' tells text step by step, with class 7 as the blank (declared" in found.notes[0]
 
 
@@ -248,15 +267,15 @@ def _generator(folder: Path) -> Path:
 
 
 def test_a_model_that_says_a_whole_text_is_judged_by_its_tokens(tmp_path: Path) -> None:
-    source = with_head(load_source(_generator(tmp_path)), {}, "")
-    assert source.head == TextHead(output="said", is_of_tokens=True)
+    source = with_heads(load_source(_generator(tmp_path)), {}, "")
+    assert _head(source) == TextHead(output="said", is_of_tokens=True)
     texts = _texts(40)
     said: list[Outputs] = [{"said": np.array(text)} for text in texts]
     samples = Samples(count=40, read=lambda index: {"n": np.array(index)}, source="")
-    found = find_what_tells(source, samples, lambda feeds: said[int(feeds["n"])], silent)
-    assert found.head == source.head
+    found = describe(source, samples, lambda feeds: said[int(feeds["n"])], silent)
+    assert _described_head(found.description) == _head(source)
     assert "'said' tells text token by token (told by its values)" in found.notes[0]
-    reference = Reference(said, AccuracyGate(), head=found.head)
+    reference = Reference(said, {}, found.description)
     shorter = [{"said": np.array(text[:-1])} for text in texts]
     verdict = reference.judge(shorter)
     assert (verdict.metric, verdict.passed) == ("string_agreement", False)
@@ -265,7 +284,7 @@ def test_a_model_that_says_a_whole_text_is_judged_by_its_tokens(tmp_path: Path) 
 
 
 def test_a_reader_that_chooses_classes_itself_is_read_likewise() -> None:
-    head = TextHead(output="said", blank=0, told_by="[outputs]")
+    head = TextHead(output="said", blank=0, source="declared")
     scored = [_say(text) for text in _texts(3)]
     chosen: list[Outputs] = [{"said": outputs["said"].argmax(-1)} for outputs in scored]
     assert settle(head, chosen) == head
@@ -273,14 +292,14 @@ def test_a_reader_that_chooses_classes_itself_is_read_likewise() -> None:
 
 
 def test_clear_classes_without_a_blank_are_asked_for(tmp_path: Path) -> None:
-    source = with_head(load_source(_reader(tmp_path, [1, "T", _CLASSES])), {}, "")
+    source = with_heads(load_source(_reader(tmp_path, [1, "T", _CLASSES])), {}, "")
     samples = Samples(count=4, read=lambda index: {}, source="")
     words = _rows(np.arange(2, _CLASSES - 1))
-    found = find_what_tells(source, samples, lambda feeds: words, silent)
-    assert found.head is None
-    assert "[outputs.said] with kind = 'ctc' and blank = the number" in found.notes[0]
+    found = describe(source, samples, lambda feeds: words, silent)
+    assert _described_head(found.description) is None
+    assert "[outputs.said] with task = 'text' and blank = the number" in found.notes[0]
     unclear: Outputs = {"said": np.full((1, 9, _CLASSES), 1 / _CLASSES, np.float32)}
-    assert not find_what_tells(source, samples, lambda feeds: unclear, silent).notes
+    assert not describe(source, samples, lambda feeds: unclear, silent).notes
 
 
 def test_a_text_recognizer_that_people_use_is_told_by_its_characters() -> None:
@@ -288,7 +307,7 @@ def test_a_text_recognizer_that_people_use_is_told_by_its_characters() -> None:
     if spec is None or spec.origin is None:
         pytest.skip("rapidocr_onnxruntime is not installed")
     path = Path(spec.origin).parent / "models" / "ch_PP-OCRv4_rec_infer.onnx"
-    source = with_head(load_source(path, {"x": (1, 3, 48, 320)}), {}, "")
+    source = with_heads(load_source(path, {"x": (1, 3, 48, 320)}), {}, "")
     spaces = (5710, 6624)  # an ideographic one in its list, and the one that the list leaves out
-    told = TextHead(output="softmax_11.tmp_0", blank=0, spaces=spaces, told_by="metadata")
-    assert source.head == told
+    told = TextHead(output="softmax_11.tmp_0", blank=0, spaces=spaces, source="metadata")
+    assert _head(source) == told

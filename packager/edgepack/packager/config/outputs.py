@@ -4,6 +4,7 @@ The float model's own values tell most of it (`tasks.describe`); not that a row 
 an embedding which the application brings to unit length, or that nobody reads an output.
 """
 
+import difflib
 from collections.abc import Mapping
 
 import msgspec
@@ -120,15 +121,18 @@ def check_outputs(
         path: The file they were read from, for messages.
 
     Raises:
-        BuildError: An unknown output, scores or an embedding where there is no row of floats, or
-            no output that is not ignored.
+        BuildError: An unknown task or output, probabilities or an embedding where there is no row
+            of floats, or no output that is not ignored.
     """
     by_name = {spec.name: spec for spec in outputs}
     for name, declaration in declarations.items():
         where = f"{path}, outputs.{toml_key(name)}"
         if declaration.task not in DECLARABLE:
-            raise unknown_name(
-                "task", declaration.task, DECLARABLE, where, lambda near: f'task = "{near}"'
+            near = difflib.get_close_matches(declaration.task, DECLARABLE, n=1, cutoff=0.0)[0]
+            raise BuildError(
+                f"there is no task {declaration.task!r}; tasks are {', '.join(DECLARABLE)}",
+                found_in=where,
+                remedy=f'task = "{near}"',
             )
         if name not in by_name:
             raise unknown_name(

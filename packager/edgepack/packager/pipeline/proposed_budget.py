@@ -74,6 +74,7 @@ def _propose(profile: str, evidence: Iterable[Evidence]) -> BudgetProposal | Non
 def _tighter(profile: str, entry: Evidence) -> BudgetProposal | None:
     metric, _, _ = entry.metric.partition(" (")
     budget, wrong = entry.budget, entry.probed - entry.right
+    error = entry.worst_nrmse or 0.0
     if budget is None or metric not in _SCALES or not 0.0 < budget < 1.0:
         return None
     task, scale = _SCALES[metric]
@@ -82,13 +83,13 @@ def _tighter(profile: str, entry: Evidence) -> BudgetProposal | None:
         if share_bounds(found, entry.shadow_count)[1] >= budget:
             return None
         seen = f"{entry.shadow_agreed:,} of {entry.shadow_count:,} shadow inferences agreed"
-    elif scale is EXPLAINED and wrong >= FEWEST_WRONG and (entry.worst_nrmse or 0.0) > 0.0:
-        found = max(0.0, 1.0 - (entry.worst_nrmse or 0.0) ** 2)
+    elif scale is EXPLAINED and wrong >= FEWEST_WRONG and error > 0.0:
+        found = max(0.0, 1.0 - error * error)
         if found >= budget:
             return None
         seen = (
             f"golden outputs were wrong on {wrong} of {entry.probed} devices, with a relative "
-            f"error of {entry.worst_nrmse:.3g}"
+            f"error of {error:.3g}"
         )
     else:
         return None

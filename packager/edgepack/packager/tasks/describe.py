@@ -88,7 +88,7 @@ def describe(
     stated = tuple(part for part in source.description.parts if part.task not in heads)
     known = ModelDescription(parts=(*stated, *found.parts)).with_parts(*_fed_back(samples))
     untold = _undescribed(source, known) if samples.decoder is None else ()
-    maps = _find_maps(source, untold, looked_at, expected)
+    maps = find_maps(_may_be_maps(source, untold), looked_at, expected)
     known = known.with_parts(*maps.parts)
     more = [
         without_padding(float_run(feeds), feeds, samples.mask)
@@ -146,14 +146,23 @@ def _settle_head(
     return Findings()
 
 
-def _find_maps(
-    source: SourceModel, names: Sequence[str], feeds: Sequence[Feeds], expected: Sequence[Outputs]
-) -> Findings:
-    """Return which outputs are maps, pictures or sound, and ask where values do not tell."""
+def _may_be_maps(source: SourceModel, names: Sequence[str]) -> list[str]:
+    """Return the outputs that may be a map or a sound by their sizes."""
     inputs = [spec.shape for spec in source.inputs]
     shapes = {spec.name: spec.shape for spec in source.outputs}
-    may_be = [name for name in names if name in shapes and may_be_told(shapes[name], inputs)]
-    told = tell_maps(may_be, feeds, expected)
+    return [name for name in names if name in shapes and may_be_told(shapes[name], inputs)]
+
+
+def find_maps(
+    names: Sequence[str], feeds: Sequence[Feeds], expected: Sequence[Outputs]
+) -> Findings:
+    """Return which outputs are maps, pictures or sound, and ask where values do not tell.
+
+    Args:
+        names: Outputs of which nothing is known.
+        feeds, expected: A few of the samples, and what the float model gives.
+    """
+    told = tell_maps(names, feeds, expected)
     notes = [
         f"Output '{name}' is {_WORDS[task]}, told by its size and values. Where it is something "
         f"else, [outputs.{toml_key(name)}] in edgepack.toml says so."
