@@ -1,10 +1,10 @@
 """`edgepack` and `edgepack-agent` as processes that start in a tenth of the processor time.
 
 Imports take most of the time of a short command. A server process for each program imports them
-once and forks for each start: with its own arguments, environment, folder, files and process id, as
-a child of the test. Other command lines than `python -m edgepack.cli …` and
-`python -m edgepack.agent.cli …` start as usual, as do those whose environment differs in what Python
-or the loader reads at the start.
+once and forks for each start: with its own arguments, environment, folder, files and process id,
+as a child of the test. Other command lines than `python -m edgepack.cli …` and
+`python -m edgepack.agent.cli …` start as usual, as do those whose environment differs in what
+Python or the loader reads at the start.
 
     test            server              program
       │ fork/exec ───▶│ imports
@@ -35,12 +35,10 @@ _IMPORTS = {
         *("edgepack.cli", "edgepack.fleet.server.serve", "edgepack.fleet.commands.fleet"),
         *("edgepack.fleet.commands.rollout", "edgepack.fleet.commands.publishing"),
     ),
-    "packager": ("edgepack.cli", "edgepack.packager.cli.build"),
+    "packager": ("edgepack.cli", "edgepack.packager.cli.build", "edgepack.packager.pipeline.build"),
 }
 _OF_THE_PACKAGER = frozenset({"build", "init", "profiles", "compare", "delta"})
-_READ_AT_THE_START = (
-    *("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "OPENBLAS_", "ORT_"),
-)
+_READ_AT_THE_START = (*("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "ORT_"),)
 _PARAMETERS = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
 _USUAL = {
     **dict.fromkeys(("executable", "preexec_fn", "shell"), (None, False)),
@@ -77,14 +75,21 @@ class Popen(subprocess.Popen[Any]):
 
 
 def run(
-    words: Any, *, timeout: float | None = None, check: bool = False, **settings: Any
-) -> subprocess.CompletedProcess[Any]:
+    words: Any,
+    *,
+    input: Any = None,
+    timeout: float | None = None,
+    check: bool = False,
+    **settings: Any,
+) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, as `subprocess.run` does."""
     if settings.pop("capture_output", False):
         settings |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        settings["stdin"] = subprocess.PIPE
     with Popen(words, **settings) as process:
         try:
-            output, error = process.communicate(timeout=timeout)
+            output, error = process.communicate(input, timeout)
         except BaseException:
             process.kill()
             raise
@@ -126,6 +131,7 @@ class _Server:
                 [sys.executable, "-P", __file__, str(other.fileno()), program],
                 pass_fds=[other.fileno()],
                 cwd=_ROOT,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads before a fork
             )
         assert self._socket.recv(1) == b"r", f"the server of {program} did not start"
 

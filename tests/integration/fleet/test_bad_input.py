@@ -17,6 +17,7 @@ from edgepack.fleet.documents.devices import EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.wire import topics
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto
+from tests.simulators import warm_programs
 from tests.simulators.ports import free_port
 from tests.simulators.signing import Speaker
 
@@ -28,7 +29,7 @@ MakeBundle = Callable[..., Path]
 def edgepack(
     *arguments: str, umask: int = -1, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_programs.run(
         [sys.executable, "-m", "edgepack.cli", *arguments],
         umask=umask,
         cwd=cwd,

@@ -24,7 +24,7 @@ from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.enrolment.certificates import read_certificate
 from tests.integration.fleet.conftest import FleetProcess, edgepack, wait_until
 from tests.integration.fleet.test_removal import gets_in
-from tests.simulators import web_ways
+from tests.simulators import warm_programs, web_ways
 from tests.simulators.certificates import issue, make_authority, sign_until
 from tests.simulators.web_ways import Nginx
 
@@ -32,7 +32,7 @@ DAY_S = 86400.0
 
 
 def agent_command(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    return warm_programs.run(
         [sys.executable, "-m", "edgepack.agent.cli", *words],
         capture_output=True,
         text=True,
@@ -46,7 +46,7 @@ def running_agent(config: Path) -> Iterator[Path]:
     """An agent as a process; its log."""
     log_file = config.with_suffix(".log")
     with log_file.open("a") as log:
-        process = subprocess.Popen(
+        process = warm_programs.Popen(
             [sys.executable, "-m", "edgepack.agent.cli", "run", "--config", str(config)],
             stdout=log,
             stderr=log,
