@@ -13,6 +13,7 @@ Python or the loader reads at the start.
       │◀───────────────── adopts ─────────│
 """
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -133,7 +134,12 @@ class _Server:
                 cwd=_ROOT,
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads before a fork
             )
+        atexit.register(self._stop)
         assert self._socket.recv(1) == b"r", f"the server of {program} did not start"
+
+    def _stop(self) -> None:
+        self._socket.close()
+        self._process.wait()
 
     def start(self, request: dict[str, Any], files: list[int]) -> int:
         """Start the program as a child of this process and return its process id."""
