@@ -1,6 +1,7 @@
 """One cell of the table: a kind of task, built for one profile, beside the truth."""
 
 import json
+import multiprocessing
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import onnx
 
 from benchmarks.packager.measured_child import Measured, last_words, run_measured
 from benchmarks.task_kinds.kind import Half, Kind, TaskModel
+from benchmarks.task_kinds.truth import measure_truth
 from benchmarks.tasks.places import ROOT
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.durable import write_file
@@ -189,12 +191,16 @@ class Bench:
     def _manifest(self) -> dict[str, Any]:
         return dict(json.loads((self._folder / "built" / "manifest.json").read_bytes()))
 
-    def _truth(self, profile: str) -> dict[str, Any]:
-        if not (self._folder / "built" / "manifest.json").exists():
+    def _truth(self, profile: str) -> dict[str, float]:
+        """Measure in a process of its own, which a model may end; {} where it does."""
+        bundle = self._folder / "built"
+        if not (bundle / "manifest.json").exists():
             return {}
+        if not profile.startswith("openvino"):
+            return self._truth_here(bundle)
         command: list[str | Path] = [_python(profile), "-m", "benchmarks.task_kinds.truth"]
         command += ["--kind", self._kind.name]
-        command += ["--model", self._folder / "model.onnx", "--bundle", self._folder / "built"]
+        command += ["--model", self._folder / "model.onnx", "--bundle", bundle]
         try:
             done = subprocess.run(
                 command,
@@ -207,8 +213,26 @@ class Bench:
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
             print(error.stderr or error, file=sys.stderr)
             return {}
-        metrics = json.loads(done.stdout.splitlines()[-1])
-        return {"float_metric": metrics["float_metric"], "variant_metric": metrics["metric"]}
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+    def _truth_here(self, bundle: Path) -> dict[str, float]:
+        """Measure in a fork of this process, which need not train the model again."""
+        fork = multiprocessing.get_context("fork")
+        receiver, sender = fork.Pipe(duplex=False)
+
+        def measure() -> None:
+            sender.send(measure_truth(self._task, self._folder / "model.onnx", bundle))
+
+        child = fork.Process(target=measure)
+        child.start()
+        sender.close()
+        try:
+            return dict(receiver.recv()) if receiver.poll(self._time_limit_s) else {}
+        except EOFError:
+            return {}
+        finally:
+            child.kill()
+            child.join()
 
 
 def _write_task(task: TaskModel, folder: Path) -> None:
@@ -227,7 +251,7 @@ def _verdict(
     variant: Mapping[str, Any], report: Mapping[str, Any], manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
     accuracy = variant["accuracy"]
-    weak, because = _weakness(variant, report, manifest)
+    weak, because = find_weakness(variant, report, manifest)
     return {
         "metric": accuracy["metric"],
         "value": accuracy["value"],
@@ -238,7 +262,7 @@ def _verdict(
     }
 
 
-def _weakness(*documents: Mapping[str, Any]) -> tuple[bool | None, str]:
+def find_weakness(*documents: Mapping[str, Any]) -> tuple[bool | None, str]:
     """Return whether the documents call the verdict weak, and why; None where none says so.
 
     A document may say so by a truth value, a number, a reason, or a list of reasons.

@@ -49,9 +49,13 @@ integer products.
 
 {declared}
 
-## Rows that miss the goals
+## Cells that miss the goals
 
 {missed}
+
+## Tasks
+
+{tasks}
 """
 
 
@@ -63,6 +67,7 @@ def page(cells: Sequence[Cell]) -> str:
         summary=_markdown(summary(cells)),
         plain=_markdown(table([cell for cell in cells if not cell.is_declared])),
         declared=_markdown(table([cell for cell in cells if cell.is_declared])),
+        tasks=_markdown(_tasks(cells)),
         missed="\n".join(f"- {line}" for line in missed(cells)) or "None.",
     )
 
@@ -91,6 +96,13 @@ def table(cells: Sequence[Cell]) -> list[list[str]]:
         seconds = f"{sum(cell.build_s for cell in of_kind.values()):.0f}"
         found.append([name, first.half, value, *texts, seconds])
     return found
+
+
+def _tasks(cells: Sequence[Cell]) -> list[list[str]]:
+    """Return a head, and what each task's model returns."""
+    of_kind = {cell.kind: cell for cell in cells}
+    rows = [[cell.kind, cell.half, cell.what, cell.task_metric] for cell in of_kind.values()]
+    return [["task", "half", "the model returns", "the task's metric"], *rows]
 
 
 def describe(cell: Cell) -> str:

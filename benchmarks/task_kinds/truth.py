@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from benchmarks.packager.judge import open_for_score
+from benchmarks.task_kinds.kind import TaskModel
 from benchmarks.task_kinds.kinds import KINDS
 from benchmarks.tasks.float_model import open_float_model
 from benchmarks.tasks.task import Array, Feeds, Run
@@ -23,12 +24,15 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="the float model")
     parser.add_argument("--bundle", type=Path, required=True)
     given = parser.parse_args()
-    task = KINDS[given.kind].make()
-    found = {
-        "float_metric": task.measure(open_float_model(given.model)),
-        "metric": task.measure(_open_variant(given.bundle)),
+    print(json.dumps(measure_truth(KINDS[given.kind].make(), given.model, given.bundle)))
+
+
+def measure_truth(task: TaskModel, model: Path, bundle: Path) -> dict[str, float]:
+    """Return the task's metric of the float model and of the only variant of a bundle."""
+    return {
+        "float_metric": task.measure(open_float_model(model)),
+        "variant_metric": task.measure(_open_variant(bundle)),
     }
-    print(json.dumps(found))
 
 
 def _open_variant(bundle: Path) -> Run:
