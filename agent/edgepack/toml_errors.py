@@ -196,7 +196,9 @@ def _item(kind: object, *, last: bool = False) -> object:
 
 
 def _literals(kind: object) -> list[str]:
-    """Return the values of a Literal, also where it is one of several types."""
+    """The values of a Literal, also where it is one of several types."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return _literals(typing.get_args(kind)[0])
     if typing.get_origin(kind) is typing.Literal:
         return [str(value) for value in typing.get_args(kind)]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):

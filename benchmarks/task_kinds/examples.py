@@ -117,7 +117,7 @@ def super_resolution() -> TaskModel:
         hidden = relu(parameters.conv(x, "first", 16))
         hidden = relu(parameters.conv(hidden, "second", 8))
         hidden = relu(parameters.conv(upsample(hidden), "third", 8))
-        return named(parameters.conv(hidden, "last", 1) + upsample(x), "larger")
+        return named(parameters.conv(hidden, "last", 1), "larger")
 
     def step(rng: np.random.Generator) -> Mapping[Tensor, Array]:
         chosen = rng.integers(0, len(large), 8)
@@ -200,11 +200,13 @@ def _draw_crowds(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
     pictures = rng.normal(0.2, 0.08, (count, 1, size, size))
     maps = np.zeros((count, 1, size, size))
     for picture, density in zip(pictures[:, 0], maps[:, 0], strict=True):
-        for _ in range(rng.integers(2, 25)):
-            top, left = rng.uniform(1, size - 1, 2)
+        is_crowd = rng.random() < 0.25
+        middle = rng.uniform(8, size - 8, 2)
+        for _ in range(rng.integers(15, 40) if is_crowd else rng.integers(2, 12)):
+            top, left = rng.normal(middle, 4) if is_crowd else rng.uniform(1, size - 1, 2)
             distance = (down - top) ** 2 + (across - left) ** 2
             picture += rng.uniform(0.3, 0.9) * np.exp(-distance / 2 / rng.uniform(0.7, 1.4) ** 2)
-            bump = np.exp(-distance / 2 / 1.5**2)
+            bump = np.exp(-distance / 2 / 2.5**2)
             density += bump / bump.sum()
     return pictures.astype(np.float32), maps.astype(np.float32)
 
@@ -373,10 +375,11 @@ def encoder_decoder() -> TaskModel:
     def forward(source: Array, prefix: Array) -> Tensor:
         given = inputs(prefix, "prefix")
         queries = parameters.embed(positions(given), "queries", _POSITIONS, width)
-        keys = parameters.weight("keys", 1, width, _POSITIONS, fan_in=width)
-        values = parameters.embed(inputs(source, "source"), "source", tokens, width)
+        read = inputs(source, "source")
+        keys = transpose(parameters.embed(positions(read), "keys", _POSITIONS, width), 1, 0)
+        values = parameters.embed(read, "source", tokens, width)
         before = parameters.embed(given, "prefix", tokens, width)
-        hidden = concat([softmax(queries @ keys) @ values, before], 2)
+        hidden = concat([softmax(queries @ keys * 0.4) @ values, before], 2)
         hidden = relu(parameters.dense(hidden, "hidden", 96))
         return named(parameters.dense(hidden, "last", tokens), "logits")
 
@@ -386,7 +389,7 @@ def encoder_decoder() -> TaskModel:
         error = shares(output.value) - np.eye(tokens)[target[:, 1:]]
         return {output: (error * (target[:, 1:, None] != _PAD)).astype(np.float32) / 100}
 
-    train(step, parameters, steps=500, rate=1e-2, seed=_TRAINING)
+    train(step, parameters, steps=800, rate=1e-2, seed=_TRAINING)
     fresh, truth = _draw_sums(np.random.default_rng(_FRESH), 60)
 
     def measure(run: Run) -> float:
@@ -413,13 +416,13 @@ def encoder_decoder() -> TaskModel:
     return TaskModel(
         model=export(
             [forward(fresh[:1], truth[:1, :-1])],
-            free_axes={"prefix": {1: "steps"}, "logits": {1: "steps"}},
+            free_axes={"prefix": {1: "steps"}, "logits": {1: "steps"}, "source": {1: "length"}},
         ),
         calibration=samples,
         metric="1 - edits / tokens, greedy",
         measure=measure,
         outputs=declare("logits", "tokens", tokens="prefix"),
-        shapes={"prefix": (1, _POSITIONS)},
+        shapes={"prefix": (1, _POSITIONS), "source": (1, _POSITIONS)},
     )
 
 

@@ -48,12 +48,11 @@ class Kind:
     name: str
     half: Half
     make: Callable[[], TaskModel]
-    title: str = field(default="")
 
     @property
     def what(self) -> str:
-        """The first line of the maker's docstring, without "Return a model of"."""
-        return self.title or (self.make.__doc__ or "").split("\n", 1)[0].rstrip(".")
+        """The output: the first line of the maker's docstring, without "Return"."""
+        return (self.make.__doc__ or "").split("\n", 1)[0].removeprefix("Return ").rstrip(".")
 
 
 def declare(output: str, task: str, **keys: Any) -> str:

@@ -225,6 +225,12 @@ def absolute(x: Tensor) -> Tensor:
     return _result("Abs", np.abs(x.value), (x,), lambda grad: (grad * np.sign(x.value),))
 
 
+def square_root(x: Tensor) -> Tensor:
+    """Return the square root."""
+    value = np.sqrt(x.value)
+    return _result("Sqrt", value, (x,), lambda grad: (grad / 2 / value,))
+
+
 def softmax(x: Tensor) -> Tensor:
     """Return shares over the last axis."""
     value = shares(x.value)

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from edgepack.agent.config import AgentConfig, BrokerConfig, TrustConfig
 from edgepack.bundle.keys import PrivateKey
 from edgepack.wire import topics
 from tests.simulators import broker as mosquitto
+from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.controller import Controller
@@ -59,7 +59,7 @@ def test_wrong_credentials_are_named_and_right_ones_let_it_in(
 ) -> None:
     passwords = tmp_path / "passwords"
     passwords.touch(mode=0o600)
-    subprocess.run(
+    warm_programs.run(
         ["mosquitto_passwd", "-b", str(passwords), DEVICE, "right"], check=True, timeout=10
     )
     settings = ("allow_anonymous false", f"password_file {passwords}")
@@ -229,7 +229,7 @@ def test_status_says_whether_the_broker_is_reached_since_when_not_and_why(
     def status(*words: str) -> str:
         command = [sys.executable, "-m", "edgepack.agent.cli", "status", *words]
         place = ("--state-dir", str(device.state_dir))
-        done = subprocess.run([*command, *place], capture_output=True, text=True, timeout=60)
+        done = warm_programs.run([*command, *place], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

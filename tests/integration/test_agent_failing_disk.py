@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -19,6 +18,7 @@ from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.slot import verify_slot
 from edgepack.wire.messages import ReportedModel
 from tests.integration.test_agent_over_mqtt import wait_until
+from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
 from tests.simulators.controller import Controller
@@ -149,7 +149,7 @@ def test_an_agent_starts_on_a_disk_that_fails_in_mid_update_serves_and_goes_on(
         wait_until(lambda: rig.warns(os.strerror(error)), "the report of the fault", 60)
         assert rig.device.is_running
         assert model.bundle == first.ref
-        status = subprocess.run(
+        status = warm_programs.run(
             [sys.executable, "-m", "edgepack.agent.cli", "status", "--state-dir",
              str(rig.device.state_dir)],
             capture_output=True, text=True, check=True,

@@ -11,6 +11,7 @@ import pytest
 
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import PrivateKey
+from tests.simulators import warm_programs
 from tests.simulators.bundles import make_bundle
 from tests.simulators.children import has_ended
 from tests.simulators.device import Device
@@ -19,7 +20,7 @@ Keys = tuple[PrivateKey, Path]
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_programs.run(
         [sys.executable, "-m", "edgepack.agent.cli", *words],
         capture_output=True,
         text=True,
@@ -85,7 +86,7 @@ def test_an_install_that_is_ended_leaves_no_hook_behind_and_can_be_begun_again(
     )
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     words = ("install", bundle.folder, "--config", device.config, "--soak", "0")
-    install = subprocess.Popen([sys.executable, "-m", "edgepack.agent.cli", *words])
+    install = warm_programs.Popen([sys.executable, "-m", "edgepack.agent.cli", *words])
     while not begun.exists() or not begun.read_text():
         time.sleep(0.01)
     install.terminate()
@@ -141,7 +142,7 @@ def test_an_install_that_was_killed_while_it_soaked_gives_way_to_the_next(
 ) -> None:
     one, two = (make_bundle(tmp_path / f"r{n}", release_keys[0], release=n) for n in (1, 2))
     words = ("install", one.folder, "--config", device.config, "--soak", "3600")
-    process = subprocess.Popen(
+    process = warm_programs.Popen(
         [sys.executable, "-m", "edgepack.agent.cli", *words], stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None

@@ -18,12 +18,13 @@ from edgepack.bundle.archive import unpack
 from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.manifest import SIGNATURE_FILE, decode_manifest
 from edgepack.bundle.verify import verify_folder
+from tests.simulators import warm_programs
 
 COMMAND = (sys.executable, "-m", "edgepack.cli")
 
 
 def _run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_programs.run(
         (*COMMAND, *words),
         cwd=folder,
         capture_output=True,
@@ -89,7 +90,7 @@ def test_random_samples_are_no_reference(material: Path) -> None:
 
 def _stock_verify(folder: Path, key: Path) -> subprocess.CompletedProcess[str]:
     tool = Path(sys.executable).with_name("model_signing")
-    return subprocess.run(
+    return warm_programs.run(
         (
             *(tool, "verify", "key", folder),
             *("--signature", folder / SIGNATURE_FILE),
@@ -307,7 +308,7 @@ def test_a_stopped_build_leaves_nothing(
     output = tmp_path / "out"
     output.mkdir()
     # A shell starts what it puts into the background with SIGINT ignored, and children inherit it.
-    process = subprocess.Popen(
+    process = warm_programs.Popen(
         ("env", "--default-signal=INT", *COMMAND, *words),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -334,7 +335,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(material: Path, tmp_path: Path) 
     limited = ("bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "--", *COMMAND)
     output = str(tmp_path / "small-1.0.0.edgepack")
     words = ("build", "small.onnx", "--profile", "fp32", "--calibration", "samples.npz")
-    done = subprocess.run(
+    done = warm_programs.run(
         (*limited, *words, "--key", "release.key", "-o", output),
         cwd=material,
         capture_output=True,

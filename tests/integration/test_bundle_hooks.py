@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.bundle.keys import PrivateKey
+from tests.simulators import warm_programs
 from tests.simulators.bundles import make_bundle
 from tests.simulators.children import has_ended
 from tests.simulators.device import Device
@@ -45,7 +46,7 @@ def device(folder: Path, release_keys: Keys) -> Device:
 def install(device: Device, bundle: Path) -> subprocess.CompletedProcess[str]:
     words = ("install", str(bundle), "--config", str(device.config), "--soak", "0")
     secret = {"EDGEPACK_REGISTRY_PASSWORD": "secret"}
-    return subprocess.run(
+    return warm_programs.run(
         [sys.executable, "-m", "edgepack.agent.cli", *words],
         capture_output=True,
         text=True,

@@ -1,7 +1,6 @@
 """From what a device is fed to the next build: real inputs, captured, exported, calibrated with."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from edgepack.agent.serving.model import open_model
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager import BuildResult, build
+from tests.simulators import warm_programs
 from tests.simulators.device import Device
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
@@ -41,7 +41,7 @@ def make(material: Path, output: str, profile: str, *captured: Path) -> BuildRes
 
 
 def run_agent(folder: Path, *words: str | Path) -> str:
-    done = subprocess.run(
+    done = warm_programs.run(
         [sys.executable, "-m", "edgepack.agent.cli", *map(str, words)],
         cwd=folder,
         capture_output=True,

@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager import build
+from edgepack.packager.graph.model_files import open_on_cpu
 from tests.unit.packager_decoders.drawn_decoder import (
     WIDTH,
     Feeds,
@@ -27,6 +28,39 @@ def _write(model: onnx.ModelProto, samples: list[Feeds], folder: Path) -> None:
     for number, feeds in enumerate(samples):
         np.savez(folder / "samples" / f"{number:03}.npz", **feeds)  # type: ignore[arg-type]
     onnx.save(model, folder / "decoder.onnx")
+
+
+_STEPS = 12
+
+
+def _generate(path: Path, places: int | None) -> list[list[int]]:
+    """Return what a model says after some tokens, as an application feeds it.
+
+    Args:
+        path: The model, on the CPU as it stands.
+        places: Of its cache, where sizes are fixed; the place that the mask hides first is dropped.
+    """
+    session = open_on_cpu(path, optimize=False)
+    names = [output.name for output in session.get_outputs()]
+    texts = []
+    for feeds in single_steps(4, places or 0, seed=3):
+        said: list[int] = []
+        while len(said) < _STEPS:
+            outputs = dict(zip(names, session.run(None, feeds), strict=True))
+            said.append(int(outputs["logits"][0, -1].argmax()))
+            mask = feeds["attention_mask"]
+            kept = 0 if places is None else 1  # the oldest place, still hidden
+            feeds = {
+                name: outputs[name.replace("past_key_values", "present")][:, :, kept:]
+                for name in feeds
+                if name.startswith("past")
+            } | {
+                "input_ids": np.array([[said[-1]]]),
+                "attention_mask": np.append(mask[:, kept:], [[1]], axis=1),
+                "position_ids": feeds["position_ids"] + 1,
+            }
+        texts.append(said)
+    return texts
 
 
 def test_the_sizes_that_are_proposed_for_a_cache_that_grows_give_a_graph_that_generates(
@@ -50,12 +84,18 @@ def test_the_sizes_that_are_proposed_for_a_cache_that_grows_give_a_graph_that_ge
     _write(draw_decoder(), single_steps(20, places), tmp_path)
     result = build(
         tmp_path / "decoder.onnx",
-        profiles=["fp32"],
+        profiles=["qnn-htp"],
         shapes=shapes,
         output=tmp_path / "yes",
         **given,
     )
     assert any(note.startswith("A decoder: ") for note in result.report.notes), "two steps ran"
+    variant = result.variants["qnn-htp"]
+    assert variant.placement.verified, "it ran on the simulator"
+    (built,) = (tmp_path / "yes").rglob("model/*/model.onnx")
+    expected = _generate(tmp_path / "decoder.onnx", None)
+    said = _generate(built, places)
+    assert said == expected, "the built graph says what the float model says"
 
 
 def test_a_decoder_without_a_mask_gets_no_sizes_for_its_cache(tmp_path: Path, key: Path) -> None:

@@ -10,12 +10,13 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.simulators import warm_programs
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 
 def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgepack.cli", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return warm_programs.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def _build(folder: Path, model: str, version: str, *more: str) -> subprocess.CompletedProcess[str]:

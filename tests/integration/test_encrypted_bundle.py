@@ -14,6 +14,7 @@ from edgepack.agent.runtime.plain_files import MEMORY_VARIABLE
 from edgepack.agent.serving.model import open_model
 from edgepack.bundle.golden import read_golden
 from edgepack.bundle.keys import generate_key, write_key_pair
+from tests.simulators import warm_programs
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.device import Device
 from tests.simulators.plain_weights import secrets, shows
@@ -21,7 +22,7 @@ from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 
 def _run(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_programs.run(
         [sys.executable, "-m", *map(str, words)], cwd=folder, capture_output=True, text=True
     )
 

@@ -1,7 +1,6 @@
 """A build that is given what a fleet measured of the release before."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from edgepack.bundle.feedback import FORMAT, Evidence, Feedback
 from edgepack.packager import build
+from tests.simulators import warm_programs
 
 CPU = "CPUExecutionProvider"
 
@@ -53,7 +53,7 @@ def test_a_tighter_budget_is_proposed_and_none_is_changed(material: Path, tmp_pa
     )
     path.write_bytes(FORMAT.encode(Feedback(model="small", at=1.0, evidence=(seen,))))
     words = ("build", "small.onnx", "--profile", "cpu", "--calibration", "samples.npz")
-    done = subprocess.run(
+    done = warm_programs.run(
         (
             *(sys.executable, "-m", "edgepack.cli", *words, "--key", "release.key"),
             *("--feedback", path, "-o", tmp_path / "small-1.0.0"),

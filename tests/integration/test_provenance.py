@@ -1,13 +1,13 @@
 """A bundle as `edgepack build` writes it tells where it came from, and devices take it as any."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.packager.provenance.minimum_elements import count_elements
+from tests.simulators import warm_programs
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 from tests.unit.packager_io.test_provenance import check_schema
 
@@ -24,7 +24,7 @@ license = "CC-BY-4.0"
 
 
 def _edgepack(folder: Path, *words: str) -> str:
-    done = subprocess.run(
+    done = warm_programs.run(
         (sys.executable, "-m", "edgepack.cli", *words),
         cwd=folder,
         capture_output=True,

@@ -1,6 +1,5 @@
 """A build that gates refuse leaves its report; one that is published all the same stays marked."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.reports.report import Report
+from tests.simulators import warm_programs
 from tests.simulators.device import Device
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
@@ -95,12 +95,12 @@ def test_what_was_built_degraded_is_refused_by_the_agent_unless_its_policy_allow
     device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", tmp_path / "release.pub")
     install = [sys.executable, "-m", "edgepack.agent.cli", "install", str(built.output)]
     install += ["--config", str(device.config), "--soak", "0"]
-    refused = subprocess.run(install, capture_output=True, text=True, timeout=60)
+    refused = warm_programs.run(install, capture_output=True, text=True, timeout=60)
     assert refused.returncode == 1
     assert "degraded" in refused.stderr
 
     settings = device.config.read_text()
     device.config.write_text(settings.replace("[trust]", "[trust]\nallow_degraded_unsafe = true"))
-    allowed = subprocess.run(install, capture_output=True, text=True, timeout=60)
+    allowed = warm_programs.run(install, capture_output=True, text=True, timeout=60)
     assert allowed.returncode == 0, allowed.stderr
     assert "active    small 1.0.0" in allowed.stdout

@@ -17,6 +17,7 @@ from edgepack.agent.runtime.opening import ON_CPU
 from edgepack.errors import BuildError
 from edgepack.packager.runtime.trial import try_model
 from edgepack.packager.tensors.sequence import Samples
+from tests.simulators import warm_programs
 from tests.unit.packager_io.models import save
 
 COMMAND = (sys.executable, "-m", "edgepack.cli")
@@ -26,7 +27,9 @@ COMMAND = (sys.executable, "-m", "edgepack.cli")
 def yesterday(material: Path) -> Path:
     """A bundle that was built before."""
     output = material / "yesterday-1.0.0.edgepack"
-    subprocess.run((*COMMAND, *_words(material, output, "fp32")), check=True, capture_output=True)
+    warm_programs.run(
+        (*COMMAND, *_words(material, output, "fp32")), check=True, capture_output=True
+    )
     return output
 
 
@@ -53,7 +56,7 @@ def test_ctrl_c_in_any_phase_exits_130_and_leaves_the_old_bundle(
         *COMMAND,
         *_words(material, output, "cpu", "--force"),
     )
-    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+    with warm_programs.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         try:
             deadline = time.monotonic() + 120
             while not list(folder.glob(f".small*/{phase}")):
@@ -82,7 +85,7 @@ def test_a_disk_that_fills_up_anywhere_leaves_the_old_bundle(
     for limit_kib in (4, whole_kib // 2, whole_kib - 1):
         shutil.copy(yesterday, output)
         limited = ("bash", "-c", f'ulimit -f {limit_kib}; trap "" XFSZ; exec "$@"', "--")
-        done = subprocess.run(
+        done = warm_programs.run(
             (*limited, *COMMAND, *_words(material, output, "fp32", "--force")),
             cwd=tmp_path,
             capture_output=True,
@@ -111,7 +114,7 @@ def test_a_metric_that_fails_ends_the_build_with_its_name(
     (tmp_path / "mine.py").write_text(f"def score(run):\n{body}\n")
     output = tmp_path / "out" / "small-1.0.0.edgepack"
     output.parent.mkdir()
-    done = subprocess.run(
+    done = warm_programs.run(
         (*COMMAND, *_words(material, output, "fp32", "--metric", "mine:score")),
         cwd=tmp_path,
         capture_output=True,

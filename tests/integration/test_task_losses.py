@@ -32,7 +32,8 @@ def test_a_variant_keeps_what_is_reported_or_is_refused_or_called_weak(
             version="1.0.0",
         )
     except BuildError as error:
-        assert "and the budget is" in error.problem
+        if "and the budget is" not in error.problem:
+            raise
         return
     manifest = decode_manifest((tmp_path / "built" / MANIFEST_FILE).read_bytes())
     assert manifest.facts.description.parts, "the bundle says what its outputs mean"

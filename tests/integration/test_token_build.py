@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.bundle.pkcs11_uri import MODULE_VARIABLE
+from tests.simulators import warm_programs
 from tests.simulators.tokens import CONFIG_VARIABLE, MODULE, PIN, make_token, start_tokens
 from tests.unit.packager_io.models import save, small_cnn
 
@@ -23,7 +24,7 @@ def _token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_programs.run(
         (sys.executable, "-W", "ignore", "-m", *words),
         cwd=folder,
         capture_output=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import Journal, read_journal
+from tests.simulators import warm_programs
 from tests.simulators.users import User
 
 DEVICE = "cam-1"
@@ -96,7 +97,7 @@ class Device:
                     [self._user.python, *command], groups=self._groups, stdout=log, stderr=log
                 )
                 return
-            self._process = subprocess.Popen(
+            self._process = warm_programs.Popen(
                 [self.python, *command],
                 stdout=log,
                 stderr=log,
@@ -121,13 +122,13 @@ class Device:
         return self._process.wait(20)
 
     def processes(self) -> list[int]:
-        """Return the live processes that it started: their environments name its folder."""
+        """Return the live agent and its children, whose environments name its folder."""
         mark = str(self.state_dir).encode()
-        found = []
+        found = [self._process.pid] if self._process and self._process.poll() is None else []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
-                if mark in path.read_bytes():
-                    found.append(int(path.parent.name))
+                if mark in path.read_bytes() and (pid := int(path.parent.name)) not in found:
+                    found.append(pid)
         return found
 
     def pointer(self, name: str = "tiny") -> ActivePointer | None:

@@ -348,9 +348,11 @@ class Certificate(Message, frozen=True, kw_only=True):
 
     Attributes:
         certificate: PEM; of the key that the device has.
+        authority: PEM of the certificate of the authority that issued it, which may be renewed.
     """
 
     certificate: Pem
+    authority: Pem = ""
 
 
 class Reported(Message, frozen=True, kw_only=True):

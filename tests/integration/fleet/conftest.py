@@ -29,6 +29,7 @@ from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Sele
 from edgepack.fleet.simulation.simulate import SimulateSettings, simulate
 from tests.integration.fleet.cluster import Cluster, start_cluster
 from tests.integration.fleet.postgresql import INSTALLED, PostgreSQL
+from tests.simulators import warm_programs
 from tests.simulators.bundles import make_bundle as make_real_bundle
 from tests.simulators.manifests import DIGEST, make_variant
 from tests.simulators.ports import free_port
@@ -113,7 +114,7 @@ class FleetProcess:
         command = [*self.before, *aged("edgepack.cli", self.age), "fleet", "serve", "-v"]
         command += ["--data", str(self.data), "--port", str(self.port), *self.arguments]
         with (self.data.parent / "serve.log").open("a") as log:
-            self.process = subprocess.Popen(command, stderr=log, stdout=log, text=True)
+            self.process = warm_programs.Popen(command, stderr=log, stdout=log, text=True)
         wait_until(self._answers, "the fleet answers", 30)
         return self
 
@@ -250,7 +251,7 @@ def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
             fleet.client.enroll(device, group="cameras", folder=folder, state_dir=folder / "state")
         command = [*aged("edgepack.agent.cli", age), "run"]
         with (folder / "agent.log").open("a") as log:
-            agent = subprocess.Popen(
+            agent = warm_programs.Popen(
                 [*command, "--config", str(folder / "agent.toml")], stdout=log, stderr=log
             )
         agents.append(agent)
@@ -302,7 +303,7 @@ class Mosquitto:
 def run_mosquitto(config: Path, port: int) -> subprocess.Popen[bytes]:
     if not os.access(MOSQUITTO, os.X_OK):
         pytest.skip("mosquitto is not installed (Debian package mosquitto)")
-    process = subprocess.Popen(
+    process = warm_programs.Popen(
         [MOSQUITTO, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
@@ -372,7 +373,7 @@ class TlsBroker(NamedTuple):
 def tls_broker(tmp_path: Path) -> Iterator[TlsBroker]:
     port = free_port()
     folder = tmp_path / "broker"
-    done = subprocess.run(
+    done = warm_programs.run(
         [
             *(sys.executable, "-m", "edgepack.cli", "fleet", "broker-config", "--json"),
             *("--data", str(tmp_path / "fleet"), "--host", "localhost", "--host", "127.0.0.1"),
@@ -402,7 +403,7 @@ def tls_fleet(serve: Callable[..., FleetProcess], tls_broker: TlsBroker) -> Flee
 
 def edgepack(fleet: FleetProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     place = ("--data", str(fleet.data), "--url", fleet.url)
-    return subprocess.run(
+    return warm_programs.run(
         [sys.executable, "-m", "edgepack.cli", *arguments, *place],
         capture_output=True,
         text=True,

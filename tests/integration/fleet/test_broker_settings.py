@@ -1,7 +1,6 @@
 """The mosquitto of `broker-config`: nobody takes another's place, or leaves things behind."""
 
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto, edgepack, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
+from tests.simulators import warm_programs
 from tests.simulators.signing import Speaker
 
 REPORT = b'{"v":1,"online":true,"at":1}'
@@ -132,7 +132,7 @@ def test_a_controller_whom_the_access_rules_do_not_name_says_so_at_the_start(
     for name in ("controller", "pki/controller.crt"):
         (tls_fleet.data / name).unlink()
     words = ("fleet", "serve", "--broker", broker, "--data", str(tls_fleet.data), "--port", "0")
-    done = subprocess.run(
+    done = warm_programs.run(
         [sys.executable, "-m", "edgepack.cli", *words],
         capture_output=True,
         text=True,

@@ -20,6 +20,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
 from tests.integration.fleet.conftest import edgepack
+from tests.simulators import warm_programs
 
 Serve = Callable[..., Any]
 Simulate = Callable[..., Any]
@@ -157,7 +158,7 @@ def at_a_terminal(fleet: Any, *arguments: str, says: str) -> tuple[int, str]:
     """The exit code and what was printed when a person types something."""
     outer, inner = os.openpty()
     place = ("--data", str(fleet.data), "--url", fleet.url)
-    with subprocess.Popen(
+    with warm_programs.Popen(
         [sys.executable, "-m", "edgepack.cli", *arguments, *place],
         stdin=inner,
         stdout=subprocess.PIPE,

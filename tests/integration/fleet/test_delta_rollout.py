@@ -1,6 +1,5 @@
 """A tuned release reaches a real agent as the delta that its bundle carries."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
 from edgepack.fleet.documents.rollouts import Selector
 from tests.integration.fleet.conftest import FleetProcess
+from tests.simulators import warm_programs
 from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
 
 WEIGHT_BYTES = WIDTH * WIDTH * 4
@@ -25,7 +25,7 @@ def test_a_device_that_runs_the_older_release_is_sent_the_delta(
     fleet, folder = serve(), tmp_path / "cam-1"
     fleet.client.enroll("cam-1", group="cameras", folder=folder, state_dir=folder / "state")
     with (folder / "agent.log").open("a") as log:
-        agent = subprocess.Popen(
+        agent = warm_programs.Popen(
             [sys.executable, "-m", "edgepack.agent.cli", "run", "--config", folder / "agent.toml"],
             stdout=log,
             stderr=log,

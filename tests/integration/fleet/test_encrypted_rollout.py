@@ -1,6 +1,5 @@
 """An encrypted bundle is rolled out over MQTT, and no disk on its way shows a weight."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from edgepack.agent.serving.model import open_model
 from edgepack.bundle.golden import read_golden
 from edgepack.fleet.documents.rollouts import Selector
 from tests.integration.fleet.conftest import FleetProcess, wait_until
+from tests.simulators import warm_programs
 from tests.simulators.plain_weights import secrets, shows
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
@@ -27,7 +27,7 @@ def build(tmp_path: Path, key_prefix: Path) -> Build:
         command = [sys.executable, "-m", "edgepack.cli", "build", "small.onnx"]
         command += ["--profile", "fp32", "--version", version, "--calibration", "samples.npz"]
         command += ["--name", "small", "--key", str(key_prefix.with_suffix(".key")), "-o", output]
-        done = subprocess.run(
+        done = warm_programs.run(
             [*command, *map(str, more)], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def start_agent() -> Iterator[Callable[[Path], None]]:
         command = [sys.executable, "-m", "edgepack.agent.cli", "run"]
         with (folder / "agent.log").open("a") as log:
             agents.append(
-                subprocess.Popen(
+                warm_programs.Popen(
                     [*command, "--config", str(folder / "agent.toml")], stdout=log, stderr=log
                 )
             )

@@ -1,7 +1,6 @@
 """What expires soon is a warning wherever a person or a program looks, with the command."""
 
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from tests.integration.fleet.conftest import (
     wait_until,
 )
 from tests.integration.fleet.dashboard import Visitor
+from tests.simulators import warm_programs
 
 
 def test_root_metadata_that_expires_in_four_days_is_a_warning_everywhere(
@@ -49,7 +49,7 @@ def test_root_metadata_that_expires_in_four_days_is_a_warning_everywhere(
     assert 'edgepack_expiring{kind="device"} 0.0' in metrics
     assert "'root' expires in 4 days" in (tmp_path / "serve.log").read_text()
     renew = [sys.executable, "-m", "edgepack.cli", "fleet", "keys", "renew", "root"]
-    subprocess.run([*renew, "--data", fleet.data], check=True, capture_output=True)
+    warm_programs.run([*renew, "--data", fleet.data], check=True, capture_output=True)
     wait_until(
         lambda: not any("'root'" in one for one in fleet.info().warnings), "the warning is gone"
     )

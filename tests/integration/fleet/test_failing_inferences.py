@@ -1,7 +1,6 @@
 """Inferences that fail after the soak are seen: a real build, broker, agent, application, fleet."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from edgepack.agent.serving import following
 from edgepack.wire.messages import Outcomes
 from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent, edgepack
 from tests.integration.fleet.dashboard import Visitor
+from tests.simulators import warm_programs
 
 WIDTH, ROWS = 8, 4
 
@@ -55,7 +55,7 @@ def build(folder: Path, key: Path) -> Path:
     archive = folder / "fragile-1.0.0.edgepack"
     command = (sys.executable, "-m", "edgepack.cli", "build", str(folder / "fragile.onnx"))
     options = ("--profile", "fp32", "--calibration", str(folder / "samples"), "--key", str(key))
-    done = subprocess.run(
+    done = warm_programs.run(
         [*command, *options, "-o", str(archive)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

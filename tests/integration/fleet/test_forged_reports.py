@@ -3,7 +3,10 @@
 The broker is a real mosquitto that lets everybody in; `Forger` is the party that controls it.
 """
 
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
@@ -256,6 +259,38 @@ def test_nothing_that_was_recorded_is_accepted_again(
             lambda: [it.state for it in fleet.client.device("cam-1").models] == ["COMMITTED"],
             "the true device is heard",
         )
+
+
+def test_a_report_from_before_a_database_was_restored_is_not_accepted_again(
+    fleet: FleetProcess, forger: Forger, make_bundle: MakeBundle, tmp_path: Path
+) -> None:
+    database, copy = fleet.data / "fleet.db", tmp_path / "copy.db"
+    enroll(fleet, tmp_path / "cam-1")
+    with Speaker(tmp_path / "cam-1", boot="b1") as device:
+        device.greet()
+        name = fleet.roll_out(make_bundle("1.0.0", 1), CAMERAS, waves="100%", deadline_s=600.0)
+        bundle, sequence = offered(forger, "cam-1")
+        device.say("reported", report("SOAKING", bundle, sequence))
+        fleet.wait_until(lambda: fleet.rollout(name).counts == {"WORKING": 1}, "it soaks")
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as kept:
+            source.backup(kept)
+        recorded = device.say("reported", report("COMMITTED", bundle, sequence))
+        fleet.wait_for(name, "FINISHED")
+        assert fleet.stop() == 0
+    for left in fleet.data.glob("fleet.db*"):
+        left.unlink()
+    shutil.copy(copy, database)
+    fleet.start()
+    assert fleet.rollout(name).counts == {"WORKING": 1}
+    forger.publish("cam-1", "reported", recorded)
+    fleet.wait_until(lambda: fleet.info().counters.get("greeted", 0) >= 1, "it was heard")
+    assert fleet.rollout(name).counts == {"WORKING": 1}
+    # The device is given a session of the new process, and is heard in it.
+    device = Speaker(tmp_path / "cam-1", boot="b1")
+    with device:
+        device.greet()
+        device.say("reported", report("ROLLED_BACK", bundle, sequence))
+        fleet.wait_until(lambda: fleet.rollout(name).counts == {"FAILED": 1}, "it is heard")
 
 
 def test_a_forged_last_will_marks_a_device_offline_and_changes_no_result(

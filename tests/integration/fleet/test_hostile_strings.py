@@ -27,6 +27,7 @@ from edgepack.wire.messages import (
     ReportedModel,
     Telemetry,
 )
+from tests.simulators import warm_programs
 from tests.simulators.signing import Speaker
 from tests.simulators.world import make_facts
 
@@ -192,7 +193,7 @@ def speak(folder: Path, digest: str) -> None:
 def on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
     """All that a command writes to its terminal, stdout and stderr."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
+    with warm_programs.Popen(
         command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment
     ):
         os.close(theirs)
@@ -244,7 +245,7 @@ def test_no_command_lets_a_device_steer_the_terminal(
             if way == "terminal":
                 printed = on_a_terminal(line, environment)
             else:
-                done = subprocess.run(
+                done = warm_programs.run(
                     line, capture_output=True, text=True, check=False, env=environment, timeout=60
                 )
                 printed = done.stdout + done.stderr

@@ -24,7 +24,7 @@ from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.enrolment.certificates import read_certificate
 from tests.integration.fleet.conftest import FleetProcess, edgepack, wait_until
 from tests.integration.fleet.test_removal import gets_in
-from tests.simulators import web_ways
+from tests.simulators import warm_programs, web_ways
 from tests.simulators.certificates import issue, make_authority, sign_until
 from tests.simulators.web_ways import Nginx
 
@@ -32,7 +32,7 @@ DAY_S = 86400.0
 
 
 def agent_command(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    return warm_programs.run(
         [sys.executable, "-m", "edgepack.agent.cli", *words],
         capture_output=True,
         text=True,
@@ -46,7 +46,7 @@ def running_agent(config: Path) -> Iterator[Path]:
     """An agent as a process; its log."""
     log_file = config.with_suffix(".log")
     with log_file.open("a") as log:
-        process = subprocess.Popen(
+        process = warm_programs.Popen(
             [sys.executable, "-m", "edgepack.agent.cli", "run", "--config", str(config)],
             stdout=log,
             stderr=log,
@@ -196,6 +196,37 @@ def test_a_certificate_is_renewed_before_it_ends_and_all_of_it_ends_with_the_dev
     tls_fleet.wait_until(lambda: not gets_in(etc), "the broker refuses the new one")
     (etc / "device.crt").write_text(old)
     assert not gets_in(etc), "and the old one"
+
+
+def test_devices_stay_connected_while_the_authority_is_renewed(
+    tls_fleet: FleetProcess, tmp_path: Path
+) -> None:
+    authority, broker = tls_fleet.data / "pki" / "ca.crt", tmp_path / "broker" / "ca.crt"
+    Authority(authority.parent).renew(days=100)  # As if the fleet were old.
+    early = authority.read_text()
+    broker.write_text(early)
+    tell_broker(tls_fleet)
+    etc = tmp_path / "cam-1"
+    package = enroll(tls_fleet, tmp_path / "carried", "--enrol-at", tls_fleet.url)
+    assert agent_command("enroll", str(package), "--folder", str(etc)).returncode == 0
+    assert (etc / "ca.crt").read_text() == early
+    with running_agent(etc / "agent.toml") as log:
+        tls_fleet.wait_until(lambda: is_online(tls_fleet), "the device reports")
+        renew = [sys.executable, "-m", "edgepack.cli", "fleet", "keys", "renew-authority"]
+        subprocess.run([*renew, "--data", tls_fleet.data], check=True, capture_output=True)
+        assert authority.read_text() != early
+        assert gets_in(etc), "device and broker have the earlier one"
+        broker.write_text(authority.read_text())
+        tell_broker(tls_fleet)
+        assert gets_in(etc), "the device has the earlier one, the broker the new one"
+        assert "cannot reach" not in log.read_text()
+    old = give_old_certificate(tls_fleet, etc / "device.crt", left_days=80)
+    with running_agent(etc / "agent.toml") as log:
+        wait_until(lambda: (etc / "ca.crt").read_text() == authority.read_text(), "it has the new")
+        assert (etc / "device.crt").read_text() != old
+        assert gets_in(etc)
+        wait_until(lambda: "authority was renewed" in log.read_text(), "it says so")
+        assert warning(tls_fleet) == ""
 
 
 def test_an_agent_whose_certificate_is_not_renewed_serves_on_and_reports_it(

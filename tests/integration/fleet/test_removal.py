@@ -17,6 +17,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
 from tests.integration.fleet.conftest import TlsBroker, edgepack
+from tests.simulators import warm_programs
 
 Serve = Callable[..., Any]
 WILL = b'{"v":1,"online":false,"at":1}'
@@ -151,11 +152,10 @@ def test_a_later_broker_folder_still_knows_what_was_revoked(tls_fleet: Any, tmp_
 
 
 def edgepack_offline(fleet: Any, *words: str) -> Any:
-    import subprocess
     import sys
 
     command = [sys.executable, "-m", "edgepack.cli", "fleet", *words, "--data", str(fleet.data)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return warm_programs.run(command, capture_output=True, text=True, check=False)
 
 
 def test_a_program_tells_the_broker_and_its_failure_is_a_warning_until_it_succeeds(

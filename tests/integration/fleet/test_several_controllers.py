@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from tests.integration.fleet.cluster import start_cluster
 from tests.integration.fleet.conftest import FleetProcess, Simulation, wait_until
 from tests.integration.fleet.controller_processes import ControllerProcesses, controllers
 from tests.integration.fleet.postgresql import PostgreSQL
+from tests.simulators import warm_programs
 from tests.simulators.signing import Speaker
 from tests.unit.fleet.world import says, telemetry_window
 
@@ -212,7 +212,7 @@ def test_a_second_controller_on_an_sqlite_is_refused(
 ) -> None:
     database = f"sqlite:///{tmp_path / 'shared.db'}"
     serve("--database", database)
-    done = subprocess.run(
+    done = warm_programs.run(
         [
             *(sys.executable, "-m", "edgepack.cli", "fleet", "serve", "--database", database),
             *("--data", str(tmp_path / "other"), "--port", "0"),

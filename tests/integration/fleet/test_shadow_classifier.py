@@ -1,6 +1,5 @@
 """A device rolls a classifier back by itself: real builds, brokers, agents and inferences."""
 
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from tests.integration.fleet.conftest import (
     StartAgent,
     wait_until,
 )
+from tests.simulators import warm_programs
 
 CLASSES, WIDTH = 5, 16
 BRIGHT = 10.0
@@ -71,7 +71,7 @@ def build(folder: Path, key: Path, number: int, *, is_wrong_when_bright: bool = 
     archive = folder / f"shapes-1.{number}.0.edgepack"
     command = (sys.executable, "-m", "edgepack.cli", "build", str(model))
     options = ("--profile", "fp32", "--calibration", str(samples), "--key", str(key))
-    done = subprocess.run(
+    done = warm_programs.run(
         [*command, *options, "-o", str(archive)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

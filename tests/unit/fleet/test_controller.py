@@ -185,12 +185,6 @@ def test_a_late_device_joins_the_last_wave_of_a_running_rollout(world: World) ->
         ({"selector": Selector(kind="group", group="h")}, "no device is enrolled in group h"),
         ({"selector": Selector(kind="devices", devices=("x",))}, "not enrolled: x"),
         ({"soak_s": 60.0, "deadline_s": 60.0}, "no device can soak 60 s within 60 s"),
-        ({"soak_s": -1.0}, "a soak takes 0 to 2,592,000 seconds"),
-        ({"min_inferences": -1}, "a soak can ask for 0 to 1,000,000,000 inferences"),
-        ({"min_inferences": 10**30}, "a soak can ask for 0 to 1,000,000,000 inferences"),
-        ({"max_failed_share": 1.5}, "the greatest share of failures is 0% to 100%"),
-        ({"min_sample": 0}, "a sample has 1 to 1,000,000 devices"),
-        ({"min_sample": 10**30}, "a sample has 1 to 1,000,000 devices"),
         ({"waves": "10%"}, "the last wave must reach every device"),
     ],
 )

@@ -4,9 +4,8 @@ import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet.dashboard.start_form import (
-    JUDGEMENT,
-    PACE,
-    SETTINGS,
+    FIELDS,
+    fields_of,
     fill_in,
     read_selector,
     read_settings,
@@ -19,8 +18,9 @@ def test_an_untouched_form_means_the_defaults() -> None:
 
 
 def test_every_setting_of_a_rollout_is_on_the_form() -> None:
-    on_form = {field.name for field in (*SETTINGS, *PACE, *JUDGEMENT)} | {"gates"}
-    assert on_form == set(RolloutSettings.__struct_fields__)
+    shown = {field.name for part in ("", "pace", "judgement") for field in fields_of(part)}
+    assert shown == set(FIELDS)
+    assert shown | {"gates"} == set(RolloutSettings.__struct_fields__)
 
 
 def test_words_become_settings() -> None:
@@ -51,10 +51,12 @@ def test_words_become_settings() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"soak_s": "soon"}, "makes no sense"),
+        ({"soak_s": "soon"}, "Soak, seconds .*soon"),
+        ({"soak_s": "-1"}, "Soak, seconds .*>= 0"),
+        ({"min_sample": "0"}, "Smallest sample .*>= 1"),
         ({"max_failed_share": "some"}, "Failures let pass, %: 'some' makes no sense"),
         ({"not_before": "2030-13-01T00:00"}, "Not before: '2030-13-01T00:00' makes no sense"),
-        ({"on_breach": "shrug"}, "makes no sense"),
+        ({"on_breach": "shrug"}, "On a breach .*pause, abort, rollback"),
         ({"gate_p95": "-1"}, "'-1' is not a threshold of the gate p95"),
         ({"gate_p95": "nan"}, "'nan' is not a threshold of the gate p95"),
         ({"gate_p95": "1e999"}, "'1e999' is not a threshold of the gate p95"),

@@ -180,7 +180,9 @@ class World:
             self._signers[device] = signer
         with self.store.transaction() as session:
             row = session.get(DeviceRow, device)
-            if row is not None and row.session != (signer.word or "none"):
+            epoch = self.controller._intake._verifier.epoch
+            is_known = row is not None and row.session.startswith(epoch)
+            if row is not None and not (is_known and row.session == signer.word):
                 self._greet(session, row, signer)
         return signer
 
@@ -196,7 +198,9 @@ class World:
                 pem=CERTIFICATE,
             )
         )
-        signer.accept(Session(boot=signer.place[2], session=f"of {row.id} {signer.place[2]}"))
+        epoch = self.controller._intake._verifier.epoch
+        word = f"{epoch} of {row.id} {signer.place[2]}"
+        signer.accept(Session(boot=signer.place[2], session=word))
         row.boot, row.session = signer.place[2], signer.word
         row.report_count = row.event_count = 0
         row.desired_sent_at = 0.0

@@ -191,6 +191,16 @@ def test_what_is_said_after_the_end_of_a_text_does_not_count() -> None:
     assert not verdict.passed
 
 
+def test_no_range_is_taken_from_behind_the_end_of_a_text(tmp_path: Path) -> None:
+    feeds = [{"token": np.array([[6]]), "at": np.zeros(1)} for _ in range(32)]
+    samples = Samples(count=32, read=lambda index: dict(feeds[index]), source="", decoder=_COUNTER)
+    split = SampleSplit(calibration=samples, search=samples, held_out=samples, sha256="ab")
+    further, _ = take_later_steps(split, _count_down(), tmp_path / "texts", silent)
+    fed = [int(each["token"][0, 0]) for each in further.calibration]
+    assert fed[:6] == [6, 5, 4, 3, 2, 1]
+    assert _END not in fed, "nobody feeds a decoder the token that ends its text"
+
+
 def test_chains_that_go_on_have_no_end(tmp_path: Path) -> None:
     float_run, samples = _open(draw_decoder(memory=3.0), prompts(6), tmp_path)
     judge = CandidateJudge(float_run, samples, {}, None)

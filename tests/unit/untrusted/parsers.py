@@ -338,7 +338,9 @@ def _of_messages(folder: Path) -> Iterator[Parser]:
         yield Parser(
             name=f"message {name}",
             seeds=tuple(
-                path.read_bytes() for path in sorted((COMPAT / "messages").glob(f"*/{name}*.json"))
+                # A batch has its signature in the first line.
+                path.read_bytes()[path.read_bytes().find(b"{") :]
+                for path in sorted((COMPAT / "messages").glob(f"*/{name}*.json"))
             ),
             read=lambda content, kind=kind: decode(content, kind),  # type: ignore[misc]
             errors=(TransferError,),

@@ -234,9 +234,11 @@ class Connection:
         return sent.mid if sent is not None else None
 
     def renew_certificate(self) -> None:
-        """Show the certificate that lies in its file now, from the next connection on."""
+        """Use the certificates that lie in the files now, from the next connection on."""
         if self._context is not None:
             self._context.load_cert_chain(self._broker.cert_file, self._broker.key_file or None)
+            if self._broker.ca_file:
+                self._context.load_verify_locations(self._broker.ca_file)
 
     def listen(self, files: frozenset[str]) -> None:
         """Subscribe to the broadcast chunks of exactly these files, plain and coded."""

@@ -210,7 +210,11 @@ class Agent:
         if self._keeper is None or not payload:
             return
         try:
-            if self._keeper.accept(decode(payload, Certificate).certificate):
+            said = decode(payload, Certificate)
+            is_new = self._keeper.accept(said.certificate)
+            if said.authority and self._keeper.accept_authority(said.authority):
+                is_new = True
+            if is_new:
                 self._publisher.renew_certificate()
                 self._report()
         except (DeviceError, TransferError) as error:

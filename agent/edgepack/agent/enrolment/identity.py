@@ -81,6 +81,41 @@ def is_renewal_due(certificate: x509.Certificate, now: float) -> bool:
     return left_s(certificate, now) < RENEWED_AT * (ends - begins).total_seconds()
 
 
+def renewed_authority(pem: str, known: bytes) -> bytes | None:
+    """Return the authorities that a device trusts, one of them with its renewed certificate.
+
+    1. It is of the name and the key of an authority that the device trusts, and signed by that key:
+       so it adds nobody, it only lasts longer.
+    2. It ends later than the certificate that the device has; None if it does not.
+
+    Args:
+        pem: What came.
+        known: PEM of the authorities that the device trusts.
+
+    Raises:
+        DeviceError: It is not one of these authorities.
+    """
+    try:
+        found = x509.load_pem_x509_certificate(pem[:MAX_PEM].encode())
+        trusted = x509.load_pem_x509_certificates(known)
+        # 1.
+        found.verify_directly_issued_by(found)
+    except (*UNREADABLE, TypeError, InvalidSignature) as error:
+        raise DeviceError(f"the authority that came cannot be read: {error}") from error
+    same = [
+        one
+        for one in trusted
+        if (one.subject, one.public_key()) == (found.subject, found.public_key())
+    ]
+    if not same:
+        raise DeviceError("the authority that came is not one that this device trusts")
+    # 2.
+    if any(one.not_valid_after_utc >= found.not_valid_after_utc for one in same):
+        return None
+    kept = [found, *(one for one in trusted if one not in same)]
+    return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in kept)
+
+
 def left_s(certificate: x509.Certificate, now: float) -> float:
     """Return seconds until a certificate ends; below 0 when it has."""
     return certificate.not_valid_after_utc.timestamp() - now

@@ -21,6 +21,7 @@ from edgepack.agent.enrolment.identity import (
     left_s,
     load_key,
     make_signing_request,
+    renewed_authority,
 )
 from edgepack.durable import write_file
 from edgepack.errors import DeviceError
@@ -82,6 +83,7 @@ class CertificateKeeper:
             beside = self._path.with_name(AUTHORITY_FILE)
             authority = beside if beside.is_file() else Path(broker.ca_file)
             self._authority = authority.read_bytes() if authority.is_file() else b""
+            self._authority_file = authority
             key_path = Path(broker.key_file)
             self._key = load_key(key_path.read_bytes(), str(key_path))
         except (OSError, ValueError) as error:
@@ -112,6 +114,24 @@ class CertificateKeeper:
         ends_when = "has ended" if left <= 0 else "ends"
         because = self._problem or "the fleet has not sent a newer one"
         return f"this device's certificate {ends_when} on {ends_on(self._certificate)}: {because}"
+
+    def accept_authority(self, pem: str) -> bool:
+        """Take the renewed certificate of the authority; return whether it was written.
+
+        Raises:
+            DeviceError: It is not of an authority that this device trusts.
+        """
+        renewed = renewed_authority(pem, self._authority)
+        if renewed is None:
+            return False
+        try:
+            self._write(self._authority_file, renewed)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._authority_file, error)
+            return False
+        self._authority = renewed
+        log.info("the certificate of the fleet's authority was renewed")
+        return True
 
     def accept(self, pem: str) -> bool:
         """Take a newer certificate that the fleet sent.

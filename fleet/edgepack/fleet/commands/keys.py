@@ -13,9 +13,11 @@ import msgspec
 from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.pkcs11_uri import is_uri
 from edgepack.bundle.signing_keys import load_signing_key
+from edgepack.errors import FleetError
 from edgepack.fleet.commands.options import check_data_folder, data_option, json_option
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.enrolment.authority import CA_FILE, Authority
 from edgepack.fleet.repository import ceremony
 from edgepack.fleet.repository.keyring import tuf_key
 from edgepack.fleet.repository.repository import ImageRepository
@@ -64,6 +66,13 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
     threshold: int
     within_reach: tuple[str, ...]
     models: tuple[str, ...] = ()
+
+
+class AuthorityView(msgspec.Struct, frozen=True, kw_only=True):
+    """The authority of devices and broker: its certificate, and when it ends (UTC, seconds)."""
+
+    certificate: Path
+    ends_at: float
 
 
 class TrustView(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,6 +301,31 @@ def renew(role: str, data: Path, offline: Path | None, as_json: bool) -> None:
     repository = _open(data, offline)
     ceremony.renew(repository, role, time.time())
     print_result(_view(repository), as_json, _table)
+
+
+@keys.command("renew-authority")
+@data_option
+@json_option
+def renew_authority(data: Path, as_json: bool) -> None:
+    """Let the authority of devices and broker last longer: the same key, another certificate.
+
+    All certificates stay valid, under the earlier certificate of the authority and under this one.
+    Devices get it with their next certificate; give it to the broker with fleet broker-config.
+
+    \b
+    Example:
+      edgepack fleet keys renew-authority
+    """
+    check_data_folder(data)
+    folder = DataFolder(data).pki
+    if not (folder / CA_FILE).exists():
+        raise FleetError(
+            "this fleet has no authority yet", found_in=str(folder), remedy="edgepack fleet serve"
+        )
+    authority = Authority(folder)
+    authority.renew()
+    renewed = AuthorityView(certificate=authority.ca_file, ends_at=authority.ends_at)
+    print_result(renewed, as_json, lambda one: f"Wrote {one.certificate}.")
 
 
 def _public_key(where: str) -> PublicKey:

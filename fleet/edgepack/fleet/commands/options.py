@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import wraps
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -21,14 +20,9 @@ from edgepack.fleet.client.connection import (
 from edgepack.fleet.commands.completion import device_names, group_names, rollout_names
 from edgepack.fleet.data_folder import default_root, token_file
 from edgepack.fleet.documents.gates import BY_NAME, GATES
-from edgepack.fleet.documents.rollouts import (
-    GateEvidence,
-    OnBreach,
-    RolloutSettings,
-    Selector,
-    SplitBy,
-)
+from edgepack.fleet.documents.rollouts import SETTINGS, RolloutSettings, Selector
 from edgepack.key_place import check_key_place
+from edgepack.settings import option_of, values_of
 
 PORT = click.IntRange(0, 65535)
 Network = IPv4Network | IPv6Network
@@ -67,25 +61,6 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
     return data_option(url_option(json_option(command)))
 
 
-class Share(click.ParamType[float]):
-    """A share, as `10%` or `0.1`."""
-
-    name = "share"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
-        except ValueError:
-            self.fail(f"{value!r} is not a share such as 10% or 0.1", param, ctx)
-        if not 0 <= number <= 1:
-            self.fail(f"{value!r} is not between 0% and 100%", param, ctx)
-        return number
-
-
 class Rate(click.ParamType[Bandwidth]):
     """Bytes a second, as `20MB/s`, maybe by the hour."""
 
@@ -116,39 +91,6 @@ class NetworkAddress(click.ParamType[Network]):
             self.fail(f"{value!r} is not an address such as 10.0.0.7 or 10.0.0.0/24", param, ctx)
 
 
-class Seconds(click.ParamType[float]):
-    """A time, 0 or more seconds."""
-
-    name = "seconds"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        if not 0 <= number < math.inf:
-            self.fail(f"{value!r} is not a time that passes", param, ctx)
-        return number
-
-
-class Moment(click.ParamType[float]):
-    """A time, as ISO 8601 writes it; local where it names no zone."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            return datetime.fromisoformat(str(value)).timestamp()
-        except (ValueError, OverflowError, OSError):
-            self.fail(f"{value!r} is not a time such as 2030-01-31T02:00", param, ctx)
-
-
 class Threshold(click.ParamType[tuple[str, float | None]]):
     """Threshold of a gate: `p95=1.1`, `errors=1%` or `drift=off`."""
 
@@ -171,113 +113,16 @@ class Threshold(click.ParamType[tuple[str, float | None]]):
         return name, number
 
 
-_DEFAULTS = RolloutSettings()
-_SETTINGS = (
-    click.option(
-        "--waves",
-        default=_DEFAULTS.waves,
-        show_default=True,
-        help="Devices addressed in all after each wave.",
-    ),
-    click.option(
-        "--soak",
-        "soak_s",
-        type=Seconds(),
-        default=_DEFAULTS.soak_s,
-        show_default=True,
-        help="Seconds a model serves before its commit.",
-    ),
-    click.option(
-        "--min-inferences",
-        default=_DEFAULTS.min_inferences,
-        show_default=True,
-        help="Real inferences that a soak must see; it waits for them, shortly before the deadline "
-        "it fails.",
-    ),
-    click.option(
-        "--deadline",
-        "deadline_s",
-        type=Seconds(),
-        default=_DEFAULTS.deadline_s,
-        show_default=True,
-        help="Seconds until a device counts as silent.",
-    ),
-    click.option(
-        "--max-failures",
-        "max_failed_share",
-        type=Share(),
-        default=f"{_DEFAULTS.max_failed_share:.0%}",
-        show_default=True,
-        help="Tolerated share of failed and silent devices of a wave.",
-    ),
-    click.option(
-        "--min-sample",
-        default=_DEFAULTS.min_sample,
-        show_default=True,
-        help="Decided devices before a wave under way is judged.",
-    ),
-    click.option(
-        "--on-breach",
-        type=click.Choice(get_args(OnBreach)),
-        default=_DEFAULTS.on_breach,
-        show_default=True,
-        help="What happens when a gate is breached.",
-    ),
-    click.option(
-        "--gate",
-        "gates",
-        type=Threshold(),
-        multiple=True,
-        help="Threshold of a gate, against the previous release on the same hardware, or 'off': "
-        + ", ".join(f"{gate.name}={gate.default}" for gate in GATES)
-        + "; all=off.",
-    ),
-    click.option(
-        "--gate-evidence",
-        type=click.Choice(get_args(GateEvidence)),
-        default=_DEFAULTS.gate_evidence,
-        show_default=True,
-        help="After a wave of which too few devices measured the release against the one that they "
-        "ran before: wait for a person, or begin the next wave.",
-    ),
-    click.option(
-        "--split-by",
-        type=click.Choice([word for word in get_args(SplitBy) if word]),
-        help="Judge each hardware class alone; one that breaches a gate is held back alone.",
-    ),
-    click.option(
-        "--evidence-wait",
-        "evidence_s",
-        type=Seconds(),
-        default=_DEFAULTS.evidence_s,
-        show_default=True,
-        help="Seconds that a wave which is over waits for what devices measure, of those that "
-        "measured the release before.",
-    ),
+gate_option = click.option(
+    "--gate",
+    "gates",
+    type=Threshold(),
+    multiple=True,
+    help="What a gate lets pass, against the previous release on the same hardware, or 'off': "
+    + ", ".join(f"{gate.name}={gate.default}" for gate in GATES)
+    + "; all=off.",
 )
-_PACE = (
-    click.option(
-        "--max-per-site",
-        default=_DEFAULTS.max_per_site,
-        show_default=True,
-        help="Devices with the same label 'site' that may be at it at once; 0 for any number.",
-    ),
-    click.option("--approve-waves", is_flag=True, help="Each wave after the first waits for you."),
-    click.option(
-        "--not-before",
-        type=Moment(),
-        help="When it begins: 2030-01-31T02:00 (your time), or with +01:00.",
-    ),
-    click.option(
-        "--window",
-        default=_DEFAULTS.window,
-        help="When devices are offered it, where their label 'timezone' says that they are: "
-        "'mon-fri 02:00-05:00'.",
-    ),
-)
-supersede_option = click.option(
-    "--supersede", is_flag=True, help="Take devices over from older rollouts of the model."
-)
+supersede_option = option_of(SETTINGS["supersede"])
 WAYS = "one of --group, --where, --device, --all"
 _SELECTOR = (
     click.option(
@@ -299,16 +144,15 @@ def sets(command: Callable[..., None]) -> Callable[..., None]:
     """Return options of every command that starts rollouts; it gets them as `settings`."""
 
     @wraps(command)
-    def with_settings(**words: Any) -> None:
-        names = set(RolloutSettings.__struct_fields__) & words.keys()
-        named = {name: words.pop(name) for name in names}
-        gates = dict(named["gates"])
-        named["gates"] = dict.fromkeys(BY_NAME, None) if "all" in gates else {}
-        named["gates"] |= {name: number for name, number in gates.items() if name != "all"}
-        named["split_by"] = named["split_by"] or ""
-        command(settings=RolloutSettings(**named), **words)
+    def with_settings(*, gates: tuple[tuple[str, float | None], ...], **words: Any) -> None:
+        given = dict(gates)
+        thresholds = dict.fromkeys(BY_NAME, None) if "all" in given else {}
+        thresholds |= {name: number for name, number in given.items() if name != "all"}
+        settings = RolloutSettings(gates=thresholds, **values_of(SETTINGS, words))
+        command(settings=settings, **words)
 
-    return _with((*_SETTINGS, *_PACE), with_settings)
+    options = [option_of(each) for each in SETTINGS.values() if each.name != "supersede"]
+    return _with((*options, gate_option), with_settings)
 
 
 def selects(command: Callable[..., None]) -> Callable[..., None]:

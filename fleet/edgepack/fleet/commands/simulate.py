@@ -8,12 +8,13 @@ import click
 
 from edgepack.bandwidth import Bandwidth
 from edgepack.fleet.client.fleet_client import FleetClient
-from edgepack.fleet.commands.options import Rate, Seconds, Share, asks
+from edgepack.fleet.commands.options import Rate, asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.wording import numbers_line
 from edgepack.fleet.simulation.behaviour import parse_change
 from edgepack.fleet.simulation.simulate import SimulateSettings
 from edgepack.fleet.simulation.simulate import simulate as run
+from edgepack.settings import Number, Share
 
 
 @click.command()
@@ -39,7 +40,9 @@ from edgepack.fleet.simulation.simulate import simulate as run
     help="What each device takes a second, such as 1MB/s; all that comes when not given.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of all that is random.")
-@click.option("--for", "for_s", type=Seconds(), help="Seconds to run; until Ctrl-C when not given.")
+@click.option(
+    "--for", "for_s", type=Number(min=0), help="Seconds to run; until Ctrl-C when not given."
+)
 @asks
 def simulate(
     count: int,

@@ -57,7 +57,7 @@ class Renewals:
             except FleetError as error:
                 self._note_refused(device, error.problem)
                 continue
-            messages[device] = encode(Certificate(certificate=pem))
+            messages[device] = encode(Certificate(certificate=pem, authority=authority.pem))
         return messages
 
     def _note(self, device: str, now: float) -> None:

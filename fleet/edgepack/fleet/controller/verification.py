@@ -8,7 +8,10 @@
    of the key that signed it.
 4. It belongs to the device's current session, or opens the next one. The controller chose the
    session's word for one process of the device after that process was first heard of, so nothing
-   that was recorded before can have it.
+   that was recorded before can have it. A report in a session that another process of the
+   controller chose changes nothing either: the database may be a copy from before the batch, in
+   which the batch is new. The device is given a session of this process, and reports again.
+   Events and telemetry of the earlier session are true, and each counts once.
 5. Its number is above that of the batch before, and not by more than `MAX_STEP`.
 6. A device counts no more inferences than can have run since its last telemetry, or in a day where
    that is longer ago.
@@ -41,7 +44,7 @@ MAX_PER_S = 1_000_000
 has some processors."""
 CREDIT_S = 24 * 3600.0
 """A device that counted nothing for longer can count what fits into this time."""
-_WORD_BYTES = 16
+_WORD_BYTES, _EPOCH_BYTES = 16, 8
 _WILL_ALONE = "only a last will has no signature"
 
 
@@ -67,11 +70,15 @@ class Verifier:
 
     Args:
         tenant: Whose devices.
+
+    Attributes:
+        epoch: Begins the words of all sessions that this process chooses.
     """
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
         self._secret = secrets.token_bytes(32)
+        self.epoch = secrets.token_hex(_EPOCH_BYTES)
 
     def begin(self, session: Transaction, incoming: Sequence[Incoming], now: float) -> "Seals":
         """Read what verifies a batch of messages: keys, and the numbers of telemetry."""
@@ -80,6 +87,7 @@ class Verifier:
         return Seals(
             tenant=self._tenant,
             secret=self._secret,
+            epoch=self.epoch,
             now=now,
             keys=certificates.public_keys(session, signed, now),
             telemetry=telemetry_sequences.find(session, counting),
@@ -92,6 +100,7 @@ class Seals:
     Args:
         tenant: Whose devices.
         secret: Makes the words of sessions unpredictable.
+        epoch: See `Verifier`.
         now: Seconds since the epoch.
         keys: Public keys of devices, by id.
         telemetry: Numbers of the telemetry that came before, by device.
@@ -105,17 +114,18 @@ class Seals:
         *,
         tenant: str,
         secret: bytes,
+        epoch: str,
         now: float,
         keys: dict[str, tuple[ec.EllipticCurvePublicKey, ...]],
         telemetry: dict[str, TelemetrySequence],
     ) -> None:
-        self._tenant, self._secret, self._now = tenant, secret, now
+        self._tenant, self._secret, self._epoch, self._now = tenant, secret, epoch, now
         self._keys, self._telemetry = keys, telemetry
         self._counted: set[str] = set()
         self.sessions: dict[str, bytes] = {}
 
     def open(self, presence: Presence, message: Incoming) -> tuple[bytes, ...]:
-        """Return the messages that a device signed, or none if it greets without a session.
+        """Return the messages that a device signed, or none if it needs a session first.
 
         Args:
             presence: What is known of the device; its session and numbers are updated.
@@ -200,6 +210,9 @@ class Seals:
             presence.boot, presence.session = batch.boot, batch.session
             presence.report_count = presence.event_count = 0
             presence.desired_sent_at = 0.0  # A process that has just started is answered at once.
+        if message.kind == "reported" and not batch.session.startswith(self._epoch):
+            self._offer_session(presence, batch)
+            return ()
         # 5.
         try:
             self._number(presence, message, batch.sequence)
@@ -242,7 +255,8 @@ class Seals:
     def _word(self, presence: Presence, batch: Batch) -> bytes:
         """Return the word of the session that follows the device's current one, for one process."""
         asked = msgspec.json.encode((presence.id, batch.boot, presence.session))
-        return hmac.new(self._secret, asked, hashlib.sha256).hexdigest()[: 2 * _WORD_BYTES].encode()
+        word = hmac.new(self._secret, asked, hashlib.sha256).hexdigest()[: 2 * _WORD_BYTES]
+        return f"{self._epoch}{word}".encode()
 
 
 def _last_will(message: Incoming) -> bytes:

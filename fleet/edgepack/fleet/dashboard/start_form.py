@@ -1,40 +1,46 @@
-"""The form of a new rollout: one row a setting, as words of a page and as `RolloutSettings`."""
+"""The form of a new rollout: a field for each setting that `RolloutSettings` declares."""
 
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.gates import GATES, Gate
-from edgepack.fleet.documents.rollouts import OnBreach, RolloutSettings, Selector
+from edgepack.fleet.documents.rollouts import SETTINGS, RolloutSettings, Selector
+from edgepack.settings import Setting
+from edgepack.toml_errors import describe_type_error
 
-_DEFAULTS = RolloutSettings()
 Kind = Literal["text", "number", "percent", "moment", "switch", "choice"]
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One setting on the form.
+    """A declared setting on the form."""
 
-    Attributes:
-        name: Of the setting.
-        label, hint: What it is called, and what that means.
-        kind: How it is written.
-        choices: Of a choice: each value and how it is shown.
-    """
+    setting: Setting
 
-    name: str
-    label: str
-    hint: str = ""
-    kind: Kind = "text"
-    choices: tuple[tuple[str, str], ...] = ()
+    @property
+    def name(self) -> str:
+        """Name of the setting, and of the form's field."""
+        return self.setting.name
+
+    @property
+    def kind(self) -> Kind:
+        """How the setting is written."""
+        if self.setting.kind is bool:
+            return "switch"
+        if self.setting.choices:
+            return "choice"
+        if self.setting.unit:
+            return "percent" if self.setting.unit == "share" else "moment"
+        return "number" if self.setting.kind in (int, float) else "text"
 
     @property
     def default(self) -> str:
         """The word that stands for the setting's default."""
-        value = getattr(_DEFAULTS, self.name)
+        value = self.setting.default
         match self.kind:
             case "switch" | "moment":
                 return ""
@@ -46,10 +52,10 @@ class Field(msgspec.Struct, frozen=True):
                 return str(value)
 
     def read(self, word: str) -> object:
-        """Return the setting that a word means.
+        """Return the value that a word stands for.
 
         Raises:
-            ValueError: It means none.
+            ValueError: The word stands for no value.
         """
         match self.kind:
             case "switch":
@@ -62,49 +68,13 @@ class Field(msgspec.Struct, frozen=True):
                 return word
 
 
-SETTINGS = (
-    Field("waves", "Waves", "devices in all after each, as numbers or %"),
-    Field("soak_s", "Soak, seconds", "serves so long before it is committed", "number"),
-    Field("deadline_s", "Deadline, seconds", "then a device counts as silent", "number"),
-    Field(
-        "max_failed_share", "Failures let pass, %", "of the decided devices of a wave", "percent"
-    ),
-    Field("min_sample", "Smallest sample", "decided devices before a wave is judged", "number"),
-    Field(
-        "on_breach",
-        "On a breach",
-        "what happens when a gate is breached",
-        "choice",
-        tuple((word, word) for word in get_args(OnBreach)),
-    ),
-)
-PACE = (
-    Field("window", "Window", "when devices are offered it, in their own time zone"),
-    Field("not_before", "Not before", "UTC", "moment"),
-    Field("max_per_site", "At once at a site", "0 for any number", "number"),
-    Field("min_inferences", "Inferences", "real ones before it is committed", "number"),
-    Field("approve_waves", "Each wave waits for a person", kind="switch"),
-    Field("supersede", "Take devices over from older rollouts of the model", kind="switch"),
-)
-JUDGEMENT = (
-    Field(
-        "split_by",
-        "Judged are",
-        "what a breach is done to",
-        "choice",
-        (("", "all devices together"), ("hardware", "each hardware class alone")),
-    ),
-    Field("evidence_s", "Evidence, seconds", "a wave that is over waits for it", "number"),
-    Field(
-        "gate_evidence",
-        "If a wave measured too little",
-        "what the next wave does",
-        "choice",
-        (("required", "wait for a person"), ("optional", "begin")),
-    ),
-)
-EXAMPLES = {"window": "mon-fri 02:00-05:00"}
+FIELDS = {name: Field(setting) for name, setting in SETTINGS.items()}
 _SELECTOR = ("to", "group", "where")
+
+
+def fields_of(part: str) -> list[Field]:
+    """Return the fields of a part of the form, in their order."""
+    return [field for field in FIELDS.values() if field.setting.part == part]
 
 
 def gate_field(gate: Gate) -> str:
@@ -117,7 +87,7 @@ def fill_in(given: Mapping[str, str]) -> dict[str, str]:
 
     Once the form was sent, a switch that is missing is off.
     """
-    words = {field.name: field.default for field in (*SETTINGS, *PACE, *JUDGEMENT)}
+    words = {field.name: field.default for field in FIELDS.values()}
     words |= {"release": "", "to": "group", "group": "", "where": ""}
     words |= {gate_field(gate): "" for gate in GATES}
     return words | {name: given[name] for name in words if name in given}
@@ -146,13 +116,13 @@ def read_settings(words: Mapping[str, str]) -> RolloutSettings:
         FleetError: A word means nothing.
     """
     values: dict[str, Any] = {"gates": {}}
-    for field in (*SETTINGS, *PACE, *JUDGEMENT):
+    for field in FIELDS.values():
         if word := words[field.name].strip():
             try:
                 values[field.name] = field.read(word)
             except (ValueError, OverflowError) as error:
                 raise FleetError(
-                    f"{field.label}: {word[:40]!r} makes no sense", found_in="the form"
+                    f"{field.setting.label}: {word[:40]!r} makes no sense", found_in="the form"
                 ) from error
     for gate in GATES:
         if word := words[gate_field(gate)].strip():
@@ -160,7 +130,10 @@ def read_settings(words: Mapping[str, str]) -> RolloutSettings:
     try:
         return msgspec.convert(values, RolloutSettings, strict=False)
     except msgspec.ValidationError as error:
-        raise FleetError(f"a number of the form makes no sense: {error}") from error
+        found = describe_type_error(error, values, RolloutSettings)
+        label = FIELDS[found.place].setting.label if found.place in FIELDS else found.place
+        problem = found.problem.replace(found.place, label, 1)
+        raise FleetError(problem, remedy=found.remedy) from error
 
 
 def _read_threshold(gate: Gate, word: str) -> float | None:

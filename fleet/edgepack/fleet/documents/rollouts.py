@@ -1,12 +1,14 @@
 """Rollouts, as the API takes and gives them."""
 
 import shlex
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from edgepack.fleet.documents.gates import GateView
-from edgepack.wire.messages import BundleRef
+from edgepack.settings import declared
+from edgepack.wire.messages import MAX_SOAK_S, BundleRef
 
 OnBreach = Literal["pause", "abort", "rollback"]
 """What happens to a rollout, or to a hardware class, that breaches a gate."""
@@ -17,6 +19,8 @@ SplitBy = Literal["", "hardware"]
 
 
 _MAX_NAMED = 5
+MAX_DEVICES = 1_000_000
+MAX_WAIT_S = 366 * 24 * 3600.0
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,54 +58,159 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a rollout goes about it.
+    """The settings of a rollout. `edgepack.settings` derives options and the form from them.
 
     Attributes:
-        waves: Devices addressed in all after each wave: numbers and percentages, growing, the
-            last one `100%`.
-        soak_s: How long the model serves on a device before it is committed there, seconds.
-        min_inferences: Real inferences that a device must see while the model soaks; 0 asks for
-            none. Where fewer came, the soak goes on, and fails shortly before the deadline.
-        deadline_s: Time a device has from its offer until it counts as silent, seconds; longer
-            than the soak.
-        max_failed_share: 0..1, greatest share of failed and silent devices among the decided
-            ones of a wave that is let pass.
-        min_sample: Decided devices before a wave that is under way is judged.
-        on_breach: What happens when a gate is breached: no more is offered (`pause`), whoever has
-            not decided keeps what it runs (`abort`), or whoever has gets that back (`rollback`).
-        gates: By name, what gates let pass (see `edgepack rollout start --help`): a ratio to the
-            release before, or a rise; None switches one off, one that is missing has its default.
-        gate_evidence: `required` lets no further wave begin while too few devices have measured the
-            release against the one that they ran before; `optional` begins the next wave anyway.
-        split_by: `hardware` judges each hardware class alone, and does to it alone what `on_breach`
-            says, while the others go on.
-        evidence_s: How long a wave that is over waits for devices that measured the release before
-            to tell what they measure of this one, seconds.
-        max_per_site: Devices with the same label `site` that may be at it at once; 0 for any
-            number.
-        approve_waves: Whether each wave after the first waits for a person.
-        not_before: When the first wave may begin, seconds since the epoch (UTC); None for at once.
-        window: When devices are offered the release, in the time zone that their label `timezone`
-            names (UTC where there is none), such as `mon-fri 02:00-05:00`; "" for at any time.
-        supersede: Whether devices that are in an older rollout of the model are taken over from it.
+        gates: Thresholds by gate (see `edgepack rollout start --help`): a ratio to the previous
+            release, or a rise; None switches a gate off, a gate that is missing has its default.
     """
 
-    waves: str = "1,10%,100%"
-    soak_s: float = 10.0
-    min_inferences: int = 0
-    deadline_s: float = 900.0
-    max_failed_share: float = 0.1
-    min_sample: int = 5
-    on_breach: OnBreach = "pause"
+    waves: Annotated[
+        str,
+        Meta(title="Waves", description="Devices addressed in all after each wave, numbers or %."),
+    ] = "1,10%,100%"
+    soak_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=MAX_SOAK_S,
+            title="Soak, seconds",
+            description="Seconds that a model serves before its commit.",
+            extra={"option": "--soak"},
+        ),
+    ] = 10.0
+    min_inferences: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000_000,
+            title="Inferences",
+            description="Real inferences that a soak must see. The soak waits for them, and fails "
+            "shortly before the deadline.",
+            extra={"part": "pace"},
+        ),
+    ] = 0
+    deadline_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=MAX_WAIT_S,
+            title="Deadline, seconds",
+            description="Seconds from the offer until a device counts as silent.",
+            extra={"option": "--deadline"},
+        ),
+    ] = 900.0
+    max_failed_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            title="Failures let pass, %",
+            description="Greatest share of failed and silent devices of a wave.",
+            extra={"option": "--max-failures", "unit": "share"},
+        ),
+    ] = 0.1
+    min_sample: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_DEVICES,
+            title="Smallest sample",
+            description="Decided devices before a wave under way is judged.",
+        ),
+    ] = 5
+    on_breach: Annotated[
+        OnBreach,
+        Meta(
+            title="On a breach",
+            description="After a breach: pause offers, abort (undecided devices keep their "
+            "release), or roll the others back too.",
+        ),
+    ] = "pause"
     gates: dict[str, float | None] = {}
-    gate_evidence: GateEvidence = "required"
-    split_by: SplitBy = ""
-    evidence_s: float = 60.0
-    max_per_site: int = 0
-    approve_waves: bool = False
-    not_before: float | None = None
-    window: str = ""
-    supersede: bool = False
+    gate_evidence: Annotated[
+        GateEvidence,
+        Meta(
+            title="If a wave measured too little",
+            description="After a wave of which too few devices measured the release against the "
+            "previous one: wait for a person, or begin the next wave.",
+            extra={
+                "part": "judgement",
+                "words": {"required": "wait for a person", "optional": "begin"},
+            },
+        ),
+    ] = "required"
+    split_by: Annotated[
+        SplitBy,
+        Meta(
+            title="Judged are",
+            description="Judge each hardware class alone; one that breaches a gate is held back "
+            "alone.",
+            extra={
+                "part": "judgement",
+                "words": {"": "all devices together", "hardware": "each hardware class alone"},
+            },
+        ),
+    ] = ""
+    evidence_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=MAX_WAIT_S,
+            title="Evidence, seconds",
+            description="Seconds that a finished wave waits for measurements of devices that "
+            "measured the previous release.",
+            extra={"option": "--evidence-wait", "part": "judgement"},
+        ),
+    ] = 60.0
+    max_per_site: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_DEVICES,
+            title="At once at a site",
+            description="Devices with the same label 'site' that update at the same time; 0 for "
+            "any number.",
+            extra={"part": "pace"},
+        ),
+    ] = 0
+    approve_waves: Annotated[
+        bool,
+        Meta(
+            title="Each wave waits for a person",
+            description="Each wave after the first waits for a person.",
+            extra={"part": "pace"},
+        ),
+    ] = False
+    not_before: Annotated[
+        Annotated[float, Meta(ge=0, le=2.0**33)] | None,
+        Meta(
+            title="Not before",
+            description="Start of the first wave: 2030-01-31T02:00 (your time; UTC on the "
+            "dashboard), or with +01:00.",
+            extra={"unit": "time", "part": "pace"},
+        ),
+    ] = None
+    window: Annotated[
+        str,
+        Meta(
+            title="Window",
+            description="When devices are offered the release, in the time zone of their label "
+            "'timezone' (default UTC): 'mon-fri 02:00-05:00'.",
+            extra={"example": "mon-fri 02:00-05:00", "part": "pace"},
+        ),
+    ] = ""
+    supersede: Annotated[
+        bool,
+        Meta(
+            title="Take devices over from older rollouts of the model",
+            description="Take devices over from older rollouts of the model.",
+            extra={"part": "pace"},
+        ),
+    ] = False
+
+
+SETTINGS = declared(RolloutSettings)
 
 
 class RolloutRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

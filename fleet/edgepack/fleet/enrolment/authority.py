@@ -82,6 +82,22 @@ class Authority:
         """Its certificate."""
         return _pem(self._certificate).decode()
 
+    def renew(self, *, days: int = AUTHORITY_DAYS) -> None:
+        """Replace its certificate by one of the same name and key that lasts longer.
+
+        All certificates that it signed stay valid under both, and so do the lists of revoked ones:
+        devices and brokers may trust the earlier certificate until they have the new one.
+        """
+        revoked = tuple(self._revoked())
+        self._certificate = _make_ca(self._key, NAME, days)
+        write_file(self.ca_file, _pem(self._certificate))
+        self._write_revocations(revoked)
+
+    @property
+    def ends_at(self) -> float:
+        """When its certificate ends, seconds since the epoch."""
+        return self._certificate.not_valid_after_utc.timestamp()
+
     def sign_client(self, request_pem: str, name: str) -> str:
         """Return a client certificate (PEM) with the common name `name`.
 
@@ -269,7 +285,9 @@ def controller_certificates(folder: Path) -> tuple[Path, ...]:
     return tuple(path for path in sorted(folder.glob("*.crt")) if path.name != CA_FILE)
 
 
-def _make_ca(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
+def _make_ca(
+    key: ec.EllipticCurvePrivateKey, name: str, days: int = AUTHORITY_DAYS
+) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     usage = x509.KeyUsage(
         digital_signature=True,
@@ -290,7 +308,7 @@ def _make_ca(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + datetime.timedelta(days=AUTHORITY_DAYS))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)

@@ -29,7 +29,7 @@ from edgepack.fleet.rollouts import judgement
 from edgepack.fleet.rollouts.execution import Numbers, change, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer
 from edgepack.fleet.rollouts.preview import open_rollouts, preview
-from edgepack.fleet.rollouts.settings import check_numbers
+from edgepack.fleet.rollouts.settings import check_settings
 from edgepack.fleet.rollouts.waves import SITE, WaveStep, divide, keys_of, parse_waves
 from edgepack.fleet.rollouts.windows import zone_of
 from edgepack.wire.messages import BundleRef
@@ -62,7 +62,7 @@ def show_preview(
             content under the bundle's name and version or release counter.
     """
     steps = parse_waves(settings.waves)
-    check_numbers(settings)
+    check_settings(settings)
     check_identity(session, bundle)
     check_keys(session, steps)
     asked = Asked(bundle.name, keys_of(steps), with_facts=manifest is not None)

@@ -31,7 +31,7 @@ from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.rollouts import counting, execution, judgement, membership
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import MAX_EXAMPLES, open_rollouts
-from edgepack.fleet.rollouts.settings import check_numbers
+from edgepack.fleet.rollouts.settings import check_settings
 from edgepack.fleet.rollouts.waves import divide, keys_of, parse_waves
 from edgepack.text import counted, natural_order
 from edgepack.wire.messages import BundleRef
@@ -73,7 +73,7 @@ def show_rollback(
         FleetError: There is no such rollout or release, or a number makes no sense.
     """
     steps = parse_waves(request.waves)
-    check_numbers(request)
+    check_settings(request)
     plan = _plan(session, request, is_released)
     parts = []
     for digest, rows in plan.going.items():
@@ -107,7 +107,7 @@ def rollback(
             sense.
     """
     parse_waves(request.waves)
-    check_numbers(request)
+    check_settings(request)
     plan = _plan(session, request, is_released)
     if refusal := _refusal(plan):
         raise FleetError(refusal, found_in=request.what, remedy="edgepack fleet devices")

@@ -23,7 +23,7 @@ from edgepack.fleet.documents.rollouts import RolloutRequest
 from edgepack.fleet.rollouts import counting, execution, membership
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import judge, open_rollouts, refuse
-from edgepack.fleet.rollouts.settings import check_numbers
+from edgepack.fleet.rollouts.settings import check_settings
 from edgepack.fleet.rollouts.supersede import take_over
 from edgepack.fleet.rollouts.waves import keys_of, parse_waves
 from edgepack.text import counted
@@ -65,7 +65,7 @@ def start(
             them cannot take the release (see `preview.judge`), another rollout of the model is
             being prepared, or somebody aborted this one meanwhile.
     """
-    check_numbers(request)
+    check_settings(request)
     keys = keys_of(parse_waves(request.waves)) | membership.seat_keys(request)
     now = now or store.now
     # What a device reports changes whom an expression means, and nobody notes that.

@@ -32,6 +32,7 @@ from edgepack.fleet.server.operations import (
 )
 from edgepack.fleet.server.queries import FleetQueries
 from edgepack.fleet.server.query import read_bearer, read_number
+from edgepack.toml_errors import describe_type_error
 from edgepack.trust.listing import read_target_path
 
 log = logging.getLogger(__name__)
@@ -214,7 +215,13 @@ async def _read(request: Request, one: Operation) -> object:
         if len(body) > one.max_bytes:
             raise FleetError(f"the request is over {one.max_bytes} bytes")
     try:
-        return msgspec.json.decode(bytes(body), type=one.takes)
+        document = msgspec.json.decode(bytes(body))
+        return msgspec.convert(document, one.takes)
+    except msgspec.ValidationError as error:
+        found = describe_type_error(error, document, one.takes)
+        raise FleetError(
+            f"malformed request: {found.problem}", found_in=request.url.path, remedy=found.remedy
+        ) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise FleetError(f"malformed request: {error}", found_in=request.url.path) from error
 

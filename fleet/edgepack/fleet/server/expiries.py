@@ -45,12 +45,18 @@ class Expiry(msgspec.Struct, frozen=True, kw_only=True):
         title: With its name, as a sentence begins.
         expires_at: Seconds since the epoch.
         remedy: The command that renews it.
+        warned_days: How many days before people are warned.
     """
 
     kind: Kind
     title: str
     expires_at: float
     remedy: str
+    warned_days: float = WARNED_DAYS
+
+    def is_soon(self, now: float) -> bool:
+        """Return whether people are to be warned."""
+        return self.expires_at < now + self.warned_days * DAY_S
 
     def describe(self, now: float) -> str:
         """Return the warning: fact and remedy."""
@@ -108,10 +114,11 @@ class Expiries:
         return last[1]
 
     def _look(self, now: float) -> Iterator[Expiry]:
-        soon = now + WARNED_DAYS * DAY_S
         for look in (self._metadata, self._files, self._broker, self._devices, self._tokens):
             try:
-                yield from (one for one in look(now) if one.expires_at < soon)
+                yield from (
+                    one for one in look(now) if one.expires_at < now + one.warned_days * DAY_S
+                )
             except (EdgepackError, OSError) as error:
                 problem = getattr(error, "problem", "") or str(error)
                 yield Expiry(
@@ -152,8 +159,9 @@ class Expiries:
                 pki / CA_FILE,
                 "authority",
                 "The certificate of the fleet's authority",
-                f"move {pki} away, then edgepack fleet broker-config, and edgepack fleet enroll "
-                "for each device",
+                "edgepack fleet keys renew-authority",
+                # Each device gets the new one with its next certificate.
+                warned_days=WARNED_DAYS + self._certificate_days,
             )
         for path in controller_certificates(pki):
             yield _of_file(
@@ -209,11 +217,15 @@ class Expiries:
                 )
 
 
-def _of_file(path: Path, kind: Kind, title: str, remedy: str) -> Expiry:
+def _of_file(
+    path: Path, kind: Kind, title: str, remedy: str, warned_days: float = WARNED_DAYS
+) -> Expiry:
     try:
         found: Sequence[x509.Certificate] = x509.load_pem_x509_certificates(path.read_bytes())
     except UNREADABLE as error:
         raise OSError(f"{path}: {error}") from error
     # Of a chain, the certificate that ends first ends the chain.
     expires_at = min(one.not_valid_after_utc.timestamp() for one in found)
-    return Expiry(kind=kind, title=title, expires_at=expires_at, remedy=remedy)
+    return Expiry(
+        kind=kind, title=title, expires_at=expires_at, remedy=remedy, warned_days=warned_days
+    )

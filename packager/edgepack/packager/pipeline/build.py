@@ -183,6 +183,8 @@ def _add_deltas(
     progress: Progress,
     deadline: Deadline,
 ) -> LaidOut:
+    if not request.delta_from:
+        return laid_out
     deltas = []
     try:
         with deadline.interrupting():

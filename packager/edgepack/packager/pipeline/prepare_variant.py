@@ -193,7 +193,11 @@ def _describe(
             *describe_little(searched, advice),
             *validated.notes,
             *describe_verdict(verdict, validated.count, held_out, validated.single),
-            *describe_venue(evaluator, searched.profile, run.trial if run else None),
+            *(
+                describe_venue(evaluator, searched.profile, run.trial if run else None)
+                if not validated.is_out_of_time
+                else ()
+            ),
         ),
         positions=verdict.positions,
     )

@@ -202,7 +202,11 @@ class VariantValidator:
         try:
             return self._run(validated)
         except OutOfTimeError:
-            note = f"The time of the build was used up before it ran on {profile.device.provider}."
+            measured = validated.searched.evaluator.provider
+            note = (
+                f"The time of the build was used up before it ran on {profile.device.provider}: "
+                f"accuracy is measured on {measured}, placement is not known."
+            )
             return replace(validated.with_note(note), is_out_of_time=True)
 
     def _run(self, validated: ValidatedCombination) -> ValidatedCombination:

@@ -1,10 +1,13 @@
 """Takes some of a decoder's calibration samples from later steps of what the float model says.
 
 Prompts have empty caches, and first steps begin with one token. Ranges that were taken from these
-alone would not cover a cache that holds a text.
+alone would not cover a cache that holds a text. What a model says after the end of a text nobody
+feeds it, so that no sample is from there.
 """
 
 import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,6 +27,12 @@ from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit, dige
 
 _STEPS = 32
 """Samples are taken from so many steps in turn."""
+
+_FEWEST_AGAIN = 8
+"""So often a token stands at the end of a chain that ends a text, as for the verdict on tokens."""
+
+_FEWEST_ENDED = 2
+"""Texts that end so: one alone may be a model that is stuck."""
 
 
 def take_later_steps(
@@ -46,12 +55,21 @@ def take_later_steps(
     if decoder is None or not _begin_alike(samples):
         return split, ()
     folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(split.sha256.encode())
+    texts: list[list[int]] = []
+    digests: list[bytes] = []
     for index, feeds in enumerate(samples):
-        later = _go_on(decoder, feeds, run, index % _STEPS)
-        digest.update(digest_of(later))
+        later, tokens = _go_on(decoder, feeds, run, index % _STEPS)
+        texts.append(tokens)
+        digests.append(digest_of(later))
         write_tensors(folder / f"{index}.npz", [later])
         progress(BuildStep(what="going on with texts", done=index + 1, total=samples.count))
+    end = _find_end(texts)
+    for index, tokens in enumerate(texts):
+        if end in tokens:
+            later, _ = _go_on(decoder, samples.read(index), run, tokens.index(end))
+            digests[index] = digest_of(later)
+            write_tensors(folder / f"{index}.npz", [later])
+    digest = hashlib.sha256(b"".join((split.sha256.encode(), *digests)))
 
     def read(index: int) -> Feeds:
         return dict(read_tensors(folder / f"{index}.npz", 1)[0])
@@ -64,8 +82,23 @@ def take_later_steps(
     return replace(split, calibration=calibration, sha256=digest.hexdigest()), (note,)
 
 
-def _go_on(decoder: Decoder, feeds: Feeds, run: Run, steps: int) -> Feeds:
-    """Return what is fed after some steps, or as many as the model takes.
+def _find_end(texts: Sequence[Sequence[int]]) -> int | None:
+    """Return the token that ends texts: the only one that some of them say again and again at last.
+
+    Args:
+        texts: The tokens that were said after each sample.
+    """
+    ends = Counter(
+        tokens[-1]
+        for tokens in texts
+        if len(tokens) > _FEWEST_AGAIN and set(tokens[-_FEWEST_AGAIN:]) == {tokens[-1]}
+    )
+    token, count = ends.most_common(1)[0] if ends else (None, 0)
+    return token if len(ends) == 1 and count >= _FEWEST_ENDED else None
+
+
+def _go_on(decoder: Decoder, feeds: Feeds, run: Run, steps: int) -> tuple[Feeds, list[int]]:
+    """Return what is fed after some steps, or as many as the model takes, and the tokens said.
 
     A table of positions may be shorter than the text, and only an input of positions shows its
     length. So each step that is made here runs before it is used; the first sample that does not
@@ -78,14 +111,17 @@ def _go_on(decoder: Decoder, feeds: Feeds, run: Run, steps: int) -> Feeds:
     left = steps_left(decoder, feeds)
     count = steps if left is None else min(steps, left - 1)
     said = run(feeds) if count > 0 else {}
+    tokens: list[int] = []
     for _ in range(count):
-        later = next_feeds(decoder, feeds, said, int(next_scores(decoder, said).argmax()))
+        token = int(next_scores(decoder, said).argmax())
+        later = next_feeds(decoder, feeds, said, token)
         try:
             said = run(later)
         except BuildError:
             break
         feeds = later
-    return feeds
+        tokens.append(token)
+    return feeds, tokens
 
 
 def _begin_alike(samples: Samples) -> bool:
