@@ -26,8 +26,9 @@ from edgepack.agent.telemetry.shadowed import MAX_REASON, Shadowed
 from edgepack.agent.telemetry.spool import Spooled, write_spooled
 from edgepack.bundle.golden import is_same_answer
 from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
-from edgepack.bundle.metadata import GoldenTolerance
+from edgepack.bundle.metadata import GoldenAgreement, GoldenTolerance
 from edgepack.errors import DeviceError
+from edgepack.tasks.description import TaskOutputs
 from edgepack.wire.histogram import LatencyRecorder
 from tests.simulators.children import child, has_ended
 from tests.simulators.manifests import CPU
@@ -373,52 +374,53 @@ def test_tensors_of_every_kind_reach_the_child_as_they_are() -> None:
     assert shadow_child.read_header(stream) is None
 
 
+def _decides(output: str = "y") -> GoldenAgreement:
+    part = TaskOutputs(task="classification", outputs=(output,), source="values")
+    return GoldenAgreement(part=part, keep=0.9)
+
+
 def test_decisions_count_not_how_sure_a_release_is_of_them() -> None:
-    decides = GoldenTolerance(cosine_min=0.99, nrmse_max=0.05, top1_agreement_min=0.75)
-    tells = GoldenTolerance(cosine_min=0.99, nrmse_max=0.05)
-    before, surer = {"y": np.array([[1.0, 2.0, 0.0]])}, {"y": np.array([[0.0, 9.0, 0.0]])}
-    other = {"y": np.array([[2.0, 1.0, 0.0]])}
-
-    def agrees(limits: GoldenTolerance, now: dict[str, Tensor]) -> bool:
-        return is_same_answer(before, now, {"y": limits})
-
-    assert agrees(decides, surer)
-    assert not agrees(decides, other)
-    assert not agrees(tells, surer)
-    assert agrees(tells, before)
+    near = {"y": GoldenTolerance(cosine_min=0.99, nrmse_max=0.05)}
+    before, surer = {"y": np.array([[1.0, 4.0, 0.0]])}, {"y": np.array([[0.0, 9.0, 0.0]])}
+    other = {"y": np.array([[4.0, 1.0, 0.0]])}
+    assert is_same_answer(before, surer, near, (_decides(),))
+    assert not is_same_answer(before, other, near, (_decides(),))
+    assert not is_same_answer(before, surer, near)
+    assert is_same_answer(before, before, near)
 
 
-@pytest.mark.parametrize("least", [0.0, 0.6, 1.0])
-def test_a_single_decision_agrees_only_if_it_is_the_same_whatever_the_tolerance(
-    least: float,
-) -> None:
-    limits = {"y": GoldenTolerance(cosine_min=-1.0, nrmse_max=1e30, top1_agreement_min=least)}
+def test_a_single_decision_agrees_if_it_is_the_same_or_was_a_near_tie() -> None:
     before: dict[str, Tensor] = {"y": np.array([[0.1, 0.9]])}
-    assert is_same_answer(before, {"y": np.array([[0.4, 0.6]])}, limits)
-    assert not is_same_answer(before, {"y": np.array([[0.6, 0.4]])}, limits)
-    assert not is_same_answer(before, {"y": np.array([[np.nan, 0.9]])}, limits)
-    assert not is_same_answer(before, {}, limits)
+
+    def agrees(now: dict[str, Tensor], earlier: dict[str, Tensor] = before) -> bool:
+        return is_same_answer(earlier, now, {}, (_decides(),))
+
+    assert agrees({"y": np.array([[0.4, 0.6]])})
+    assert not agrees({"y": np.array([[0.6, 0.4]])})
+    assert agrees({"y": np.array([[0.6, 0.4]])}, {"y": np.array([[0.45, 0.55]])})
+    assert not agrees({"y": np.array([[np.nan, 0.9]])})
+    assert not agrees({})
 
 
-def test_rows_of_a_sequence_may_differ_in_as_many_as_the_tolerance_allows() -> None:
-    limits = {"y": GoldenTolerance(cosine_min=1.0, nrmse_max=0.0, top1_agreement_min=0.75)}
+def test_half_of_the_rows_of_a_sequence_may_differ() -> None:
     before: dict[str, Tensor] = {"y": np.eye(4)[None]}
-    one, two = np.eye(4)[None].copy(), np.eye(4)[None].copy()
-    one[0, :1] = np.eye(4)[3]
+    two, three = np.eye(4)[None].copy(), np.eye(4)[None].copy()
     two[0, :2] = np.eye(4)[3]
-    assert is_same_answer(before, {"y": one}, limits)
-    assert not is_same_answer(before, {"y": two}, limits)
+    three[0, :3] = np.eye(4)[3]
+    assert is_same_answer(before, {"y": two}, {}, (_decides(),))
+    assert not is_same_answer(before, {"y": three}, {}, (_decides(),))
 
 
 def test_a_decision_and_a_value_must_both_be_the_same() -> None:
     limits = {
-        "decides": GoldenTolerance(cosine_min=0.9, nrmse_max=0.1, top1_agreement_min=1.0),
+        "decides": GoldenTolerance(cosine_min=0.9, nrmse_max=0.1),
         "value": GoldenTolerance(cosine_min=0.9, nrmse_max=0.1),
     }
+    tasks = (_decides("decides"),)
     before: dict[str, Tensor] = {"decides": np.array([[0.0, 1.0]]), "value": np.array([1.0])}
-    assert is_same_answer(before, before, limits)
-    assert not is_same_answer(before, before | {"value": np.array([2.0])}, limits)
-    assert not is_same_answer(before, before | {"decides": np.array([[1.0, 0.0]])}, limits)
+    assert is_same_answer(before, before, limits, tasks)
+    assert not is_same_answer(before, before | {"value": np.array([2.0])}, limits, tasks)
+    assert not is_same_answer(before, before | {"decides": np.array([[1.0, -4.0]])}, limits, tasks)
     assert not is_same_answer(before, before, {})
 
 
