@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from edgepack.bundle.golden import Golden, Tensor, compare_outputs, read_golden, write_golden
-from edgepack.bundle.manifest import GoldenTolerance
+from edgepack.bundle.metadata import GoldenAgreement, GoldenTolerance
 from edgepack.errors import BundleError
+from edgepack.tasks.description import TaskOutputs
 
 LIMITS = GoldenTolerance(cosine_min=0.99, nrmse_max=0.05)
-TOP1 = GoldenTolerance(cosine_min=0.5, nrmse_max=1.0, top1_agreement_min=0.75)
+DECISIONS = GoldenAgreement(part=TaskOutputs(task="classification", outputs=("y",)), keep=0.75)
 
 
 def outputs(*samples: object, name: str = "y") -> list[dict[str, Tensor]]:
@@ -133,13 +134,14 @@ def test_a_scaled_output_is_wrong_though_its_direction_is_right() -> None:
     assert seen.worst_nrmse == pytest.approx(1.0)
 
 
-def test_classes_must_agree_where_a_share_is_asked_for() -> None:
-    expected = outputs(*[[1.0, 1.1]] * 4)
-    three, two = outputs(*[[1.0, 1.1]] * 3, [1.1, 1.0]), outputs(*[[1, 1.1], [1.1, 1]] * 2)
-    assert compare_outputs(expected, three, {"y": TOP1}).right
-    wrong = compare_outputs(expected, two, {"y": TOP1})
+def test_a_task_must_keep_its_share_whatever_the_values_are() -> None:
+    expected = outputs(*[[0.0, 9.0]] * 4)
+    sure, other = outputs(*[[0.0, 1.0]] * 4), outputs(*[[0.0, 9.0], [9.0, 0.0]] * 2)
+    assert compare_outputs(expected, sure, {}, (DECISIONS,)).right
+    wrong = compare_outputs(expected, other, {}, (DECISIONS,))
     assert not wrong.right
-    assert "top-1 0.5000 (at least 0.75)" in wrong.because
+    assert wrong.because.startswith("classification: top1_agreement 0.5000, keeps 0.5")
+    assert wrong.because.endswith("(at least 0.75)")
 
 
 @pytest.mark.parametrize(
