@@ -24,7 +24,6 @@ from edgepack.bundle.manifest import (
     BundleFacts,
     Distribution,
     FileEntry,
-    GoldenAgreement,
     GoldenTolerance,
     Manifest,
     Placement,
@@ -36,13 +35,12 @@ from edgepack.bundle.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from edgepack.bundle.metadata import GoldenAgreement
 from edgepack.bundle.recipients import seal_content_key
 from edgepack.bundle.signature import sign_folder
-from edgepack.tasks.description import ModelDescription, TaskOutputs
+from edgepack.tasks.description import TaskOutputs
 
 BUNDLES = Path(__file__).parent / "bundles"
-
-DECISION = TaskOutputs(task="classification", outputs=("y",), source="values")
 
 
 def freeze_bundles() -> None:
@@ -88,7 +86,6 @@ def write_bundle(folder: Path) -> None:
         source_sha256="5e" * 32,
         tools={"edgepack": "0.1.0", "onnx": "1.23.0"},
         files=(entry(folder, GOLDEN_FILE), entry(folder, "hooks/before-activate")),
-        description=ModelDescription(parts=(DECISION,)),
         reference=(Distribution(tensor="x", edges=(-1.0, 1.0), shares=(0.25, 0.5, 0.25, 0.0)),),
     )
     (folder / "manifest.json").write_bytes(
@@ -175,7 +172,9 @@ def make_variant(folder: Path, name: str, provider: str, device: str, model: byt
                 provider=provider,
                 details={"sqnr_db": 31.5},
             ),
-            agreements=(GoldenAgreement(part=DECISION, keep=0.9),),
+            agreements=(
+                GoldenAgreement(part=TaskOutputs(task="values", outputs=("y",)), keep=0.9),
+            ),
             tolerances={"y": GoldenTolerance(cosine_min=0.99, nrmse_max=0.05)},
             placement=Placement(
                 provider=provider, taken=1, total=2, left={"Relu": 1}, verified=not is_npu

@@ -72,7 +72,6 @@ def worst_tenth(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
             than eight values count in the spread of all samples.
     """
     pairs = [flat_pair(*pair) for pair in zip(expected, got, strict=True)]
-    pairs = [(want[np.isfinite(want)], have[np.isfinite(want)]) for want, have in pairs]
     pairs = [(want, have) for want, have in pairs if want.size]
     if not pairs:
         return 0.0

@@ -42,11 +42,15 @@ def compare_ratios(
 
 
 def flat_pair(want: Tensor, have: Tensor) -> tuple[Floats, Floats]:
-    """Return two samples in a row each; zeros for one that cannot be compared (shape, NaN)."""
+    """Return two samples in a row each, without padding (NaN in the first).
+
+    The second is zeros where it cannot be compared (shape, NaN).
+    """
     wide = want.astype(np.float64).reshape(-1)
-    if have.shape != want.shape or not np.isfinite(have).all():
-        return wide, np.zeros_like(wide)
-    return wide, have.astype(np.float64).reshape(-1)
+    is_known = np.isfinite(wide)
+    if have.shape != want.shape or not np.isfinite(have.reshape(-1)[is_known]).all():
+        return wide[is_known], np.zeros(int(is_known.sum()))
+    return wide[is_known], have.astype(np.float64).reshape(-1)[is_known]
 
 
 def decibels(signal: float, noise: float) -> float:

@@ -77,7 +77,7 @@ def test_a_detector_is_built_judged_and_shown_by_its_boxes(tmp_path: Path) -> No
     notes = " ".join((*result.report.notes, *result.variants["cpu"].notes))
     assert "A detector: 'map' tells a map of probabilities" in notes
     assert "and nothing in 15 of 60 samples, which say nothing of boxes" in notes
-    assert "of the float model's boxes," in notes
+    assert "of the float model's boxes, " in notes
     golden = read_golden(result.output / "golden" / "golden.npz")
     assert all(len(find_boxes(_HEAD, dict(outputs))) for outputs in golden.outputs)
     shown = CliRunner().invoke(inspect, [str(result.output)])

@@ -82,7 +82,7 @@ def test_a_meaning_that_an_output_cannot_have_is_refused(
 def test_an_unknown_task_is_refused_with_the_one_that_was_meant_and_all_others() -> None:
     with pytest.raises(BuildError) as refused:
         check_outputs({"face": _declared("embeding")}, (_FACE,), "edgepack.toml")
-    assert "classification, probabilities, values, embedding, detections" in refused.value.problem
+    assert "no task 'embeding'; tasks are classification, probabilities" in refused.value.problem
     assert refused.value.remedy == 'task = "embedding"'
 
 
@@ -102,7 +102,7 @@ def test_one_output_at_least_must_count() -> None:
 
 def test_an_embedding_is_judged_by_its_neighbours_and_not_by_its_highest_number() -> None:
     expected, got = _faces(0.05, shift=1.0)
-    assert Reference(expected, {}).judge(got).metric == "explained_variance"
+    assert Reference(expected, {}).judge(got).metric == "explained_within_samples"
     verdict = Reference(expected, {}, _described("face", "embedding")).judge(got)
     assert verdict.metric == "neighbourhood"
     assert verdict.value > 0.999, "what all vectors share moves none among its neighbours"
@@ -111,7 +111,7 @@ def test_an_embedding_is_judged_by_its_neighbours_and_not_by_its_highest_number(
 def test_declared_values_are_judged_by_their_variance() -> None:
     expected, got = _faces(0.05, shift=1.0)
     verdict = Reference(expected, {}, _described("face", "values")).judge(got)
-    assert verdict.metric == "explained_variance"
+    assert verdict.metric == "explained_by_column"
     assert verdict.value < 0.8
 
 

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from edgepack.bundle.manifest import GoldenTolerance, Placement
+from edgepack.bundle.manifest import Placement
+from edgepack.bundle.metadata import GoldenAgreement
 from edgepack.number_format import (
     format_bytes,
     format_metric,
@@ -28,6 +29,7 @@ from edgepack.packager.reports.report import (
 from edgepack.packager.reports.views import latency_points, shared_prefix, size_points
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import SensitiveNode
+from edgepack.tasks.description import TaskOutputs
 from tests.unit.packager_io.reports import CPU, make_report, make_variant
 
 
@@ -48,12 +50,12 @@ def test_the_page_tells_what_was_tried_refused_and_left() -> None:
         assert text in page
 
 
-def test_a_selection_s_tolerance_is_told_in_rows_and_another_s_in_numbers() -> None:
-    selected = GoldenTolerance(cosine_min=-1.0, nrmse_max=1e30, overlap_min=0.4)
-    variant = make_variant()
-    both = msgspec.structs.replace(variant, tolerances={**variant.tolerances, "boxes": selected})
+def test_golden_samples_are_told_by_the_task_that_they_keep_or_by_their_error() -> None:
+    part = TaskOutputs(task="selection", outputs=("boxes",))
+    agreements = (GoldenAgreement(part=part, keep=0.4),)
+    both = msgspec.structs.replace(make_variant(), agreements=agreements)
     page = render_report(msgspec.structs.replace(make_report(), variants=(both,)))
-    assert "≥ 0.4000 of the rows, in any order" in page
+    assert '<code>boxes</code></td><td class="n" colspan="2">keeps 0.4000 of selection' in page
     assert '<td class="n">≥ 0.9900</td>' in page
 
 

@@ -34,7 +34,7 @@ def test_a_segmenter_is_built_and_judged_by_its_areas(tmp_path: Path) -> None:
     assert (variant.accuracy.metric, variant.accuracy.budget) == ("mean_iou", 0.99)
     assert variant.accuracy.value >= 0.99
     assert variant.accuracy.details["mean_iou"] >= 0.99
-    assert describe_accuracy(variant.accuracy).startswith(("mean_iou 0.99", "mean_iou 1.0000"))
+    assert describe_accuracy(variant.accuracy).startswith("mean_iou ")
     assert any(note.startswith("Output 'areas': least at class ") for note in variant.notes)
 
 

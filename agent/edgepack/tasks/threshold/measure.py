@@ -48,8 +48,6 @@ def measure_crossings(
     level = 0.5 if is_probability else 0.0
     lost, whole, above = [], [], 0
     for want, have in (flat_pair(*pair) for pair in zip(expected, got, strict=True)):
-        known = np.isfinite(want)
-        want, have = want[known], have[known]
         shares = want if is_probability else 1.0 / (1.0 + np.exp(-np.clip(want, -60.0, 60.0)))
         crossed = (want >= level) != (have >= level)
         lost.append(float(np.abs(2.0 * shares - 1.0)[crossed].sum()))

@@ -14,6 +14,7 @@ import numpy as np
 
 from edgepack.tasks.arrays import Floats, Tensor
 from edgepack.tasks.contract import Measure, Scale
+from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.intervals import kept_low, mean_low
 from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 
@@ -101,15 +102,9 @@ def measure_within(
         return None
     errors, spreads = [], []
     for want, have in zip(expected, got, strict=True):
-        wide = want.astype(np.float64).ravel()
-        known = np.isfinite(wide)
-        wide = wide[known]
+        wide, other = flat_pair(want, have)
         spreads.append(float(np.var(wide)) if wide.size else 0.0)
-        if have.shape != want.shape or not np.isfinite(have).all():
-            errors.append(np.inf)
-            continue
-        apart = have.astype(np.float64).ravel()[known] - wide
-        errors.append(float(np.mean(apart**2)) if wide.size else 0.0)
+        errors.append(float(np.mean((other - wide) ** 2)) if wide.size else 0.0)
     least = max(_LEAST_SPREAD * float(np.median(spreads)), 1e-30)
     losses = np.minimum(np.array(errors) / np.maximum(spreads, least), _MOST_LOST)
     kept = (1.0 - losses).tolist()
@@ -165,18 +160,20 @@ def is_row(values: Sequence[Tensor]) -> bool:
 
 
 def _rows(expected: Sequence[Tensor], got: Sequence[Tensor]) -> tuple[Floats, Floats] | None:
-    """Return samples as rows, float64 (samples, values); None where shapes or values differ.
+    """Return samples as rows, float64 (samples, values); None where there are none in common.
 
-    A sample of other values that cannot be compared counts as zeros.
+    Values that are padding (NaN) in any sample are left out. A sample of other values that cannot
+    be compared counts as zeros.
     """
     shape = expected[0].shape
     if any(value.shape != shape for value in expected) or not expected[0].size:
         return None
     want = np.stack([value.astype(np.float64).ravel() for value in expected])
-    if not np.isfinite(want).all():
+    known = np.isfinite(want).all(axis=0)
+    if not known.any():
         return None
-    have = np.zeros_like(want)
+    have = np.zeros((len(got), int(known.sum())))
     for place, value in enumerate(got):
-        if value.shape == shape and np.isfinite(value).all():
-            have[place] = value.astype(np.float64).ravel()
-    return want, have
+        if value.shape == shape and np.isfinite(value.ravel()[known]).all():
+            have[place] = value.astype(np.float64).ravel()[known]
+    return want[:, known], have
