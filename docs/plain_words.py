@@ -244,7 +244,7 @@ def _sentences(text: str) -> Iterator[str]:
     )
     text = re.sub(r"`+[^`]*`+", "CODE", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)|\n(?=\s*[\w, *]+: )|:\n", text):
-        for sentence in re.split(r"(?<=[.!?])\s+(?=[\"'`A-Z*(])", " ".join(block.split())):
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[\"'`A-Z0-9*(])", " ".join(block.split())):
             if sentence:
                 yield sentence
 

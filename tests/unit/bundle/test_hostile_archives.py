@@ -147,7 +147,7 @@ def test_the_manifest_must_come_first_and_the_signature_second(
 
 @pytest.mark.parametrize(
     ("form", "message"),
-    [(tarfile.GNU_FORMAT, "no POSIX"), (tarfile.PAX_FORMAT, "is a pax header")],
+    [(tarfile.GNU_FORMAT, "not a POSIX"), (tarfile.PAX_FORMAT, "is a pax header")],
 )
 def test_extensions_of_the_tar_format_are_refused(
     archive: bytes, tmp_path: Path, form: int, message: str
