@@ -43,9 +43,9 @@ LIMITS = {
     "pointing words in docstrings": Limit(1.2, now=4.6),
     "odd phrases in docstrings": Limit(0.5, now=4.5),
     "odd phrases in errors": Limit(1),
-    "odd phrases in other messages": Limit(1, now=1.6),
-    "odd phrases in pages": Limit(1, now=7),
-    "long sentences in pages": Limit(4, now=5.9),
+    "odd phrases in other messages": Limit(1),
+    "odd phrases in pages": Limit(1, now=5.5),
+    "long sentences in pages": Limit(4, now=4.7),
     "long commit subjects": Limit(5),
     "commit subjects that are not imperative": Limit(25),
     "commit subjects without a scope": Limit(25),
@@ -244,7 +244,7 @@ def _sentences(text: str) -> Iterator[str]:
     )
     text = re.sub(r"`+[^`]*`+", "CODE", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)|\n(?=\s*[\w, *]+: )|:\n", text):
-        for sentence in re.split(r"(?<=[.!?])\s+(?=[\"'`A-Z*(])", " ".join(block.split())):
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[\"'`A-Z0-9*(])", " ".join(block.split())):
             if sentence:
                 yield sentence
 

@@ -118,7 +118,7 @@ gate_option = click.option(
     "gates",
     type=Threshold(),
     multiple=True,
-    help="What a gate lets pass, against the previous release on the same hardware, or 'off': "
+    help="Threshold of a gate, against the previous release on the same hardware, or 'off': "
     + ", ".join(f"{gate.name}={gate.default}" for gate in GATES)
     + "; all=off.",
 )

@@ -79,7 +79,7 @@ def withdraw(release: str, keys: tuple[str, ...], data: Path, url: str, as_json:
 @click.option(
     "--with-metadata",
     is_flag=True,
-    help="Write the fleet's metadata beside it, by which a device without a network judges it.",
+    help="Also write the fleet's metadata, needed by a device without a network.",
 )
 @click.option(
     "-o",
