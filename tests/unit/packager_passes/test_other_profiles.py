@@ -112,7 +112,7 @@ def _refuse(folder: Path, resources: Resources | None = None) -> str:
         {
             "gates": {
                 "alternatives": ["vitisai-a8w8", "vitisai-a16w8", "vitisai-bf16"],
-                "accuracy": {"metric": "explained_variance", "explained_variance_min": 0.99},
+                "accuracy": {"any": {"keep": 0.995}},
             },
             "pass": [{"name": "quantize", "max_float_share": 0.0}],
         },

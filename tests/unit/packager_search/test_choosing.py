@@ -57,7 +57,7 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
                 "float_instead": list(float_instead),
                 "prefer": prefer,
                 "undecided": undecided,
-                "accuracy": {"metric": "explained_variance", "explained_variance_min": least},
+                "accuracy": {"any": {"keep": 1.0 - (1.0 - least) / 2.0}},
             },
             "pass": [{"name": "quantize", "ranges": list(methods), "max_float_share": 0.0}],
         }

@@ -17,7 +17,7 @@ from edgepack.packager.pipeline import candidate_selection as choosing
 from edgepack.packager.pipeline.savings_summary import describe_little
 from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.profiles.reading import resolve_profile
-from edgepack.packager.profiles.schema import AccuracyGate, Gates
+from edgepack.packager.profiles.schema import AccuracyBudget, Gates
 from edgepack.packager.quantization.contract import NodeSensitivity
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.candidates import Candidate
@@ -73,10 +73,10 @@ def test_of_combinations_that_cost_the_same_the_one_named_first_is_taken(tmp_pat
 
 
 def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_path: Path) -> None:
-    gate = AccuracyGate(metric="sqnr_db", sqnr_db_min=95.0)
+    budgets = {"any": AccuracyBudget(keep=1.0)}
     for kinds in (("uint8", "uint16"), ("uint16", "uint8")):
         combinations = tuple(
-            replace(each, profile=replace(each.profile, gates=Gates(accuracy=gate)))
+            replace(each, profile=replace(each.profile, gates=Gates(accuracy=budgets)))
             for each in _activations(*kinds)
         )
         taken = search_spread(tmp_path / kinds[0], combinations)

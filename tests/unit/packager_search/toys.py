@@ -10,7 +10,6 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.workload import Workload
 from edgepack.packager.profiles.reading import load_profile
-from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import BuildStep, Progress, silent
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
@@ -34,6 +33,7 @@ from edgepack.packager.search.search import search
 from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.declaring import declare
 
 _WIDTH = 64
 
@@ -161,9 +161,8 @@ def _evaluator() -> Evaluator:
 
 def _judge(maker: ToyMaker, folder: Path, count: int = 12) -> CandidateJudge:
     values = np.random.default_rng(0).normal(size=(count, 1, _WIDTH)).astype(np.float32)
-    samples = Samples(count=count, read=lambda index: {"x": values[index]}, source="toys")
-    gate = AccuracyGate(metric="explained_variance", explained_variance_min=0.98)
-    return CandidateJudge(_float_run(maker, folder), samples, gate, None)
+    samples = Samples(count=count, read=lambda index: {"x": values[index]}, source="toys", description=declare(y="values"))
+    return CandidateJudge(_float_run(maker, folder), samples, {}, None)
 
 
 def _float_run(maker: ToyMaker, folder: Path) -> Run:
