@@ -253,7 +253,9 @@ def test_one_integer_of_many_samples_may_differ_as_one_decision_may() -> None:
 def test_a_share_of_exactly_the_budget_needs_no_forgiveness() -> None:
     values = _outputs(20, (1, 10), scale=9.0)
     got = [-values[0], *values[1:]]
-    verdict = Reference(_named(values), {"classification": AccuracyBudget(keep=0.975)}).judge(_named(got))
+    verdict = Reference(_named(values), {"classification": AccuracyBudget(keep=0.975)}).judge(
+        _named(got)
+    )
     assert (verdict.value, verdict.passed, verdict.forgiven) == (0.95, True, False)
 
 
@@ -427,7 +429,7 @@ def test_scores_that_always_decide_alike_are_judged_by_their_values() -> None:
     speed_and_angle = [np.array([[100 + a, a]], np.float32) for a in rng.normal(0, 1, 20)]
     angle_lost = [np.array([[100, 0]], np.float32)] * 20
     verdict = Reference(_named(speed_and_angle), BUDGETS).judge(_named(angle_lost))
-    assert verdict.metric == "explained_variance"
+    assert verdict.metric == "explained_by_column"
     assert not verdict.passed
     assert verdict.remarks == (
         "The float model's decision in output 'y' is 0 in 20 of 20 samples, so that agreement says "

@@ -13,8 +13,8 @@ from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.model_run import ModelRunner
-from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.tasks.noise import NoiseMeter
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import (
     cnn,

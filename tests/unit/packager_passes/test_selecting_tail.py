@@ -13,7 +13,7 @@ from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.tolerances import Seen, derive_tolerances
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.node_precision import node_precision
-from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.watched_outputs import watch_before_postprocessing
 from edgepack.packager.tensors.sequence import SampleSplit
@@ -75,7 +75,12 @@ def _prepare(source: SourceModel, profile: str, folder: Path) -> PreparedVariant
         search=samples.pick(range(12, 24)),
         held_out=samples.pick(range(24, 36)),
     )
-    return prepare(source, load_profile(profile), split, folder / "work")
+    return prepare(
+        source,
+        resolve_profile(profile, {"gates": {"accuracy": {"any": {"keep": 0.9}}}}),
+        split,
+        folder / "work",
+    )
 
 
 def test_the_floats_that_enter_the_tail_are_found_whole(tmp_path: Path) -> None:

@@ -161,7 +161,12 @@ def _evaluator() -> Evaluator:
 
 def _judge(maker: ToyMaker, folder: Path, count: int = 12) -> CandidateJudge:
     values = np.random.default_rng(0).normal(size=(count, 1, _WIDTH)).astype(np.float32)
-    samples = Samples(count=count, read=lambda index: {"x": values[index]}, source="toys", description=declare(y="values"))
+    samples = Samples(
+        count=count,
+        read=lambda index: {"x": values[index]},
+        source="toys",
+        description=declare(y="values"),
+    )
     return CandidateJudge(_float_run(maker, folder), samples, {}, None)
 
 

@@ -1,5 +1,7 @@
 """Check decisions: how many agree, and how sure that share is."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from edgepack.tasks.contract import Measure
 from edgepack.tasks.intervals import kept_low, share_low
 
 
-def _measure(expected: list[Tensor], got: list[Tensor]) -> Measure:
+def _measure(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Measure:
     (measure,) = compare_decisions("y", expected, got).measures
     return measure
 
