@@ -26,6 +26,7 @@ from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.declaring import declare
 from tests.unit.packager_passes.models import samples_for, spread_model
 from tests.unit.packager_search.searched import search_spread, spread_search
 
@@ -79,7 +80,7 @@ def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_pa
             replace(each, profile=replace(each.profile, gates=Gates(accuracy=budgets)))
             for each in _activations(*kinds)
         )
-        taken = search_spread(tmp_path / kinds[0], combinations)
+        taken = search_spread(tmp_path / kinds[0], combinations, description=declare(y="values"))
         assert not taken.selection.holds
         assert taken.combination.words == "activations uint16", f"tried in this order: {kinds}"
         assert taken.notes[-1].endswith("was taken: none holds the budget.")

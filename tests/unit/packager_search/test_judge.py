@@ -79,7 +79,7 @@ class _Noisy(_Model):
 
     def __call__(self, feeds: Feeds) -> Outputs:
         value = super().__call__(feeds)["y"] + self._noise[int(feeds["number"][0])]
-        return {"y": value.astype(np.float32)}
+        return {"y": value.astype(np.float32).reshape(1, 2, 2)}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_nearly_certainly_fails_by_more_than_matters_is_not_run_on_the_othe
     noise: float, at_least: float, expected_runs: int
 ) -> None:
     samples = replace(_samples(), description=declare(y="values"))
-    judge = CandidateJudge(_Model(), samples, {}, None)
+    judge = CandidateJudge(_Noisy(0.0), samples, {}, None)
     candidate = _Noisy(noise)
     verdict = judge.judge(candidate, at_least=at_least)
     assert candidate.runs == expected_runs

@@ -49,7 +49,9 @@ def toy_model(errors: Mapping[str, float]) -> onnx.ModelProto:
         output = "y" if number == len(errors) - 1 else f"{name}/out"
         nodes.append(helper.make_node("Mul", [value, f"{name}/factors"], [output], name=name))
         value = output
-    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, _WIDTH]) for name in "xy"]
+    shapes = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2, _WIDTH]) for name in "xy"
+    ]
     graph = helper.make_graph(nodes, "toy", shapes[:1], shapes[1:], constants)
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="toy"
@@ -131,7 +133,7 @@ def search_toy(
     sample_count: int = 12,
     is_hopeless: Callable[[Path], bool] = lambda path: False,
 ) -> SearchResult:
-    """Searches for a candidate that keeps 98 % of the variance."""
+    """Search for a candidate that keeps 98 % of the variance."""
     folder.mkdir(parents=True)
     conditions = SearchConditions(
         limit=limit or TimeLimit(None),
@@ -160,7 +162,7 @@ def _evaluator() -> Evaluator:
 
 
 def _judge(maker: ToyMaker, folder: Path, count: int = 12) -> CandidateJudge:
-    values = np.random.default_rng(0).normal(size=(count, 1, _WIDTH)).astype(np.float32)
+    values = np.random.default_rng(0).normal(size=(count, 1, 2, _WIDTH)).astype(np.float32)
     samples = Samples(
         count=count,
         read=lambda index: {"x": values[index]},
