@@ -132,7 +132,7 @@ def test_what_is_slower_and_misses_the_budget_is_told_of_for_both(choose: Choose
     assert re.fullmatch(
         r"the one candidate does not keep the budget of 0\.9999 \(minmax, 3 nodes quantized: "
         r"explained_by_column 0\.\d+\); and on this host's CPUExecutionProvider the quantized one "
-        r"is not faster, at \d+% of its bytes",
+        r"is no faster, at \d+% of its bytes",
         selection.float_because,
     )
     assert selection.notes[0] == f"The float model is published: {selection.float_because}."
