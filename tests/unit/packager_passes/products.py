@@ -38,7 +38,7 @@ def prepare_products(
     samples = samples_for(model, 45)
     gates = {
         "float_instead": list(float_instead),
-        "accuracy": {"metric": "explained_variance", "explained_variance_min": 0.5},
+        "accuracy": {"any": {"keep": 0.5}},
     }
     settings = {"name": "quantize", "ranges": ["minmax"], "max_float_share": max_float_share}
     return prepare(

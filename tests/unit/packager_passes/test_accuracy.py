@@ -8,16 +8,15 @@ import pytest
 from edgepack.bundle.golden import compare_outputs
 from edgepack.errors import BuildError
 from edgepack.packager.gates.accuracy import Reference
-from edgepack.packager.gates.tolerances import derive_tolerances
+from edgepack.packager.gates.tolerances import Seen, derive_tolerances
 from edgepack.packager.gates.user_metric import evaluate_metric, judge_metric
-from edgepack.packager.metrics.kinds import OutputKind
-from edgepack.packager.metrics.output_kinds import kinds_of_outputs
-from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.profiles.schema import AccuracyBudget, AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
-from edgepack.packager.tensors.meanings import Meaning
+from edgepack.packager.tasks.describe import describe_outputs
 from edgepack.tasks.arrays import Outputs
+from tests.unit.packager_passes.declaring import declare
 
-GATE = AccuracyGate()
+BUDGETS: AccuracyBudgets = {}
 
 
 def _softmax(values: np.ndarray) -> np.ndarray:
@@ -36,6 +35,16 @@ def _named(values: list[np.ndarray]) -> list[Outputs]:
     return [{"y": value} for value in values]
 
 
+def _tasks(expected: list[Outputs]) -> dict[str, str]:
+    description = describe_outputs(expected)
+    return {name: description.task_of(name) for name in expected[0]}
+
+
+def _see(expected: list[Outputs], got: list[Outputs]) -> Seen:
+    reference = Reference(expected, BUDGETS)
+    return Seen(errors=reference.errors(got), agreements=reference.measure(got))
+
+
 def test_outputs_are_told_apart_by_what_they_hold() -> None:
     unit = np.ones((1, 4), dtype=np.float32) / 2
     sample: Outputs = {
@@ -47,15 +56,14 @@ def test_outputs_are_told_apart_by_what_they_hold() -> None:
         "speech": np.array([[0.5]], dtype=np.float32),
         "label": np.array([3]),
     }
-    kinds = kinds_of_outputs([sample], GATE)
-    assert kinds == {
-        "scores": OutputKind.DECISION,
-        "probabilities": OutputKind.DECISION,
-        "characters": OutputKind.SEQUENCE,
-        "embedding": OutputKind.NUMBERS,
-        "hidden": OutputKind.NUMBERS,
-        "speech": OutputKind.NUMBERS,
-        "label": OutputKind.EXACT,
+    assert _tasks([sample]) == {
+        "scores": "classification",
+        "probabilities": "classification",
+        "characters": "classification",
+        "embedding": "unknown",
+        "hidden": "unknown",
+        "speech": "unknown",
+        "label": "classification",
     }
 
 
@@ -66,23 +74,22 @@ def test_a_distribution_may_hold_zeros_and_a_unit_vector_may_be_rounded() -> Non
         "embedding": np.array([[0.6002, -0.8003]], np.float32),
         "longer": np.array([[0.62, -0.81]], np.float32),
     }
-    assert kinds_of_outputs([sample], GATE) == {
-        "sure": OutputKind.DECISION,
-        "rounded below zero": OutputKind.DECISION,
-        "embedding": OutputKind.NUMBERS,
-        "longer": OutputKind.DECISION,
+    assert _tasks([sample]) == {
+        "sure": "classification",
+        "rounded below zero": "classification",
+        "embedding": "unknown",
+        "longer": "classification",
     }
 
 
 def test_a_single_number_decides_nothing_whatever_is_said_of_it() -> None:
     samples: list[Outputs] = [{"speech": np.asarray(value, np.float32)} for value in (0.1, 0.9)]
-    assert Reference(samples, GATE, {"speech": Meaning.SCORES}).kinds == {
-        "speech": OutputKind.NUMBERS
-    }
+    reference = Reference(samples, BUDGETS, declare(speech="classification"))
+    assert reference.judge(samples).metric == "explained_variance"
+    assert not reference.judge([{"speech": np.asarray(0.5, np.float32)}] * 2).passed
     nothing: list[Outputs] = [{"found": np.zeros((1, 0), np.float32)}] * 2
-    assert Reference(nothing, GATE, {"found": Meaning.SCORES}).kinds == {
-        "found": OutputKind.NUMBERS
-    }
+    found = Reference(nothing, BUDGETS, declare(found="classification"))
+    assert found.judge(nothing).metric == "explained_variance"
 
 
 def test_rows_without_a_clear_winner_hold_no_scores() -> None:
@@ -96,11 +103,11 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
         {"ratings": a, "face": b, "logits": c}
         for a, b, c in zip(ratings, faces, logits, strict=True)
     ]
-    reference = Reference(expected, GATE)
-    assert reference.kinds == {
-        "ratings": OutputKind.NUMBERS,
-        "face": OutputKind.NUMBERS,
-        "logits": OutputKind.DECISION,
+    reference = Reference(expected, BUDGETS)
+    assert _tasks(expected) == {
+        "ratings": "unknown",
+        "face": "unknown",
+        "logits": "classification",
     }
     remarks = reference.judge(expected).remarks
     assert [remark.split(":")[0] for remark in remarks] == [
@@ -108,41 +115,41 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
         "No winner stands out in output 'face', so its values are judged",
     ]
     assert remarks[0].endswith(
-        "[outputs.ratings] with kind = 'scores' in edgepack.toml if the highest one wins."
+        "[outputs.ratings] with task = 'classification' in edgepack.toml if the highest one wins."
     )
-    known = {"ratings": Meaning.VALUES, "face": Meaning.EMBEDDING}
-    assert Reference(expected, GATE, known).judge(expected).remarks == ()
+    known = declare(ratings="values", face="embedding")
+    assert Reference(expected, BUDGETS, known).judge(expected).remarks == ()
 
 
 def test_a_short_row_that_was_taken_for_scores_is_told_since_it_may_hold_quantities() -> None:
     angles = _named(_outputs(40, (1, 3), scale=30.0))
-    remarks = Reference(angles, GATE).judge(angles).remarks
+    remarks = Reference(angles, BUDGETS).judge(angles).remarks
     assert remarks == (
         "Output 'y' was taken for the scores of 3 classes: judged is which one is highest. "
-        "[outputs.y] with kind = 'values' in edgepack.toml if they are quantities side by side.",
+        "[outputs.y] with task = 'values' in edgepack.toml if they are quantities side by side.",
     )
-    for known in (Meaning.VALUES, Meaning.SCORES):
-        assert Reference(angles, GATE, {"y": known}).judge(angles).remarks == ()
+    for known in ("values", "classification"):
+        assert Reference(angles, BUDGETS, declare(y=known)).judge(angles).remarks == ()
 
 
 def test_a_score_that_finds_nothing_in_any_sample_is_told() -> None:
     rng = np.random.default_rng(0)
     quiet = [rng.uniform(0, 0.003, (1, 1)).astype(np.float32) for _ in range(20)]
     quiet[0][:] = 0.003
-    remarks = Reference(_named(quiet), GATE).judge(_named(quiet)).remarks
+    remarks = Reference(_named(quiet), BUDGETS).judge(_named(quiet)).remarks
     assert len(remarks) == 1
     assert remarks[0].startswith("Output 'y' is at most 0.003 in all 20 samples: if it is a score")
     quiet[4] = np.array([[0.9]], np.float32)
-    assert Reference(_named(quiet), GATE).judge(_named(quiet)).remarks == ()
+    assert Reference(_named(quiet), BUDGETS).judge(_named(quiet)).remarks == ()
     offsets = [value - 0.001 for value in quiet[5:]]
-    assert Reference(_named(offsets), GATE).judge(_named(offsets)).remarks == ()
+    assert Reference(_named(offsets), BUDGETS).judge(_named(offsets)).remarks == ()
 
 
 def test_too_few_rows_do_not_tell_whether_winners_are_clear() -> None:
     rows = _outputs(40, (1, 10), scale=0.5)
-    assert Reference(_named(rows[:7]), GATE).kinds == {"y": OutputKind.DECISION}
-    assert Reference(_named(rows[:8]), GATE).kinds == {"y": OutputKind.NUMBERS}
-    assert Reference(_named(rows), GATE).kinds == {"y": OutputKind.NUMBERS}
+    assert _tasks(_named(rows[:7])) == {"y": "classification"}
+    assert _tasks(_named(rows[:8])) == {"y": "unknown"}
+    assert _tasks(_named(rows)) == {"y": "unknown"}
 
 
 def test_rows_are_told_apart_whichever_axis_counts_them() -> None:
@@ -151,8 +158,7 @@ def test_rows_are_told_apart_whichever_axis_counts_them() -> None:
         {"time first": first, "points": some}
         for first, some in zip(map(_softmax, _outputs(20, (50, 1, 4))), points, strict=True)
     ]
-    kinds = Reference(expected, GATE).kinds
-    assert kinds == {"time first": OutputKind.SEQUENCE, "points": OutputKind.NUMBERS}
+    assert _tasks(expected) == {"time first": "classification", "points": "unknown"}
 
 
 def _lines(rng: np.random.Generator, classes: int = 12) -> np.ndarray:
@@ -170,25 +176,25 @@ def test_rows_of_values_with_clear_winners_keep_these_too() -> None:
     for value in got:  # one of 20 characters of each line, by a hair
         winner = int(value[7, 0].argmax())
         value[7, 0, (winner + 1) % 12] = value[7, 0, winner] + 0.01
-    reference = Reference(_named(values), GATE)
-    assert reference.kinds == {"y": OutputKind.WINNERS}
+    reference = Reference(_named(values), BUDGETS)
+    assert describe_outputs(_named(values)).parts[0].settings == {"winners": ("y",)}
     verdict = reference.judge(_named(got))
     assert verdict.metric == "sequence_agreement"
     assert verdict.value == pytest.approx(0.95)
     loud = [value * np.float32(1.2) for value in values]
     assert reference.judge(_named(loud)).metric == "explained_variance", "the values count too"
     assert reference.judge(_named(values)).passed
-    few = Reference(_named(values[:7]), GATE)
-    assert few.kinds == {"y": OutputKind.NUMBERS}, "seven samples do not tell"
+    few = describe_outputs(_named(values[:7]))
+    assert few.parts[0].settings == {}, "seven samples do not tell"
 
 
-@pytest.mark.parametrize(("classes", "kind"), [(8, OutputKind.WINNERS), (7, OutputKind.NUMBERS)])
+@pytest.mark.parametrize(("classes", "winners"), [(8, ("y",)), (7, None)])
 def test_rows_of_few_columns_are_coordinates_as_often_as_classes(
-    classes: int, kind: OutputKind
+    classes: int, winners: tuple[str, ...] | None
 ) -> None:
     rng = np.random.default_rng(0)
     values = [_lines(rng, classes) for _ in range(20)]
-    assert Reference(_named(values), GATE).kinds == {"y": kind}
+    assert describe_outputs(_named(values)).parts[0].settings.get("winners") == winners
 
 
 @pytest.mark.parametrize(
@@ -213,12 +219,13 @@ def test_rows_of_other_values_hold_no_winners(
 ) -> None:
     rng = np.random.default_rng(0)
     values = [rows(rng).astype(np.float32) for _ in range(20)]
-    assert Reference(_named(values), GATE).kinds == {"y": OutputKind.NUMBERS}
+    (part,) = describe_outputs(_named(values)).parts
+    assert (part.task, part.settings) == ("unknown", {})
 
 
 def test_equal_outputs_pass_with_everything_to_spare() -> None:
     values = _named(_outputs(20, (1, 10)))
-    verdict = Reference(values, GATE).judge(values)
+    verdict = Reference(values, BUDGETS).judge(values)
     assert verdict.passed
     assert verdict.value == 1.0
     assert verdict.spare == pytest.approx(1.0)
@@ -226,7 +233,7 @@ def test_equal_outputs_pass_with_everything_to_spare() -> None:
 
 def test_one_sample_of_many_may_differ_but_not_two() -> None:
     values = _outputs(20, (1, 10), scale=9.0)
-    reference = Reference(_named(values), GATE)
+    reference = Reference(_named(values), BUDGETS)
     for wrong, passes in ((0, True), (1, True), (2, False)):
         got = [-value if i < wrong else value for i, value in enumerate(values)]
         verdict = reference.judge(_named(got))
@@ -239,20 +246,22 @@ def test_one_sample_of_many_may_differ_but_not_two() -> None:
 def test_one_integer_of_many_samples_may_differ_as_one_decision_may() -> None:
     expected: list[Outputs] = [{"label": np.array([number % 5])} for number in range(20)]
     got: list[Outputs] = [{"label": np.array([9])}, *expected[1:]]
-    verdict = Reference(expected, GATE).judge(got)
+    verdict = Reference(expected, BUDGETS).judge(got)
     assert (verdict.metric, verdict.passed, verdict.forgiven) == ("top1_agreement", True, True)
 
 
 def test_a_share_of_exactly_the_budget_needs_no_forgiveness() -> None:
     values = _outputs(20, (1, 10), scale=9.0)
     got = [-values[0], *values[1:]]
-    verdict = Reference(_named(values), AccuracyGate(top1_agreement_min=0.95)).judge(_named(got))
+    verdict = Reference(_named(values), {"classification": AccuracyBudget(keep=0.975)}).judge(
+        _named(got)
+    )
     assert (verdict.value, verdict.passed, verdict.forgiven) == (0.95, True, False)
 
 
 def test_of_candidates_with_equal_metrics_the_quieter_one_is_better() -> None:
     values = _outputs(20, (1, 10), scale=9.0)
-    reference = Reference(_named(values), GATE)
+    reference = Reference(_named(values), BUDGETS)
     quiet, loud = (reference.judge(_named([value * size for value in values])) for size in (1.1, 2))
     assert quiet.value == loud.value == 1.0
     assert quiet.noise < loud.noise
@@ -265,9 +274,9 @@ def test_what_is_selected_adds_nothing_to_the_noise() -> None:
     boxes = _outputs(20, (1, 4, 4), scale=90.0)
     expected: list[Outputs] = [{"boxes": value, "kept": value[0, :2]} for value in boxes]
     got: list[Outputs] = [{"boxes": value, "kept": value[0, 2:]} for value in boxes]
-    reference = Reference(expected, GATE, {"boxes": Meaning.VALUES, "kept": Meaning.SELECTED})
+    reference = Reference(expected, BUDGETS, declare(boxes="values", kept="selection"))
     assert reference.judge(got).noise == 0.0, "what it is computed from is the same"
-    assert reference.distances(got)[1].row_agreement == 0.0
+    assert reference.measure(got)[1].measures[0].value == 0.0
 
 
 def test_every_character_of_a_line_counts() -> None:
@@ -275,7 +284,7 @@ def test_every_character_of_a_line_counts() -> None:
     got = [value.copy() for value in values]
     got[0][0, 3] = got[0][0, 3][::-1]
     got[1][0, 2] = np.roll(got[1][0, 2], 1)
-    verdict = Reference(_named(values), GATE).judge(_named(got))
+    verdict = Reference(_named(values), BUDGETS).judge(_named(got))
     assert verdict.metric == "sequence_agreement"
     assert verdict.value == pytest.approx(58 / 60)
     assert not verdict.passed
@@ -285,8 +294,9 @@ def test_a_constant_answer_fails_though_its_cosine_is_high() -> None:
     rng = np.random.default_rng(0)
     values = [(10 + rng.normal(0, 1, (1, 1))).astype(np.float32) for _ in range(30)]
     stuck = [np.full((1, 1), 10, dtype=np.float32)] * 30
-    verdict = Reference(_named(values), GATE).judge(_named(stuck))
-    assert verdict.distances[0].cosine > 0.99
+    reference = Reference(_named(values), BUDGETS)
+    assert reference.errors(_named(stuck))[0].cosine > 0.99
+    verdict = reference.judge(_named(stuck))
     assert verdict.metric == "explained_variance"
     assert not verdict.passed
 
@@ -295,13 +305,13 @@ def test_a_constant_answer_fails_though_its_cosine_is_high() -> None:
 def test_outputs_that_are_not_finite_fail(broken: float) -> None:
     values = _outputs(12, (1, 10), scale=9.0)
     got = [np.full_like(value, broken) for value in values]
-    verdict = Reference(_named(values), GATE).judge(_named(got))
+    verdict = Reference(_named(values), BUDGETS).judge(_named(got))
     assert not verdict.passed
     assert verdict.value == 0.0
 
 
 def test_outputs_of_another_shape_fail() -> None:
-    verdict = Reference(_named(_outputs(12, (1, 10))), GATE).judge(_named(_outputs(12, (1, 9))))
+    verdict = Reference(_named(_outputs(12, (1, 10))), BUDGETS).judge(_named(_outputs(12, (1, 9))))
     assert not verdict.passed
 
 
@@ -312,8 +322,8 @@ def test_a_users_metric_is_judged_against_the_float_models_value() -> None:
     def at(value: float) -> Run:
         return lambda feeds: {"y": np.array(value)}
 
-    good = judge_metric(recall, at(0.895), 0.9, GATE)
-    bad = judge_metric(recall, at(0.85), 0.9, GATE)
+    good = judge_metric(recall, at(0.895), 0.9, BUDGETS)
+    bad = judge_metric(recall, at(0.85), 0.9, BUDGETS)
     assert (good.passed, bad.passed) == (True, False)
     assert bad.budget == pytest.approx(0.891)
     assert bad.metric.endswith("recall")
@@ -344,8 +354,8 @@ def _noisy(values: list[np.ndarray], noise: float, seed: int) -> list[np.ndarray
 
 def test_a_probe_tolerates_another_rounding_and_refuses_a_broken_model() -> None:
     values = _outputs(30, (1, 10))
-    measured = Reference(_named(values), GATE).distances(_named(_noisy(values, 0.05, 1)))
-    tolerances = derive_tolerances([measured])
+    seen = _see(_named(values), _named(_noisy(values, 0.05, 1)))
+    tolerances = derive_tolerances([seen])
     golden = values[:6]
 
     def is_right(got: list[np.ndarray]) -> bool:
@@ -366,24 +376,24 @@ def test_a_probe_tolerates_an_error_twice_as_large_by_either_measure(
 ) -> None:
     values = _outputs(30, (1, 400))
     noisy = _noisy(values, 0.1, 1)
-    tolerance = derive_tolerances([Reference(_named(values), GATE).distances(_named(noisy))])["y"]
+    tolerance = derive_tolerances([_see(_named(values), _named(noisy))])["y"]
     worse = [a + times * (b - a) for a, b in zip(values, noisy, strict=True)]
-    (distance,) = Reference(_named(values), GATE).distances(_named(worse))
-    assert (distance.worst_cosine >= tolerance.cosine_min) == is_right
-    assert (distance.worst_nrmse <= tolerance.nrmse_max) == is_right
+    (error,) = _see(_named(values), _named(worse)).errors
+    assert (error.worst_cosine >= tolerance.cosine_min) == is_right
+    assert (error.worst_nrmse <= tolerance.nrmse_max) == is_right
 
 
 def test_samples_of_one_value_tolerate_what_they_are_off_together() -> None:
     values = [np.array([[value]], np.float32) for value in np.linspace(0.2, 3.0, 12)]
     noisy = [value * (1.3 if number % 2 else 0.7) for number, value in enumerate(values)]
-    tolerances = derive_tolerances([Reference(_named(values), GATE).distances(_named(noisy))])
+    tolerances = derive_tolerances([_see(_named(values), _named(noisy))])
     assert compare_outputs(_named(values), _named(noisy), tolerances).right
 
 
 def test_even_a_coarse_variant_has_a_tolerance_that_zeros_fail() -> None:
     values = _outputs(30, (1, 10))
-    measured = Reference(_named(values), GATE).distances(_named(_noisy(values, 0.6, 1)))
-    tolerances = derive_tolerances([measured])
+    seen = _see(_named(values), _named(_noisy(values, 0.6, 1)))
+    tolerances = derive_tolerances([seen])
     zeros = [np.zeros_like(value) for value in values[:6]]
     assert not compare_outputs(_named(values[:6]), _named(zeros), tolerances).right
 
@@ -396,20 +406,20 @@ def test_every_integer_of_many_counts_and_the_output_is_named() -> None:
     got = [{**sample, "classes": sample["classes"].copy()} for sample in expected]
     for sample in got[:10]:
         sample["classes"][0, 0, 0] += 1
-    verdict = Reference(expected, GATE).judge(got)
+    verdict = Reference(expected, BUDGETS).judge(got)
     assert verdict.passed
     assert verdict.what == "sequence_agreement of output 'classes'"
     assert verdict.value == pytest.approx(1 - 10 / (20 * 64))
     for sample in got:
         sample["classes"][0, 1, 1] += 1
-    assert not Reference(expected, GATE).judge(got).passed
+    assert not Reference(expected, BUDGETS).judge(got).passed
 
 
 def test_a_selection_of_another_length_agrees_in_nothing() -> None:
     expected: list[Outputs] = [{"kept": np.arange(6).reshape(2, 3)} for _ in range(20)]
     longer: list[Outputs] = [{"kept": np.arange(9).reshape(3, 3)} for _ in range(19)]
     got = [expected[0], *longer]
-    verdict = Reference(expected, GATE).judge(got)
+    verdict = Reference(expected, BUDGETS).judge(got)
     assert verdict.metric == "sequence_agreement"
     assert verdict.value == pytest.approx(1 / 20)
 
@@ -418,8 +428,8 @@ def test_scores_that_always_decide_alike_are_judged_by_their_values() -> None:
     rng = np.random.default_rng(0)
     speed_and_angle = [np.array([[100 + a, a]], np.float32) for a in rng.normal(0, 1, 20)]
     angle_lost = [np.array([[100, 0]], np.float32)] * 20
-    verdict = Reference(_named(speed_and_angle), GATE).judge(_named(angle_lost))
-    assert verdict.metric == "explained_variance"
+    verdict = Reference(_named(speed_and_angle), BUDGETS).judge(_named(angle_lost))
+    assert verdict.metric == "explained_by_column"
     assert not verdict.passed
     assert verdict.remarks == (
         "The float model's decision in output 'y' is 0 in 20 of 20 samples, so that agreement says "
@@ -437,7 +447,7 @@ def test_probabilities_that_never_decide_otherwise_may_be_off_by_two_hundredths(
         return _named([np.array([[1 - share, share]], np.float32) for share in shares])
 
     shares = rng.uniform(0.0, 0.2, 40)
-    verdict = Reference(of(shares), GATE).judge(of(shares + error * rng.choice([-1, 1], 40)))
+    verdict = Reference(of(shares), BUDGETS).judge(of(shares + error * rng.choice([-1, 1], 40)))
     assert verdict.metric == "explained_variance"
     assert verdict.passed is passes
     assert verdict.remarks[0].endswith(
@@ -449,7 +459,7 @@ def test_a_constant_distribution_fails_though_each_of_its_decisions_is_right() -
     shares = np.linspace(0.0, 0.45, 40)
     values = [np.array([[1 - share, share, 0]], np.float32) for share in shares]
     constant = [np.array([[0.8, 0.2, 0]], np.float32)] * 40
-    verdict = Reference(_named(values), GATE).judge(_named(constant))
+    verdict = Reference(_named(values), BUDGETS).judge(_named(constant))
     assert verdict.metric == "explained_variance"
     assert not verdict.passed
 
@@ -459,23 +469,23 @@ def test_a_sequence_that_nearly_always_decides_alike_is_judged_by_its_probabilit
     shares = np.where(rng.random((40, 100)) < 0.01, 0.9, 0.05)
     values = [np.stack([1 - row, row], axis=-1)[None].astype(np.float32) for row in shares]
     never = [np.tile(np.array([0.95, 0.05], np.float32), (1, 100, 1))] * 40
-    verdict = Reference(_named(values), GATE).judge(_named(never))
+    verdict = Reference(_named(values), BUDGETS).judge(_named(never))
     assert verdict.metric == "explained_variance", "99 of 100 decisions are right"
     assert not verdict.passed
     assert " of 4000 rows, so that agreement says little: its prob" in verdict.remarks[0]
-    assert Reference(_named(values), GATE).judge(_named(values)).passed
+    assert Reference(_named(values), BUDGETS).judge(_named(values)).passed
 
 
 def test_a_distribution_of_many_classes_is_judged_by_the_few_that_move() -> None:
     values = [_softmax(value + 25 * np.eye(1000)[:1]) for value in _outputs(40, (1, 1000))]
     got = [np.roll(value, 1, axis=-1) * 0.1 + value * 0.9 for value in values]
-    verdict = Reference(_named(values), GATE).judge(_named(got))
+    verdict = Reference(_named(values), BUDGETS).judge(_named(got))
     assert verdict.metric == "explained_variance", "each decision is right, and a tenth has moved"
     assert not verdict.passed
 
 
 def test_a_distribution_that_always_decides_alike_is_told() -> None:
     values = [_softmax(value + np.array([[12, 0, 0]])) for value in _outputs(20, (1, 3))]
-    verdict = Reference(_named(values), GATE).judge(_named(values))
+    verdict = Reference(_named(values), BUDGETS).judge(_named(values))
     assert verdict.value == 1.0, "nothing is lost of what hardly moves"
     assert verdict.remarks[0].endswith("are judged. Give samples of other classes too.")

@@ -101,7 +101,7 @@ def test_a_refused_decision_says_what_to_do_where_the_output_holds_no_scores() -
     verdict = Reference(expected, profile.gates.accuracy).judge(got)
     refusal = check_accuracy(profile, verdict, 20, None)
     assert refusal is not None
-    said = "[outputs.face] with kind = 'embedding' (or 'values', 'ignored') in edgepack.toml if it"
+    said = "[outputs.face] with task = 'embedding' (or 'values', 'ignored') in edgepack.toml if it"
     assert said in refusal.remedy
 
 
@@ -147,7 +147,7 @@ def test_an_output_s_name_is_quoted_where_toml_asks_for_it() -> None:
     verdict = Reference(expected, profile.gates.accuracy).judge(got)
     refusal = check_accuracy(profile, verdict, 20, None)
     assert refusal is not None
-    assert '[outputs."head/face.0"] with kind' in refusal.remedy
+    assert '[outputs."head/face.0"] with task' in refusal.remedy
 
 
 def _profile(*, placement_min: float = 0.0, size_ratio_max: float = 0.0) -> Profile:

@@ -7,13 +7,13 @@ import onnx
 import pytest
 from onnx import helper
 
-from edgepack.packager.metrics.noise import NoiseMeter
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tasks.noise import NoiseMeter
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import (

@@ -144,7 +144,15 @@ def test_what_others_are_expected_to_lose_sends_the_search_on(
 def test_what_gives_no_reason_for_doubt_is_taken_though_it_is_not_proven(
     value: float, low: float, let_differ: Callable[..., list[int]], tmp_path: Path
 ) -> None:
-    float_nodes = let_differ(99, value=value, asked=0.98, low=low, float_value=1.0)
+    float_nodes = let_differ(
+        99,
+        value=value,
+        asked=0.98,
+        low=low,
+        low_as_seen=low,
+        bounds=((value, low),),
+        float_value=1.0,
+    )
     variant = prepare_products(tmp_path, count=_NODES)
     assert len(float_nodes) == 1
     assert any("would prove the budget of 0.9800" in note for note in variant.notes)

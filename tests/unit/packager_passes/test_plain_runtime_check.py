@@ -67,7 +67,7 @@ _PLANS_AND_BREAKS = _Otherwise(release="4.0", right_at=("disable_all",), plans_w
                 right=True,
                 session_options=EXACT_SUMS | {GRAPH_OPTIMIZATION: "basic"},
             ),
-            "(8.0: explained_variance -",
+            "(8.0: explained_by_column -",
         ),
         (
             (_REFUSES,),
@@ -97,7 +97,7 @@ _PLANS_AND_BREAKS = _Otherwise(release="4.0", right_at=("disable_all",), plans_w
                 right=True,
                 session_options={GRAPH_OPTIMIZATION: "disable_all", MEMORY_PATTERN: "0"},
             ),
-            "(4.0: explained_variance -",
+            "(4.0: explained_by_column -",
         ),
     ],
     ids=[

@@ -85,10 +85,9 @@ def test_an_unknown_pass_is_refused_with_the_nearest_name() -> None:
             "limits.opset_min must be a whole number, and is '17'",
         ),
         (
-            {"gates": {"accuracy": {"metric": "rmse"}}},
-            "gates.accuracy.metric",
-            "gates.accuracy.metric is 'rmse'; allowed are: auto, top1_agreement, "
-            "explained_variance, neighbourhood, cosine, sqnr_db",
+            {"gates": {"prefer": "sped"}},
+            "gates.prefer",
+            "gates.prefer is 'sped'; allowed are: speed, size, balanced, device",
         ),
         (
             {"pass": [{"name": "quantize", "activations": "int4"}]},
@@ -101,6 +100,16 @@ def test_an_unknown_pass_is_refused_with_the_nearest_name() -> None:
             "pass[quantize].ranges must be a list, and is 'minmax'",
         ),
         ({"gates": 3}, "gates", "gates must be a section, and is 3"),
+        (
+            {"gates": {"accuracy": {"classification": 0.98}}},
+            "gates.accuracy.classification",
+            "gates.accuracy.classification must be a section, and is 0.98",
+        ),
+        (
+            {"gates": {"accuracy": {"classification": {"keep": 98}}}},
+            "gates.accuracy.classification.keep",
+            "gates.accuracy.classification.keep must be <= 1.0",
+        ),
         (
             {"gates": {"placement_min": 2.0}},
             "gates.placement_min",

@@ -13,14 +13,13 @@ from edgepack.agent.runtime.opening import ON_CPU, ProviderSettings, open_model_
 from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.metrics.distance import OutputDistance, measure_distance
-from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.profiles.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.runtime.trial import try_model
 from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.plain_error import PlainError, measure_error
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
@@ -90,30 +89,30 @@ def test_every_profile_of_qualcomms_leaves_float_weights_alone(name: str) -> Non
     assert load_profile(name).provider.session == load_profile("qnn-htp").provider.session
 
 
-def _distance(noise: float) -> OutputDistance:
+def _error(noise: float) -> PlainError:
     rng = np.random.default_rng(3)
     want = [rng.normal(0, 1, (1, 64)).astype(np.float32) for _ in range(4)]
     got = [np.asarray(value * (1.0 + noise), np.float32) for value in want]
-    return measure_distance("scores", OutputKind.VALUES, want, got)
+    return measure_error("scores", want, got)
 
 
 def test_a_provider_that_rounds_otherwise_than_the_cpu_passes_its_trial() -> None:
     profile = load_profile("qnn-htp")
-    assert gates.check_trial(profile, [_distance(0.02)], [_distance(0.05)]) is None
+    assert gates.check_trial(profile, [_error(0.02)], [_error(0.05)]) is None
 
 
 def test_a_sample_on_which_the_model_says_next_to_nothing_is_measured_by_the_others() -> None:
     profile = load_profile("qnn-htp")
     loud, quiet = np.full((1, 8), 1.0, np.float32), np.full((1, 8), 1e-4, np.float32)
 
-    def distance(want: list[npt.NDArray[np.float32]], by: float) -> OutputDistance:
+    def error(want: list[npt.NDArray[np.float32]], by: float) -> PlainError:
         got = [np.asarray(value + np.float32(by)) for value in want]
-        return measure_distance("y", OutputKind.VALUES, want, got)
+        return measure_error("y", want, got)
 
-    stand_in = distance([loud, quiet], 0.001)
-    assert gates.check_trial(profile, [stand_in], [distance([quiet], 0.002)]) is None
-    assert gates.check_trial(profile, [stand_in], [distance([quiet], 0.1)]) is not None
-    silent_there = distance([np.zeros((1, 8), np.float32)], 0.002)
+    stand_in = error([loud, quiet], 0.001)
+    assert gates.check_trial(profile, [stand_in], [error([quiet], 0.002)]) is None
+    assert gates.check_trial(profile, [stand_in], [error([quiet], 0.1)]) is not None
+    silent_there = error([np.zeros((1, 8), np.float32)], 0.002)
     assert gates.check_trial(profile, [stand_in], [silent_there]) is None
     assert gates.check_trial(profile, [silent_there], [silent_there]) is None
 
@@ -123,7 +122,7 @@ def test_a_provider_that_computes_something_else_is_told_with_numbers_and_no_rem
     name: str, precision: str
 ) -> None:
     profile = load_profile(name)
-    refusal = gates.check_trial(profile, [_distance(0.02)], [_distance(0.25)])
+    refusal = gates.check_trial(profile, [_error(0.02)], [_error(0.25)])
     assert refusal is not None
     assert refusal.problem == (
         "QNNExecutionProvider computes output 'scores' with an error of 26.7% of its size, "
@@ -134,7 +133,7 @@ def test_a_provider_that_computes_something_else_is_told_with_numbers_and_no_rem
 
 
 def test_of_a_model_that_nothing_lowered_no_other_types_are_offered() -> None:
-    refusal = gates.check_trial(load_profile("fp32"), [_distance(0.02)], [_distance(0.25)])
+    refusal = gates.check_trial(load_profile("fp32"), [_error(0.02)], [_error(0.25)])
     assert refusal is not None
     assert refusal.remedy.startswith("export the model with other operators, or a report to")
 

@@ -51,14 +51,14 @@ def test_of_a_slow_simulator_two_samples_are_told_and_of_a_provider_four_whateve
     venue = Venue(is_native=not simulated, is_simulated=simulated, because="a test")
     golden = Samples(count=8, read=sample, source="a test")
     judge = CandidateJudge(identity, golden, profile.gates.accuracy, None)
-    stand_in = judge.reference.distances([identity(feeds) for feeds in golden])
+    stand_in = judge.reference.errors([identity(feeds) for feeds in golden])
     there = ProviderValidation(identity, golden, None, silent).run(
         Path("model.onnx"), Evaluator(profile, venue), stand_in
     )
     assert (asked, seen) == ([least], list(range(ran)))
     assert there is not None
     assert len(there.trial.outputs) == least
-    assert (there.distances[0].nrmse, there.refusal) == (0.0, None)
+    assert (there.seen.errors[0].nrmse, there.refusal) == (0.0, None)
 
 
 def test_what_is_wrong_in_a_later_sample_alone_is_refused(
@@ -77,7 +77,7 @@ def test_what_is_wrong_in_a_later_sample_alone_is_refused(
     venue = Venue(is_native=False, is_simulated=True, because="a test")
     golden = Samples(count=8, read=sample, source="a test")
     judge = CandidateJudge(identity, golden, profile.gates.accuracy, None)
-    stand_in = judge.reference.distances([identity(feeds) for feeds in golden])
+    stand_in = judge.reference.errors([identity(feeds) for feeds in golden])
     there = ProviderValidation(identity, golden, None, silent).run(
         path, Evaluator(profile, venue), stand_in
     )

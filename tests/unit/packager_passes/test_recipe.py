@@ -17,6 +17,7 @@ from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
+from tests.unit.packager_passes.declaring import declare
 from tests.unit.packager_passes.models import (
     attention,
     cnn,
@@ -244,7 +245,8 @@ def _prepare_for_fainter(
         ],
     )
     onnx.save(model, folder / "model.onnx")
-    split = _split(samples_for(model, 45))
+    samples = replace(samples_for(model, 45), description=declare(y="classification"))
+    split = _split(samples)
     return prepare(
         folder / "model.onnx",
         profile,

@@ -10,16 +10,15 @@ from onnx import helper
 
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates.accuracy import Reference
-from edgepack.packager.gates.tolerances import derive_tolerances
+from edgepack.packager.gates.tolerances import Seen, derive_tolerances
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.node_precision import node_precision
-from edgepack.packager.profiles.reading import load_profile
-from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.watched_outputs import watch_before_postprocessing
-from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import SampleSplit
 from edgepack.tasks.arrays import Outputs
+from tests.unit.packager_passes.declaring import declare
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 from tests.unit.packager_passes.preparing import prepare
 
@@ -70,24 +69,25 @@ def _source(model: onnx.ModelProto, folder: Path) -> SourceModel:
 
 
 def _prepare(source: SourceModel, profile: str, folder: Path) -> PreparedVariant:
-    samples = replace(samples_for(source.model, 36), meanings=source.meanings)
+    samples = replace(samples_for(source.model, 36), description=source.description)
     split = SampleSplit(
         calibration=samples.pick(range(12)),
         search=samples.pick(range(12, 24)),
         held_out=samples.pick(range(24, 36)),
     )
-    return prepare(source, load_profile(profile), split, folder / "work")
+    return prepare(
+        source,
+        resolve_profile(profile, {"gates": {"accuracy": {"any": {"keep": 0.9}}}}),
+        split,
+        folder / "work",
+    )
 
 
 def test_the_floats_that_enter_the_tail_are_found_whole(tmp_path: Path) -> None:
     watched = watch_before_postprocessing(_source(_detector(), tmp_path))
     assert watched.watched == ("eb", _SCORES), "the turn only moves values"
-    assert watched.meanings == {
-        "eb": Meaning.VALUES,
-        _SCORES: Meaning.VALUES,
-        "boxes": Meaning.SELECTED,
-        "scores": Meaning.SELECTED,
-    }
+    assert watched.description.outputs_of("values") == ("eb", _SCORES)
+    assert watched.description.outputs_of("selection") == ("boxes", "scores")
     assert "ends in a selection (TopK)" in watched.notes[-1]
     assert "The 6 nodes from there on stay float" in watched.notes[-1]
 
@@ -99,7 +99,7 @@ def test_a_selection_in_the_middle_of_a_network_is_no_tail(tmp_path: Path) -> No
 
 def test_an_output_that_a_person_gave_a_meaning_is_judged_by_that(tmp_path: Path) -> None:
     source = _source(_detector(), tmp_path)
-    declared = replace(source, meanings={"boxes": Meaning.VALUES, "scores": Meaning.VALUES})
+    declared = replace(source, description=declare(boxes="values", scores="values"))
     assert watch_before_postprocessing(declared) is declared
 
 
@@ -149,9 +149,10 @@ def test_a_device_must_find_half_of_what_the_worst_sample_has_here() -> None:
         {"boxes": rows[::-1][:kept], "count": np.array([kept])}
         for rows, kept in zip(boxes, (10, 10, 10, 5), strict=True)
     ]
-    meanings = dict.fromkeys(("boxes", "count"), Meaning.SELECTED)
-    distances = Reference(expected, AccuracyGate(), meanings).distances(got)
-    limits = derive_tolerances([distances])
+    known = declare(boxes="selection", count="selection")
+    reference = Reference(expected, {}, known)
+    seen = Seen(errors=reference.errors(got), agreements=reference.measure(got))
+    limits = derive_tolerances([seen])
     assert limits["boxes"].overlap_min == pytest.approx(0.5 * 10 / 15, abs=1e-3)
     assert limits["count"].overlap_min == 0.0, "an error of one is not a broken model"
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from msgspec.structs import replace
 
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombination, VariantPlan
@@ -15,6 +16,7 @@ from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.source.model import load_source
 from edgepack.packager.source.reference import open_reference
 from edgepack.packager.tensors.sequence import SampleSplit
+from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
 from tests.unit.packager_passes.models import samples_for, spread_model
 
 
@@ -33,6 +35,7 @@ def spread_search(
     limit: TimeLimit | None = None,
     spread: float = 300.0,
     sample_count: int = 45,
+    description: ModelDescription = NOTHING_KNOWN,
 ) -> SettingsSearch:
     """The search for `spread_model`, before it ran.
 
@@ -42,12 +45,13 @@ def spread_search(
         journal, limit: None for none.
         spread: See `spread_model`.
         sample_count: A third of them for each purpose.
+        description: What the model's outputs mean.
     """
     folder.mkdir()
     model = spread_model(spread)
     onnx.save(model, folder / "model.onnx")
     source = load_source(folder / "model.onnx")
-    samples = samples_for(model, sample_count)
+    samples = replace(samples_for(model, sample_count), description=description)
     third = sample_count // 3
     split = SampleSplit(
         calibration=samples.pick(range(third)),

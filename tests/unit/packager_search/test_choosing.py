@@ -12,6 +12,7 @@ from edgepack.packager.runtime.timing import Turns
 from edgepack.packager.search import race
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.speedup import Speedup, measure_speedup
+from tests.unit.packager_passes.declaring import declare
 from tests.unit.packager_search.searched import search_spread
 
 FLOAT_MS = 1.0
@@ -57,14 +58,16 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
                 "float_instead": list(float_instead),
                 "prefer": prefer,
                 "undecided": undecided,
-                "accuracy": {"metric": "explained_variance", "explained_variance_min": least},
+                "accuracy": {"values": {"keep": least}},
             },
             "pass": [{"name": "quantize", "ranges": list(methods), "max_float_share": 0.0}],
         }
         combinations = tuple(
             Combination(words=words, profile=resolve_profile("cpu", changes)) for words in searched
         )
-        found = search_spread(tmp_path / "build", combinations, spread=3.0)
+        found = search_spread(
+            tmp_path / "build", combinations, spread=3.0, description=declare(y="values")
+        )
         assert next(told, None) is None, "not so often was anything timed"
         return found
 
@@ -128,8 +131,8 @@ def test_what_is_slower_and_misses_the_budget_is_told_of_for_both(choose: Choose
     selection = choose((1.4, FLOAT_MS), (1.4, FLOAT_MS), least=0.9999).selection
     assert re.fullmatch(
         r"the one candidate does not keep the budget of 0\.9999 \(minmax, 3 nodes quantized: "
-        r"explained_variance 0\.\d+\); and on this host's CPUExecutionProvider the quantized one "
-        r"is not faster, at \d+% of its bytes",
+        r"explained_by_column 0\.\d+\); and on this host's CPUExecutionProvider the quantized one "
+        r"is no faster, at \d+% of its bytes",
         selection.float_because,
     )
     assert selection.notes[0] == f"The float model is published: {selection.float_because}."
@@ -179,7 +182,7 @@ def test_what_misses_the_budget_gives_way_to_the_float_model_where_the_profile_s
     assert searched.selection.path == searched.prepared.published
     assert searched.selection.notes[0].startswith(
         "The float model is published: the one candidate does not keep the budget of 0.9999 "
-        "(minmax, 3 nodes quantized: explained_variance 0."
+        "(minmax, 3 nodes quantized: explained_by_column 0."
     )
 
 

@@ -63,7 +63,7 @@ def test_an_unknown_key_is_refused_with_those_that_can_be_searched() -> None:
 
 def test_a_gate_cannot_be_searched() -> None:
     with pytest.raises(BuildError, match="cannot be searched"):
-        _combine("gates.accuracy.cosine_min=0.5,0.9")
+        _combine("gates.accuracy.classification.keep=0.5,0.9")
 
 
 def test_a_value_that_cannot_be_is_refused_with_those_that_can() -> None:

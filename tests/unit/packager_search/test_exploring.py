@@ -17,7 +17,7 @@ from edgepack.packager.pipeline import candidate_selection as choosing
 from edgepack.packager.pipeline.savings_summary import describe_little
 from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.profiles.reading import resolve_profile
-from edgepack.packager.profiles.schema import AccuracyGate, Gates
+from edgepack.packager.profiles.schema import AccuracyBudget, Gates
 from edgepack.packager.quantization.contract import NodeSensitivity
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.candidates import Candidate
@@ -26,6 +26,7 @@ from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.declaring import declare
 from tests.unit.packager_passes.models import samples_for, spread_model
 from tests.unit.packager_search.searched import search_spread, spread_search
 
@@ -73,13 +74,13 @@ def test_of_combinations_that_cost_the_same_the_one_named_first_is_taken(tmp_pat
 
 
 def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_path: Path) -> None:
-    gate = AccuracyGate(metric="sqnr_db", sqnr_db_min=95.0)
+    budgets = {"any": AccuracyBudget(keep=1.0)}
     for kinds in (("uint8", "uint16"), ("uint16", "uint8")):
         combinations = tuple(
-            replace(each, profile=replace(each.profile, gates=Gates(accuracy=gate)))
+            replace(each, profile=replace(each.profile, gates=Gates(accuracy=budgets)))
             for each in _activations(*kinds)
         )
-        taken = search_spread(tmp_path / kinds[0], combinations)
+        taken = search_spread(tmp_path / kinds[0], combinations, description=declare(y="values"))
         assert not taken.selection.holds
         assert taken.combination.words == "activations uint16", f"tried in this order: {kinds}"
         assert taken.notes[-1].endswith("was taken: none holds the budget.")

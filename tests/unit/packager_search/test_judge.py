@@ -2,18 +2,18 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edgepack.packager.metrics.chains import STEPS
-from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
 from edgepack.packager.tensors.sequence import Feeds, Samples, State
 from edgepack.tasks.arrays import Outputs
+from tests.unit.packager_passes.declaring import declare
 
 _COUNT = 40
 _SIZE = 9.0
 """Of the scores, so that their winners are clear."""
-_GATE = AccuracyGate(top1_agreement_min=0.98, explained_variance_min=0.98)
 
 
 class _Model:
@@ -60,7 +60,7 @@ _NEXT = tuple(number * _COUNT // 32 for number in range(1, 32, 2))
 def test_a_candidate_is_given_up_when_it_fails_by_far_whatever_the_other_samples_say(
     wrong: tuple[int, ...], expected_runs: int
 ) -> None:
-    judge = CandidateJudge(_Model(), _samples(), _GATE, None)
+    judge = CandidateJudge(_Model(), _samples(), {}, None)
     candidate = _Model(*wrong)
     verdict = judge.judge(candidate)
     assert candidate.runs == expected_runs
@@ -79,7 +79,7 @@ class _Noisy(_Model):
 
     def __call__(self, feeds: Feeds) -> Outputs:
         value = super().__call__(feeds)["y"] + self._noise[int(feeds["number"][0])]
-        return {"y": value.astype(np.float32)}
+        return {"y": value.astype(np.float32).reshape(1, 2, 2)}
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ class _Noisy(_Model):
 def test_what_nearly_certainly_fails_by_more_than_matters_is_not_run_on_the_other_samples(
     noise: float, at_least: float, expected_runs: int
 ) -> None:
-    gate = AccuracyGate(explained_variance_min=0.98, metric="explained_variance")
-    judge = CandidateJudge(_Model(), _samples(), gate, None)
+    samples = replace(_samples(), description=declare(y="values"))
+    judge = CandidateJudge(_Noisy(0.0), samples, {}, None)
     candidate = _Noisy(noise)
     verdict = judge.judge(candidate, at_least=at_least)
     assert candidate.runs == expected_runs
@@ -111,7 +111,7 @@ def test_a_chain_that_loses_everything_is_given_up_after_sixteen_chains() -> Non
             return {"y": said.reshape(1, 4, 1), "state_out": feeds["x"]}
 
     samples = _samples((State(input="state", output="state_out"),))
-    judge = CandidateJudge(_State(), samples, _GATE, None)
+    judge = CandidateJudge(_State(), samples, {}, None)
     lost, fine = _State(*range(_COUNT)), _State()
     assert judge.judge(lost).given_up_after == 16
     assert lost.runs == 16 * STEPS
@@ -124,7 +124,7 @@ def test_a_users_metric_judges_beside_what_it_gives_the_float_model() -> None:
         return float(abs(run(_samples().read(0))["y"][0, 0]))
 
     float_model = _Model()
-    judge = CandidateJudge(float_model, _samples(), _GATE, first_score)
+    judge = CandidateJudge(float_model, _samples(), {}, first_score)
     verdict = judge.judge(_Model())
     assert verdict.float_value == verdict.value == first_score(float_model)
     assert verdict.passed

@@ -12,7 +12,7 @@ from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.graph.workload import Workload, workloads
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.profiles.reading import load_profile
-from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.profiles.schema import AccuracyBudget
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.contract import NodeSensitivity
 from edgepack.packager.quantization.savings import (
@@ -67,12 +67,12 @@ def _search_weights(folder: Path, high_precision_bits: int, share: float) -> Sea
     settings = QuantizeWeights(methods=("rtn",), high_precision_bits=high_precision_bits)  # type: ignore[arg-type]
     maker = WeightOnlyCandidateMaker(model, settings, samples, work_dir=folder, progress=silent)
     here = Venue(is_native=False, is_simulated=False, because="a test")
-    gate = AccuracyGate(metric="explained_variance", explained_variance_min=share)
+    budgets = {"any": AccuracyBudget(keep=1.0 - (1.0 - share) / 2.0)}
     float_run = ModelRunner(model, folder / "float.onnx").run
     measurer = CandidateMeasurer(
         maker,
         Evaluator(load_profile("cpu-int4"), here),
-        CandidateJudge(float_run, samples, gate, None),
+        CandidateJudge(float_run, samples, budgets, None),
         SearchConditions(limit=TimeLimit(None), journal=Journal(None)),
         folder,
     )

@@ -56,7 +56,7 @@ def test_a_hopeless_first_candidate_is_not_improved_and_not_asked_about_again(
     asked: list[Outputs] = []
 
     def is_hopeless(path: Path) -> bool:
-        asked.append(open_plain(path)({"x": np.ones((1, 64), np.float32)}))
+        asked.append(open_plain(path)({"x": np.ones((1, 2, 64), np.float32)}))
         return True
 
     journal = Journal(tmp_path / "journal")

@@ -10,7 +10,6 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.workload import Workload
 from edgepack.packager.profiles.reading import load_profile
-from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import BuildStep, Progress, silent
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
@@ -34,6 +33,7 @@ from edgepack.packager.search.search import search
 from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.declaring import declare
 
 _WIDTH = 64
 
@@ -49,7 +49,9 @@ def toy_model(errors: Mapping[str, float]) -> onnx.ModelProto:
         output = "y" if number == len(errors) - 1 else f"{name}/out"
         nodes.append(helper.make_node("Mul", [value, f"{name}/factors"], [output], name=name))
         value = output
-    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, _WIDTH]) for name in "xy"]
+    shapes = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2, _WIDTH]) for name in "xy"
+    ]
     graph = helper.make_graph(nodes, "toy", shapes[:1], shapes[1:], constants)
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="toy"
@@ -131,7 +133,7 @@ def search_toy(
     sample_count: int = 12,
     is_hopeless: Callable[[Path], bool] = lambda path: False,
 ) -> SearchResult:
-    """Searches for a candidate that keeps 98 % of the variance."""
+    """Search for a candidate that keeps 98 % of the variance."""
     folder.mkdir(parents=True)
     conditions = SearchConditions(
         limit=limit or TimeLimit(None),
@@ -160,10 +162,14 @@ def _evaluator() -> Evaluator:
 
 
 def _judge(maker: ToyMaker, folder: Path, count: int = 12) -> CandidateJudge:
-    values = np.random.default_rng(0).normal(size=(count, 1, _WIDTH)).astype(np.float32)
-    samples = Samples(count=count, read=lambda index: {"x": values[index]}, source="toys")
-    gate = AccuracyGate(metric="explained_variance", explained_variance_min=0.98)
-    return CandidateJudge(_float_run(maker, folder), samples, gate, None)
+    values = np.random.default_rng(0).normal(size=(count, 1, 2, _WIDTH)).astype(np.float32)
+    samples = Samples(
+        count=count,
+        read=lambda index: {"x": values[index]},
+        source="toys",
+        description=declare(y="values"),
+    )
+    return CandidateJudge(_float_run(maker, folder), samples, {}, None)
 
 
 def _float_run(maker: ToyMaker, folder: Path) -> Run:

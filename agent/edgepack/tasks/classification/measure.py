@@ -12,6 +12,7 @@ from edgepack.tasks.classification.decisions import costs_of_changes, expected_c
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.intervals import kept_low, share_low
 from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.values.measure import measure_explained
 
 ONE_MISS_FROM = 10
 """From this many samples on, one may differ whatever the budget: below 1/budget samples a single
@@ -36,12 +37,23 @@ def is_one_decision(value: Tensor) -> bool:
 
 
 def compare_decisions(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the decisions of one output; see `Compare`."""
+    """Compare the decisions of one output; see `Compare`.
+
+    Floats without a row of classes decide nothing: their values are compared.
+    """
+    if not _holds_decisions(expected):
+        measure, losses = measure_explained(output, expected, got)
+        return Compared(measures=(measure,), losses=losses)
     pairs = zip(expected, got, strict=True)
     same = [same_decisions(want, have) for want, have in pairs]
     if is_one_decision(expected[0]):
         return _compare_samples(output, expected, got, same)
     return compare_rows(output, same)
+
+
+def _holds_decisions(expected: Sequence[Tensor]) -> bool:
+    first = next((value for value in expected if value.size), expected[0])
+    return first.dtype.kind != "f" or (first.ndim > 0 and first.shape[-1] > 1)
 
 
 def _compare_samples(

@@ -99,7 +99,8 @@ class Reference:
         worst = min(entries, key=lambda entry: (entry.spare, entry.metric))
         decided_by = {name: getattr(worst, name) for name in Judged.__struct_fields__}
         decided_by["forgiven"] = any(entry.forgiven for entry in entries)
-        decided_by["output"] = worst.output if len(self.description.parts) > 1 else ""
+        names = [name for part in self.description.parts for name in part.outputs]
+        decided_by["output"] = worst.output if len(names) > 1 else ""
         return Verdict(
             **decided_by,
             float_value=worst.best,

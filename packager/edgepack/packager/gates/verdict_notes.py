@@ -54,6 +54,7 @@ def describe_verdict(
         fed = {state.output for state in samples.states}
         told = ", ".join(
             f"{measure.metric} {measure.value:.4f}"
+            + (f" of '{measure.output}'" if measure.output else "")
             for agreement in single
             for measure in agreement.measures
             if measure.output not in fed
