@@ -67,7 +67,7 @@ def acts_of(rollout: RolloutView) -> tuple[str, ...]:
     is_open = rollout.state in ("RUNNING", "PAUSED")
     can = {
         "resume": rollout.state == "PAUSED" or rollout.waits_reason == "evidence",
-        "approve": is_open and rollout.approve_waves and rollout.wave < rollout.wave_count,
+        "approve": is_open and rollout.settings.approve_waves and rollout.wave < rollout.wave_count,
         "pause": rollout.state == "RUNNING",
         "retry": rollout.state != "ABORTED" and any(map(rollout.counts.get, ("FAILED", "SILENT"))),
         "abort": rollout.state in OPEN,

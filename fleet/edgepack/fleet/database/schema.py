@@ -4,7 +4,9 @@ A new database is made from these classes, an existing one is changed by `migrat
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Dialect,
@@ -15,11 +17,12 @@ from sqlalchemy import (
     String,
     Text,
     TypeDecorator,
-    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from edgepack.fleet.documents.gates import GateView
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector, SetAside
 from edgepack.wire.messages import BundleRef
 
 
@@ -43,6 +46,27 @@ class StoredLongText(StoredText):
 
     impl = Text
     cache_ok = True
+
+
+class Encoded(TypeDecorator[Any]):
+    """A value as JSON: a frozen struct, or a dictionary or tuple that is replaced as a whole.
+
+    Args:
+        kind: The type of the value.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str:
+        return msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        return msgspec.json.decode(value or "", type=self.kind)
 
 
 LONG = BigInteger().with_variant(Integer, "sqlite")
@@ -78,18 +102,18 @@ class DeviceRow(Base):
     online: Mapped[bool] = mapped_column(default=False, index=True)
     last_seen: Mapped[float | None] = mapped_column(default=None)
     boot: Mapped[str] = mapped_column(default="")
-    session: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    session: Mapped[str] = mapped_column(default="")
     report_count: Mapped[int] = mapped_column(LONG, default=0)
-    event_count: Mapped[int] = mapped_column(LONG, default=0, server_default=text("0"))
+    event_count: Mapped[int] = mapped_column(LONG, default=0)
     reported: Mapped[str | None] = mapped_column(StoredLongText, default=None)
     reported_sequence: Mapped[int] = mapped_column(LONG, default=0)
     hardware_class: Mapped[str] = mapped_column(default="")
     desired: Mapped[str | None] = mapped_column(StoredLongText, default=None)
     desired_sequence: Mapped[int] = mapped_column(LONG, default=0)
     desired_sent_at: Mapped[float] = mapped_column(default=0.0)
-    labels: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
-    certificate: Mapped[str] = mapped_column(server_default=text("''"))
-    standing: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    labels: Mapped[str] = mapped_column(StoredLongText, default="{}")
+    certificate: Mapped[str] = mapped_column(default="")
+    standing: Mapped[str] = mapped_column(default="")
     __table_args__ = (
         Index(
             "devices_by_standing",
@@ -136,7 +160,7 @@ class ReleaseRow(Base):
     signature_bytes: Mapped[int] = mapped_column(LONG)
     added_at: Mapped[float]
     deleted_at: Mapped[float | None] = mapped_column(default=None)
-    source: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    source: Mapped[str] = mapped_column(default="")
 
     @property
     def bundle(self) -> BundleRef:
@@ -147,58 +171,43 @@ class ReleaseRow(Base):
 
 
 class RolloutRow(Base):
-    """A rollout; `selector` is an encoded `Selector`, `waves` what a person wrote.
+    """A rollout, its settings and its progress.
 
-    `takes_back` is the digest of the release that its devices leave, when it is a rollback.
-    `gates` are encoded thresholds by name, `held` is an encoded dictionary of hardware classes that
-    are held back, each with the reason, `accepted` an encoded list of breaches that a person
-    resumed after. `evidence_since` is when the wait for measurements of a decided wave began.
-    `approved` is the index of the last wave that a person has approved, `zones` an encoded list of
-    the time zones of its devices where it has a `window`, `waits_for` what it waits for, in words,
-    `waits_reason` the same as one word. `decided` are the encoded gate views at the decision that
-    stopped or ended the rollout, made at `decided_at`; `stopped_by` names the gate that decided.
-    `set_aside` is an encoded tuple of `SetAside`.
+    `takes_back` is the digest of the release that its devices leave if it is a rollback. `held` are
+    the hardware classes that are held back, each with the reason; `accepted` the breaches that a
+    person resumed after; `set_aside` the devices that alone measured a breach. `evidence_since` is
+    the start of the wait for measurements of a finished wave, `approved` the index of the last wave
+    that a person has approved, `zones` the time zones of its devices if it has a window.
+    `waits_for` states what it waits for, `waits_reason` the same as one word. `decided` are the
+    gates at the decision that stopped or ended the rollout, made at `decided_at`; `stopped_by` is
+    the gate that decided.
     """
 
     __tablename__ = "rollouts"
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     digest: Mapped[str] = mapped_column(ForeignKey("releases.digest"))
-    selector: Mapped[str] = mapped_column(StoredLongText)
-    waves: Mapped[str]
+    selector: Mapped[Selector] = mapped_column(Encoded(Selector))
+    settings: Mapped[RolloutSettings] = mapped_column(Encoded(RolloutSettings))
     wave: Mapped[int] = mapped_column(default=-1)
     wave_count: Mapped[int]
-    soak_s: Mapped[float]
-    min_inferences: Mapped[int] = mapped_column(LONG, server_default=text("0"))
-    deadline_s: Mapped[float]
-    max_failed_share: Mapped[float]
-    min_sample: Mapped[int] = mapped_column(LONG)
-    on_breach: Mapped[str]
     accepted_failures: Mapped[int] = mapped_column(default=0)
     state: Mapped[str] = mapped_column(index=True)
     because: Mapped[str] = mapped_column(StoredLongText)
     started_at: Mapped[float]
     changed_at: Mapped[float]
-    takes_back: Mapped[str] = mapped_column(server_default=text("''"))
-    gates: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
-    split_by: Mapped[str] = mapped_column(server_default=text("''"))
-    evidence_s: Mapped[float] = mapped_column(server_default=text("60.0"))
+    takes_back: Mapped[str] = mapped_column(default="")
     evidence_since: Mapped[float | None] = mapped_column(default=None)
-    held: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
-    accepted: Mapped[str] = mapped_column(StoredLongText, server_default=text("'[]'"))
-    max_per_site: Mapped[int] = mapped_column(server_default=text("0"))
-    approves: Mapped[bool] = mapped_column(server_default=false())
-    approved: Mapped[int] = mapped_column(server_default=text("0"))
-    not_before: Mapped[float | None] = mapped_column(default=None)
-    window: Mapped[str] = mapped_column(server_default=text("''"))
-    zones: Mapped[str] = mapped_column(StoredLongText, server_default=text("'[]'"))
-    waits_for: Mapped[str] = mapped_column(StoredLongText, server_default=text("''"))
-    waits_reason: Mapped[str] = mapped_column(default="", server_default=text("''"))
-    gate_evidence: Mapped[str] = mapped_column(server_default=text("'required'"))
-    decided: Mapped[str] = mapped_column(StoredLongText, default="", server_default=text("''"))
+    held: Mapped[dict[str, str]] = mapped_column(Encoded(dict[str, str]), default={})
+    accepted: Mapped[tuple[str, ...]] = mapped_column(Encoded(tuple[str, ...]), default=())
+    approved: Mapped[int] = mapped_column(default=0)
+    zones: Mapped[tuple[str, ...]] = mapped_column(Encoded(tuple[str, ...]), default=())
+    waits_for: Mapped[str] = mapped_column(StoredLongText, default="")
+    waits_reason: Mapped[str] = mapped_column(default="")
+    decided: Mapped[tuple[GateView, ...]] = mapped_column(Encoded(tuple[GateView, ...]), default=())
     decided_at: Mapped[float | None] = mapped_column(default=None)
-    stopped_by: Mapped[str] = mapped_column(default="", server_default=text("''"))
-    set_aside: Mapped[str] = mapped_column(
-        StoredLongText, default="[]", server_default=text("'[]'")
+    stopped_by: Mapped[str] = mapped_column(default="")
+    set_aside: Mapped[tuple[SetAside, ...]] = mapped_column(
+        Encoded(tuple[SetAside, ...]), default=()
     )
 
 
@@ -219,9 +228,9 @@ class AssignmentRow(Base):
     decided_at: Mapped[float | None] = mapped_column(default=None)
     because: Mapped[str] = mapped_column(StoredLongText, default="")
     before_digest: Mapped[str] = mapped_column(default="")
-    hardware_class: Mapped[str] = mapped_column(server_default=text("''"))
-    site: Mapped[str] = mapped_column(server_default=text("''"))
-    zone: Mapped[str] = mapped_column(server_default=text("''"))
+    hardware_class: Mapped[str] = mapped_column(default="")
+    site: Mapped[str] = mapped_column(default="")
+    zone: Mapped[str] = mapped_column(default="")
     __table_args__ = (
         _index_of("assignments_by_site", ("rollout", "site", "state"), "site != ''"),
         _index_of("assignments_waiting", ("rollout", "wave", "device"), "state = 'WAITING'"),
@@ -337,7 +346,7 @@ class EnrolmentTokenRow(Base):
     hash: Mapped[str] = mapped_column(primary_key=True)
     device: Mapped[str] = mapped_column(index=True)
     expires_at: Mapped[float]
-    key_id: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    key_id: Mapped[str] = mapped_column(default="")
 
 
 class WebhookRow(Base):
@@ -375,8 +384,8 @@ class SessionRow(Base):
     hash: Mapped[str] = mapped_column(primary_key=True)
     token_hash: Mapped[str] = mapped_column(index=True)
     expires_at: Mapped[float] = mapped_column(index=True)
-    actor: Mapped[str] = mapped_column(StoredText, default="", server_default=text("''"))
-    role: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    actor: Mapped[str] = mapped_column(StoredText, default="")
+    role: Mapped[str] = mapped_column(default="")
 
 
 class AuditRow(Base):

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -82,8 +81,7 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
     judged = judgement.judge(session, rollout, now)
     current = counting.total(judged.classes)[max(rollout.wave, 0) : rollout.wave + 1]
     failed = counting.count(current, counting.FAILURES)
-    held = msgspec.json.decode(rollout.held, type=dict[str, str])
-    if rollout.state == "RUNNING" and not held and not judged.holds:
+    if rollout.state == "RUNNING" and not rollout.held and not judged.holds:
         raise FleetError(
             f"rollout {name_of(rollout.number)} is RUNNING, and holds nothing back",
             remedy=f"edgepack rollout status {name_of(rollout.number)}",
@@ -93,9 +91,8 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
     because = f"resumed by a person, {', '.join(said)} accepted"
     change(session, rollout, "resume", because, now)
     rollout.accepted_failures = failed
-    accepted = set(msgspec.json.decode(rollout.accepted, type=list[str])) | seen
-    rollout.accepted = msgspec.json.encode(sorted(accepted)).decode()
-    rollout.held = "{}"
+    rollout.accepted = tuple(sorted({*rollout.accepted, *seen}))
+    rollout.held = {}
 
 
 def approve(session: Session, rollout: RolloutRow, now: float) -> None:
@@ -107,7 +104,7 @@ def approve(session: Session, rollout: RolloutRow, now: float) -> None:
     name = name_of(rollout.number)
     following = rollout.wave + 1
     problem = ""
-    if not rollout.approves or rollout.state not in ("RUNNING", "PAUSED"):
+    if not rollout.settings.approve_waves or rollout.state not in ("RUNNING", "PAUSED"):
         problem = f"rollout {name} waits for nobody's approval"
     elif following >= rollout.wave_count:
         problem = f"rollout {name} has begun its last wave"

@@ -173,12 +173,13 @@ def take_back_class(session: Session, rollout: RolloutRow, way: WayBack, now: fl
 
 def _at_once(rollout: RolloutRow) -> RolloutSettings:
     """How devices are led back from a release that breached a gate: they are in danger."""
+    settings = rollout.settings
     return RolloutSettings(
         waves="100%",
-        soak_s=rollout.soak_s,
-        deadline_s=rollout.deadline_s,
-        max_failed_share=rollout.max_failed_share,
-        min_sample=rollout.min_sample,
+        soak_s=settings.soak_s,
+        deadline_s=settings.deadline_s,
+        max_failed_share=settings.max_failed_share,
+        min_sample=settings.min_sample,
     )
 
 
