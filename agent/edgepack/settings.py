@@ -22,7 +22,7 @@ Unit = Literal["", "share", "time"]
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One declared setting.
+    """Declared setting.
 
     Attributes:
         name: Name of the field.

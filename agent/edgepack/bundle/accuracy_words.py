@@ -1,4 +1,4 @@
-"""What was measured of a variant, in a few words for a table."""
+"""Descriptions of a variant's accuracy in a few words, for tables."""
 
 from edgepack.bundle.metadata import Accuracy
 
@@ -67,7 +67,7 @@ def describe_float(accuracy: Accuracy) -> str:
 
 
 def describe_box_bias(bias: float) -> str:
-    """How many more or fewer boxes: `1.2 % fewer`."""
+    """Return the net change of boxes in words: `1.2 % fewer`."""
     if not round(bias, 3):
         return "as many"
     return f"{abs(bias):.1%}".replace("%", " %") + (" fewer" if bias < 0.0 else " more")

@@ -328,7 +328,7 @@ def read_whole(ask: Ask, most_bytes: int, title: str) -> Iterator[bytes]:
 
 
 def _read_on(answer: Answer, at: int, title: str) -> Iterator[bytes]:
-    """What a body has from a place on, whether or not the server has ranges."""
+    """Yield a body from an offset on, with or without range requests."""
     begin = answer.headers.get("Content-Range", "")
     if answer.status == 206 and not begin.startswith(f"bytes {at}-"):
         raise WebError("it sends another range", title=title, is_final=True)
