@@ -1,4 +1,4 @@
-"""What the fleet's commands print: tables and lines, from the API's documents."""
+"""Output of the fleet's commands: tables and lines of the API's documents."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -24,7 +24,7 @@ _NUMBERS = msgspec.json.Decoder(dict[str, Number])
 
 
 class Entry(NamedTuple):
-    """What to write; see `AuditEntry`. The actor is the transaction's where none is named."""
+    """Entry to write; see `AuditEntry`. The default actor is the transaction's actor."""
 
     action: Action
     actor: str = ""
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which entries are asked for; a text that is empty asks for all.
+    """Filter of entries; an empty text matches all entries.
 
     Attributes:
         actor, action, rollout, device, model: As they stand in an entry; of the actor and the

@@ -79,7 +79,7 @@ def _index_of(name: str, columns: Sequence[str], where: str) -> Index:
 
 
 class Base(DeclarativeBase):
-    """What all tables belong to."""
+    """Base of all tables."""
 
     type_annotation_map = {str: StoredText, float: Double}  # noqa: RUF012 (SQLAlchemy's own name)
 
@@ -123,7 +123,7 @@ class DeviceRow(Base):
 
 
 class DeviceModelRow(Base):
-    """One model of a device, as its last report had it; kept in step by `standing.py` alone.
+    """Model of a device, from its last report; only `standing.py` writes it.
 
     `digest` and `version` are of what serves now, "" while nothing does.
     """
@@ -164,7 +164,7 @@ class ReleaseRow(Base):
 
     @property
     def bundle(self) -> BundleRef:
-        """Its identity."""
+        """Reference to the bundle."""
         return BundleRef(
             name=self.name, version=self.version, release=self.release, digest=self.digest
         )
@@ -212,7 +212,8 @@ class RolloutRow(Base):
 
 
 class AssignmentRow(Base):
-    """One device's part in a rollout; `before_digest` is what it ran when it was offered.
+    """Assignment of one device to a rollout; `before_digest` is its release at the time of the
+    offer.
 
     `hardware_class` is what its wave counts it under; `site` and `zone` (a time zone) stand there
     where the rollout heeds them.
@@ -240,7 +241,7 @@ class AssignmentRow(Base):
 
 
 class WaveRow(Base):
-    """How many parts of one wave and hardware class are in which state.
+    """Counts of the assignments of one wave and hardware class by state.
 
     Kept in step by `assignments.py` alone.
     """
@@ -294,7 +295,7 @@ class WaveMeasureRow(Base):
 
 
 class EventRow(Base):
-    """One thing that happened: to a device, as it said, or to a rollout (`device` is empty)."""
+    """Event of a device, as reported, or of a rollout (`device` is empty)."""
 
     __tablename__ = "events"
     id: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=True)
@@ -350,7 +351,7 @@ class EnrolmentTokenRow(Base):
 
 
 class WebhookRow(Base):
-    """Where messages are posted, and how far that came; see `webhooks.py`.
+    """Webhook with the progress of its deliveries; see `webhooks.py`.
 
     `types` is an encoded list. The secret is kept itself: messages are signed with it. `key` begins
     the ids of its messages, `audit_after` and `event_after` are the last that it has told.
@@ -375,7 +376,7 @@ class WebhookRow(Base):
 
 
 class SessionRow(Base):
-    """Somebody who logged in to the dashboard: digests of the cookie and of the token shown.
+    """Session of a dashboard user: digests of the cookie and of the token shown.
 
     Who was let in by a provider showed no token (""), and is kept by name and role.
     """
@@ -389,7 +390,7 @@ class SessionRow(Base):
 
 
 class AuditRow(Base):
-    """Something that was done or decided: who did it, to what, and the numbers that decided.
+    """Action or decision: actor, object, and the numbers that decided.
 
     Texts are empty where they do not apply; `numbers` is an encoded object. See `audit.py`.
     """
@@ -468,7 +469,7 @@ class LabelledLatencyRow(Base):
 
 
 class LatencySourceRow(Base):
-    """Who told latency of what, and the starts of the windows that came last (an encoded list)."""
+    """Source of latencies, with the starts of its last windows (an encoded list)."""
 
     __tablename__ = "latency_sources"
     device: Mapped[str] = mapped_column(primary_key=True)
@@ -489,7 +490,7 @@ class LatencySourceRow(Base):
 
 
 class TelemetrySequenceRow(Base):
-    """Which telemetry of a device came: see `telemetry_sequences.py`."""
+    """Sequence numbers of a device's received telemetry: see `telemetry_sequences.py`."""
 
     __tablename__ = "telemetry_sequences"
     device: Mapped[str] = mapped_column(primary_key=True)

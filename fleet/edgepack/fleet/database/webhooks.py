@@ -33,7 +33,7 @@ MAX_REASON = 200
 
 
 class Message(NamedTuple):
-    """What is to be told.
+    """Message to deliver.
 
     Attributes:
         source: `a` for the audit log, `e` for devices' events.
@@ -102,7 +102,7 @@ def remove(session: Session, name: str, now: float) -> WebhookRow:
 
 
 def types_of(row: WebhookRow) -> tuple[str, ...]:
-    """What a webhook tells."""
+    """Return the event types of a webhook."""
     return msgspec.json.decode(row.types, type=tuple[str, ...])
 
 
@@ -131,7 +131,7 @@ def is_far_behind(session: Session, row: WebhookRow) -> bool:
 
 
 def note_delivered(session: Session, name: str, message: Message) -> None:
-    """A message was taken."""
+    """Record a delivered message."""
     if (row := session.get(WebhookRow, name)) is not None:
         _pass(row, message)
         row.delivered += 1
@@ -145,7 +145,7 @@ def note_failed(
     because: str,
     now: float,
 ) -> None:
-    """An attempt failed: another one comes later, or the message is given up."""
+    """Record a failed attempt: try again later, or give the message up."""
     row = session.get(WebhookRow, name)
     if row is None:
         return

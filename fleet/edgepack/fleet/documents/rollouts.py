@@ -24,7 +24,7 @@ MAX_WAIT_S = 366 * 24 * 3600.0
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which devices a rollout is for.
+    """Selection of a rollout's devices.
 
     Attributes:
         kind: Everybody, a group, those that an expression means, or the devices that are named.
@@ -239,7 +239,7 @@ class RollbackRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown
 
 
 class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
-    """One device's part in a rollout.
+    """Assignment of one device to a rollout.
 
     Attributes:
         device: Its id.
@@ -249,8 +249,8 @@ class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
         offered_at, decided_at: When it was offered the release and when its part was decided,
             seconds since the epoch (UTC); None before.
         because: The reason in one sentence.
-        device_state: The life cycle state that the device itself says; "" when its report is not
-            of this rollout.
+        device_state: The life cycle state that the device itself says; "" when its report is not of
+            this rollout.
         progress: 0..1 of the bytes while it downloads.
         provider, variant: What serves on it now; "" while nothing does.
     """

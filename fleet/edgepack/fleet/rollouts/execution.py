@@ -44,7 +44,7 @@ OPEN = counting.UNDECIDED | {"SILENT"}
 
 
 class Moved(NamedTuple):
-    """What reports have come to.
+    """Result of reports.
 
     Attributes:
         passed: Devices that have passed the number of what they were told, and do not speak of it.
@@ -74,7 +74,7 @@ def pause(session: Session, rollout: RolloutRow, now: float) -> None:
 
 
 def resume(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Go on; what was breached so far is accepted, and so are the failures of the current wave.
+    """Resume; accept the breaches so far and the failures of the current wave.
 
     Hardware classes that are held back go on, too.
     """
@@ -96,7 +96,7 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
 
 
 def approve(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Lets the next wave begin.
+    """Approve the next wave.
 
     Raises:
         FleetError: It asks nobody, the wave is approved already, or there is none.
@@ -187,7 +187,7 @@ def _has_passed(reported: Reported, assignment: Assignment, rollout: RolloutRow)
 def _note(
     assignment: Assignment, state: str, rollout: RolloutRow, said: ReportedModel, now: float
 ) -> StateChange | None:
-    """What a report makes of an assignment; None when it says nothing new of it.
+    """Return the state change that a report causes; None without a change.
 
     What was decided stays so; only a silent device may still speak up.
     """

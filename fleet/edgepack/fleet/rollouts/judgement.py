@@ -1,4 +1,4 @@
-"""What is known of a rollout, as the rules and gates take it, and what they say of it now."""
+"""Facts of a rollout for rules and gates, with the present results of the gates."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from edgepack.fleet.rollouts import canary, counting, failures, gates, rules
 
 
 class Judgement(NamedTuple):
-    """What the rules look at.
+    """Facts for the rules.
 
     Attributes:
         rollout: The rollout, as they take it.
@@ -27,12 +27,12 @@ class Judgement(NamedTuple):
 
     @property
     def views(self) -> tuple[GateView, ...]:
-        """What all gates say."""
+        """Results of all gates."""
         return (*rules.failures(self.rollout, self.classes), *self.measured)
 
     @property
     def accepted_by_resume(self) -> frozenset[str]:
-        """What a person accepts who lets the rollout go on, as `Plan.accepted` stores it."""
+        """Breaches that a resume accepts, in the form of `Plan.accepted`."""
         seen = {
             gates.hold_key(view.name, view.hardware_class)
             if view.verdict == "hold"
@@ -108,7 +108,7 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
 
 
 def plan_of(rollout: RolloutRow) -> gates.Plan:
-    """How a rollout is judged by what its devices measure."""
+    """Return the plan of evaluation of a rollout."""
     return gates.Plan(
         thresholds=rollout.settings.gates,
         min_sample=rollout.settings.min_sample,

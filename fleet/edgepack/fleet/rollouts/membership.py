@@ -1,4 +1,4 @@
-"""Which devices a rollout has: those that it begins with, and those that join later.
+"""Membership of devices in rollouts: at the start, and later.
 
 Every function works inside the caller's transaction and returns what is to be published once
 that is durable.
@@ -55,7 +55,7 @@ def show_preview(
     settings: RolloutSettings,
     manifest: Manifest | None = None,
 ) -> RolloutPreview:
-    """What a rollout would mean if it were started now.
+    """Return the preview of a rollout that would start now.
 
     Raises:
         FleetError: A number makes no sense, no device is selected, or the fleet holds another
@@ -168,7 +168,7 @@ def classify(rows: Sequence[Candidate]) -> Callable[[str], str]:
 
 
 def _plan(settings: RolloutSettings) -> RolloutSettings:
-    """What a request says of how to go about it, without what it says of anything else."""
+    """Return only the plan's settings of a request."""
     names = RolloutSettings.__struct_fields__
     return RolloutSettings(**{name: getattr(settings, name) for name in names})
 

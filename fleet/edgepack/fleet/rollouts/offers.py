@@ -1,4 +1,4 @@
-"""What a device is told when a rollout offers it a release, and when it takes that back."""
+"""Orders to devices when a rollout offers a release, and when it withdraws the offer."""
 
 import logging
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What still points to a release, so that it cannot be deleted."""
+"""Uses of a release that prevent its deletion."""
 
 from collections.abc import Set as AbstractSet
 from itertools import groupby

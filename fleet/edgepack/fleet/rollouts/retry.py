@@ -16,7 +16,7 @@ AGAIN = ("FAILED", "SILENT")
 
 
 def retry(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Has all devices that failed wait for the release again; it goes on where it was over.
+    """Return all failed devices to waiting; a finished rollout continues.
 
     Devices stay out of it if another rollout of the model has them by now, or if they committed a
     release of a later rollout.

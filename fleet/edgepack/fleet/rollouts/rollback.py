@@ -44,7 +44,7 @@ IsReleased = Callable[[BundleRef], bool]
 
 
 class Plan(NamedTuple):
-    """What taking a release back means.
+    """Plan of a rollback.
 
     Attributes:
         release: The release that is taken back.
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 def show_rollback(
     session: Session, request: RollbackRequest, is_released: IsReleased
 ) -> RollbackPreview:
-    """What a rollback would mean if it were started now.
+    """Return the preview of a rollback that would start now.
 
     Args:
         session: The transaction.
@@ -123,7 +123,7 @@ def rollback(
 
 
 class WayBack(NamedTuple):
-    """Where the devices that committed a rollout's release go back to.
+    """Releases to which the devices of a rolled-back release return.
 
     Attributes:
         going: By digest of the release that they go back to: the devices.
@@ -172,7 +172,7 @@ def take_back_class(session: Session, rollout: RolloutRow, way: WayBack, now: fl
 
 
 def _at_once(rollout: RolloutRow) -> RolloutSettings:
-    """How devices are led back from a release that breached a gate: they are in danger."""
+    """Return the settings for an urgent rollback after a breach: all devices at once."""
     settings = rollout.settings
     return RolloutSettings(
         waves="100%",
@@ -296,7 +296,7 @@ def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:
 
 
 def _refusal(plan: Plan) -> str:
-    """Why nothing can be taken back; a rollout that nobody has committed can be ended still."""
+    """Return why no device can roll back; a rollout without commits can still be ended."""
     if plan.going or (_ends(plan.ended) and not plan.staying):
         return ""
     reason = next(iter(plan.staying), "no device runs it")

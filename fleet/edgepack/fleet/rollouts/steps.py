@@ -36,7 +36,7 @@ PREPARES_WITHIN_S = 60.0
 
 
 class Step(NamedTuple):
-    """What to publish, and how many rollouts are RUNNING."""
+    """Result of a step: the messages to publish, and the number of RUNNING rollouts."""
 
     publications: tuple[Publication, ...]
     running: int
@@ -67,7 +67,7 @@ def step(session: Session, now: float, is_released: IsReleased) -> Step:
 
 
 def _end_unprepared(session: Session, now: float) -> None:
-    """Aborts rollouts to which nobody adds devices any more: whoever prepared them has ended."""
+    """Abort rollouts whose preparing process has ended."""
     query = select(RolloutRow).where(
         RolloutRow.state == "PREPARING", RolloutRow.changed_at < now - PREPARES_WITHIN_S
     )
@@ -169,7 +169,7 @@ def _tell(rollout: RolloutRow, reason: str, because: str) -> str:
 
 
 def _said(views: tuple[GateView, ...]) -> Numbers:
-    """What gates said that had anything to judge: by gate and class, what they judged by."""
+    """Return the numbers of gates with evidence, by gate and class."""
     return {
         f"{view.name} {view.hardware_class}".rstrip(): round(number, 6)
         for view in views

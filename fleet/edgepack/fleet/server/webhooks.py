@@ -1,4 +1,4 @@
-"""What people can ask of a running fleet about webhooks."""
+"""Methods of a running fleet for webhooks."""
 
 import secrets
 import time
@@ -23,7 +23,7 @@ TRIAL = "webhook.test"
 
 
 class WebhookMethods(Parts, frozen=True, kw_only=True):
-    """What can be asked about webhooks."""
+    """Methods for webhooks."""
 
     def webhooks(self) -> tuple[WebhookView, ...]:
         """Return all webhooks."""
