@@ -7,7 +7,6 @@ other. Who acts is said where the transaction begins (see `Store.transaction`).
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session
 
@@ -20,7 +19,6 @@ CONTROLLER = "controller"
 KEEP_S = 400 * 24 * 3600.0
 """Entries older than this are forgotten."""
 MAX_TEXT = 2000
-_NUMBERS = msgspec.json.Decoder(dict[str, Number])
 
 
 class Entry(NamedTuple):
@@ -62,7 +60,6 @@ def note(session: Session, now: float, *entries: Entry) -> None:
             "at": now,
             "actor": entry.actor or session.info[ACTOR],
             "because": entry.because[:MAX_TEXT],
-            "numbers": msgspec.json.encode(entry.numbers).decode(),
         }
         for entry in entries
     ]
@@ -118,5 +115,5 @@ def _views(rows: Iterable[AuditRow]) -> Iterable[AuditEntry]:
             model=row.model,
             digest=row.digest,
             because=row.because,
-            numbers=_NUMBERS.decode(row.numbers),
+            numbers=row.numbers,
         )

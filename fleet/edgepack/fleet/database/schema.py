@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector, SetAside
 from edgepack.wire.messages import BundleRef
@@ -353,7 +354,7 @@ class EnrolmentTokenRow(Base):
 class WebhookRow(Base):
     """Webhook with the progress of its deliveries; see `webhooks.py`.
 
-    `types` is an encoded list. The secret is kept itself: messages are signed with it. `key` begins
+    The secret is kept itself: messages are signed with it. `key` begins
     the ids of its messages, `audit_after` and `event_after` are the last that it has told.
     """
 
@@ -362,7 +363,7 @@ class WebhookRow(Base):
     key: Mapped[str]
     url: Mapped[str] = mapped_column(StoredLongText)
     secret: Mapped[str]
-    types: Mapped[str] = mapped_column(StoredLongText)
+    types: Mapped[tuple[str, ...]] = mapped_column(Encoded(tuple[str, ...]))
     is_unsafe: Mapped[bool]
     made_at: Mapped[float]
     made_by: Mapped[str]
@@ -392,7 +393,7 @@ class SessionRow(Base):
 class AuditRow(Base):
     """Action or decision: actor, object, and the numbers that decided.
 
-    Texts are empty where they do not apply; `numbers` is an encoded object. See `audit.py`.
+    Texts are empty where they do not apply. See `audit.py`.
     """
 
     __tablename__ = "audit"
@@ -405,7 +406,7 @@ class AuditRow(Base):
     model: Mapped[str]
     digest: Mapped[str]
     because: Mapped[str] = mapped_column(StoredLongText)
-    numbers: Mapped[str] = mapped_column(StoredLongText)
+    numbers: Mapped[dict[str, Number]] = mapped_column(Encoded(dict[str, Number]))
     __table_args__ = (
         Index("audit_by_rollout", "rollout", "id"),
         Index("audit_by_device", "device", "id"),

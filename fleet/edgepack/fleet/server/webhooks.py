@@ -3,8 +3,6 @@
 import secrets
 import time
 
-import msgspec
-
 from edgepack.errors import FleetError
 from edgepack.fleet.database import webhooks
 from edgepack.fleet.database.schema import WebhookRow
@@ -48,7 +46,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
             key=f"msg_{secrets.token_hex(8)}",
             url=request.url,
             secret=secret,
-            types=msgspec.json.encode(request.types).decode(),
+            types=request.types,
             is_unsafe=request.is_unsafe,
             made_at=now,
             made_by=self.by,
@@ -88,7 +86,7 @@ def _view(row: WebhookRow) -> WebhookView:
     return WebhookView(
         name=row.name,
         url=row.url,
-        types=webhooks.types_of(row),
+        types=row.types,
         is_unsafe=row.is_unsafe,
         made_at=row.made_at,
         made_by=row.made_by,
