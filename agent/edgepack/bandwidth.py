@@ -1,4 +1,4 @@
-"""How much may be sent a second, maybe by the hour: as people write it, and as numbers."""
+"""Bandwidth: a limit in bytes per second, maybe by the hour, as text and as numbers."""
 
 import re
 from datetime import datetime, time
@@ -34,7 +34,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be sent a second, by the hour of this machine's clock.
+    """Limit in bytes per second, by the hour of this machine's clock.
 
     Attributes:
         stretches: Hours with a rate of their own; the first that holds counts.

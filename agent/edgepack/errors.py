@@ -7,7 +7,7 @@ _MOST_LETTERS = 1500
 
 
 class EdgepackError(Exception):
-    """What every error of edgepack is; shown to a person as up to three lines.
+    """Base of all errors of edgepack; shown to a person in up to three lines.
 
     Args:
         problem: What is wrong, as one sentence without a full stop.
@@ -49,7 +49,7 @@ def _cut(line: str) -> str:
 
 
 class BundleError(EdgepackError):
-    """What we were given is not a bundle that can be trusted or read.
+    """Error of the input: it is not a bundle that can be trusted or read.
 
     Example:
         ```python
@@ -68,7 +68,7 @@ class SignatureError(BundleError):
 
 
 class TransferError(EdgepackError):
-    """How it came: the broker, a topic, a message or a chunk is wrong."""
+    """Error of the transfer: the broker, a topic, a message or a chunk is wrong."""
 
 
 class TrustError(TransferError):
@@ -77,7 +77,7 @@ class TrustError(TransferError):
 
 
 class DeviceError(EdgepackError):
-    """Where it runs: this device cannot do what was asked of it.
+    """Error of the device: the device cannot do the requested operation.
 
     Example:
         ```python
@@ -92,12 +92,12 @@ class DeviceError(EdgepackError):
 
 
 class ProfileError(EdgepackError):
-    """What was asked: a profile is unknown, malformed or contradicts itself."""
+    """Error of the request: a profile is unknown, malformed or contradicts itself."""
 
 
 class BuildError(EdgepackError):
-    """What could not be made: a model, its calibration data, a pass or a gate."""
+    """Error of the build: a model, its calibration data, a pass or a gate."""
 
 
 class FleetError(EdgepackError):
-    """What was asked of the fleet cannot be done: unknown rollout, device, group or release."""
+    """Error of a fleet request: unknown rollout, device, group or release."""

@@ -1,4 +1,4 @@
-"""How long work is told to end before it is done."""
+"""Halting of long work."""
 
 import threading
 
@@ -20,11 +20,11 @@ class Halt(threading.Event):
             raise HaltedError
 
     def after_this_piece(self) -> None:
-        """Lets the piece of the work that is under way end by itself, and nothing follow it."""
+        """Let the current piece of work end, and start no further piece."""
         self._is_last_piece = True
 
     def check_between(self) -> None:
-        """Between two pieces: raises `HaltedError` once no other shall follow."""
+        """Raise `HaltedError` between two pieces of work if no further piece may start."""
         if self._is_last_piece or self.is_set():
             raise HaltedError
 

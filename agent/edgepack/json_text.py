@@ -1,4 +1,4 @@
-"""What `--json` prints, the same in every command."""
+"""JSON output of `--json`, equal in all commands."""
 
 import json
 import re

@@ -2,7 +2,7 @@
 
 
 def format_bytes(size: int) -> str:
-    """E.g. `849 B`, `12.3 KB`, `6.80 MB`; decimal units, three digits."""
+    """Return a size: `849 B`, `12.3 KB`, `6.80 MB`; decimal units, three digits."""
     value, unit = float(size), "B"
     for larger in ("KB", "MB", "GB"):
         if value < 1000:
@@ -22,7 +22,7 @@ def format_round_bytes(size: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """E.g. `22.4 %`, `0.31 %`; `0.002 %`, never a 0 that is none."""
+    """Return a share: `22.4 %`, `0.31 %`, `0.002 %`; never 0 for a positive share."""
     percent = 100.0 * share
     if percent >= 100:
         return f"{percent:,.0f} %"
@@ -37,7 +37,7 @@ def format_milliseconds(latency_ms: float) -> str:
 
 
 def format_size_change(size: int, reference: int) -> str:
-    """In words, e.g. `3.8× smaller`, `same size`, `1.2× larger`."""
+    """Return a change of size in words: `3.8× smaller`, `same size`, `1.2× larger`."""
     if not size or abs(size - reference) < 0.02 * reference:
         return "same size"
     if size < reference:
@@ -56,7 +56,7 @@ def format_metric(value: float) -> str:
 
 
 def format_latency(latency_ms: float, float_latency_ms: float | None) -> str:
-    """E.g. `2.31 ms (1.90×)`: the median, and how many times faster than the float model."""
+    """Return a latency, `2.31 ms (1.90×)`: the median, and the speedup against the float model."""
     text = format_milliseconds(latency_ms)
     if float_latency_ms:
         text += f" ({float_latency_ms / latency_ms:.2f}×)"

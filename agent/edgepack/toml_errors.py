@@ -41,7 +41,7 @@ _REMEDIES = {
 
 
 class TypeProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with one value.
+    """Problem of one value.
 
     Attributes:
         place: Where it stands: `gates.accuracy.metric`, `pass[quantize].ranges`; "" where that is
@@ -58,7 +58,7 @@ class TypeProblem(msgspec.Struct, frozen=True, kw_only=True):
 def describe_type_error(
     error: msgspec.ValidationError, settings: Mapping[str, Any], root: type[msgspec.Struct]
 ) -> TypeProblem:
-    """What is wrong, for a person.
+    """Return the problem in words for a person.
 
     Args:
         error: What msgspec raised.
@@ -104,7 +104,7 @@ def describe_type_error(
 
 
 def _where_to_take(field: str, kind: object, root: type[msgspec.Struct]) -> str:
-    """What to do about a key that is missing."""
+    """Return the remedy for a missing key."""
     if tags := _tags(kind):
         return f"{field} = one of: {', '.join(tags)}"
     if _structs(_field(kind, None, field), None):
@@ -196,7 +196,7 @@ def _item(kind: object, *, last: bool = False) -> object:
 
 
 def _literals(kind: object) -> list[str]:
-    """The values of a Literal, also where it is one of several types."""
+    """Return the values of a Literal, also within a union."""
     if typing.get_origin(kind) is typing.Annotated:
         return _literals(typing.get_args(kind)[0])
     if typing.get_origin(kind) is typing.Literal:

@@ -45,7 +45,7 @@ def version_of(document: Mapping[str, Any]) -> Version:
 
 
 class Document(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """What was read.
+    """Document as read.
 
     Attributes:
         value: As far as it is understood here.
@@ -57,7 +57,7 @@ class Document(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Format(Generic[T]):
-    """One kind of document.
+    """Format of a kind of document.
 
     Args:
         title: What it is called, e.g. "journal".

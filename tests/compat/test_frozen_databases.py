@@ -37,7 +37,7 @@ def test_a_frozen_database_keeps_its_content_and_gets_the_present_tables(
                 ("r2", "PAUSED", {"WAITING": 1, "WORKING": 1, "FAILED": 1}),
                 ("r1", "FINISHED", {"COMMITTED": 3}),
             ]
-            assert rollouts[0].max_per_site == 3
+            assert rollouts[0].settings.max_per_site == 3
             events = records.events_after(session, 0, 1000)
             assert events[-1].to_state == "PAUSED"
         store.close()

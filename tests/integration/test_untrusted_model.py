@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from edgepack.bundle.keys import generate_key, write_key_pair
+from tests.simulators import warm_programs
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 _CODE = "/bin/sh -c 'touch ran'"
@@ -53,7 +54,7 @@ _HOSTILE_NAMES = (
 
 
 def _edgepack(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_programs.run(
         [str(Path(sys.executable).parent / "edgepack"), *arguments],
         cwd=folder,
         env={**os.environ, "XDG_STATE_HOME": str(folder / "state"), "EDGEPACK_KEY": "release.key"},
@@ -229,7 +230,7 @@ def test_a_person_confirms_code_once_at_the_terminal(folder: Path) -> None:
     def build(answer: bytes | None, where: Path = folder) -> tuple[int, bytes]:
         ours, theirs = pty.openpty()
         named = () if where == folder else ("--config", str(folder / "edgepack.toml"))
-        child = subprocess.Popen(
+        child = warm_programs.Popen(
             (*command, *named),
             cwd=where,
             env=environment,

@@ -2,9 +2,8 @@
 
 Imports take most of the time of a short command. A server process for each program imports them
 once and forks for each start: with its own arguments, environment, folder, files and process id,
-as a child of the test. Other command lines than `python -m edgepack.cli …` and
-`python -m edgepack.agent.cli …` start as usual, as do those whose environment differs in what
-Python or the loader reads at the start.
+as a child of the test. Command lines that name neither a console script nor its module start as
+usual, as do those whose environment differs in what Python or the loader reads at the start.
 
     test            server              program
       │ fork/exec ───▶│ imports
@@ -38,6 +37,10 @@ _IMPORTS = {
     ),
     "packager": ("edgepack.cli", "edgepack.packager.cli.build", "edgepack.packager.pipeline.build"),
 }
+_SCRIPTS = {
+    str(Path(sys.executable).with_name("edgepack")): "edgepack.cli",
+    str(Path(sys.executable).with_name("edgepack-agent")): "edgepack.agent.cli",
+}
 _OF_THE_PACKAGER = frozenset({"build", "init", "profiles", "compare", "delta"})
 _READ_AT_THE_START = (*("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "ORT_"),)
 _PARAMETERS = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
@@ -61,9 +64,11 @@ class Popen(subprocess.Popen[Any]):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         files = (given["p2cread"], given["c2pwrite"], given["errwrite"])
+        module, words, is_folder_on_path = _split(args)
         request = {
-            "module": args[2],
-            "words": [os.fspath(word) for word in args[3:]],
+            "module": module,
+            "words": words,
+            "is_folder_on_path": is_folder_on_path,
             "environment": dict(os.environ if given["env"] is None else given["env"]),
             "folder": os.fspath(given["cwd"] or Path.cwd()),
             "is_session": bool(given["start_new_session"]),
@@ -100,18 +105,27 @@ def run(
     return done
 
 
+def _split(words: Any) -> tuple[str, list[str], bool]:
+    """Return a module and its arguments, and whether Python finds modules in the current folder."""
+    if isinstance(words, str | bytes):
+        return "", [], False
+    shown = [os.fspath(word) for word in words]
+    if shown[:2] == [sys.executable, "-m"]:
+        return shown[2], shown[3:], True
+    return _SCRIPTS.get(shown[0], ""), shown[1:], False
+
+
 def _program_of(words: Any, given: dict[str, Any]) -> str:
     """Return the server that can start a command line; "" if none can."""
-    if isinstance(words, str | bytes) or list(words[:2]) != [sys.executable, "-m"]:
-        return ""
+    module, arguments, _ = _split(words)
     if any(given[name] not in usual for name, usual in _USUAL.items()):
         return ""
     if _start_settings(given["env"] or os.environ) != _start_settings(os.environ):
         return ""
-    if words[2] == "edgepack.agent.cli":
+    if module == "edgepack.agent.cli":
         return "agent"
-    if words[2] == "edgepack.cli":
-        return "packager" if {*words[3:4]} & _OF_THE_PACKAGER else "fleet"
+    if module == "edgepack.cli":
+        return "packager" if {*arguments[:1]} & _OF_THE_PACKAGER else "fleet"
     return ""
 
 
@@ -206,7 +220,8 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     name = "edgepack-agent" if request["module"] == "edgepack.agent.cli" else "edgepack"
     sys.argv = [name, *request["words"]]
-    sys.path.insert(0, request["folder"])
+    if request["is_folder_on_path"]:
+        sys.path.insert(0, request["folder"])
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
 

@@ -18,7 +18,7 @@ SETTINGS = Version(1, 0)
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to reach the broker.
+    """Settings of the connection to the broker.
 
     Attributes:
         url: `mqtt://host:port` or `mqtts://host:port`; `ws://host/path` or `wss://host/path` where
@@ -57,7 +57,7 @@ class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TrustConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose bundles are accepted.
+    """Settings of trust: the signers whose bundles are accepted.
 
     Attributes:
         keys: PEM files of public keys; one of them must have signed a bundle.
@@ -76,7 +76,7 @@ class TrustConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which execution providers may be used.
+    """Settings of the execution providers that may be used.
 
     Attributes:
         wanted: The provider this device was bought for; another choice is reported as fallback.
@@ -92,7 +92,7 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How candidates are probed.
+    """Settings of probes.
 
     Attributes:
         timeout_s: Time limit of one candidate, loading included.
@@ -122,7 +122,7 @@ class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class DecryptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What opens encrypted bundles.
+    """Settings of decryption: the key that opens encrypted bundles.
 
     Attributes:
         key_file: PEM file of the private key that they are encrypted to; "" takes the broker's.
@@ -132,7 +132,7 @@ class DecryptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the agent may use.
+    """Limits on the resources of the agent.
 
     Attributes:
         disk_reserve_bytes: Free space that updates must leave.
@@ -178,7 +178,7 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where chunks come from.
+    """Settings of the sources of chunks.
 
     Attributes:
         sources: Are asked one after the other, before the broker is.
@@ -224,7 +224,7 @@ class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SlowdownConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a device rolls a release back that is slower than the previous one.
+    """Settings for the rollback of a release that is slower than the previous release.
 
     Attributes:
         limit: How many times as long inferences may take; a rollout whose gate `p95` lets more pass
@@ -237,7 +237,7 @@ class SlowdownConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of an agent.
+    """Settings of an agent.
 
     Attributes:
         v: Version of this file's form (`edgepack.versions`).

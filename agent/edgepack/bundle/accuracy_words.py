@@ -1,4 +1,4 @@
-"""What was measured of a variant, in a few words for a table."""
+"""Descriptions of a variant's accuracy in a few words, for tables."""
 
 from edgepack.bundle.metadata import Accuracy
 from edgepack.tasks.details import BOX_BIAS, BOX_THRESHOLD, describe_box_bias

@@ -172,7 +172,7 @@ def read_files(archive_path: Path, names: Collection[str], limit_bytes: int) -> 
 
 
 def content_starts(manifest: Manifest, manifest_bytes: int, signature_bytes: int) -> dict[str, int]:
-    """Where the content of each file stands in an archive that `pack` wrote, bytes.
+    """Return the byte offset of each file's content in an archive written by `pack`.
 
     Args:
         manifest: Of the bundle.

@@ -1,4 +1,4 @@
-"""What the package cryptography raises of certificates and requests that cannot be read."""
+"""Exceptions of the package cryptography for certificates and requests that cannot be read."""
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm

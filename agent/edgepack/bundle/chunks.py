@@ -1,4 +1,4 @@
-"""How files are cut for transfer: along tensors, so that an unchanged tensor stays unchanged."""
+"""Division of files into chunks along tensors, so that an unchanged tensor keeps its chunks."""
 
 import hashlib
 import os
@@ -128,12 +128,12 @@ def chunk_digests(index: ChunkIndex) -> tuple[bytes, ...]:
 
 
 def offsets(index: ChunkIndex) -> tuple[int, ...]:
-    """Where each chunk starts in its file, bytes."""
+    """Return the byte offset of each chunk in its file."""
     return tuple(accumulate(index.sizes[:-1], initial=0)) if index.sizes else ()
 
 
 def fixed_chunks(size_bytes: int) -> tuple[int, ...]:
-    """Where the chunks of a file without index start: manifest and signature, every 64 KiB."""
+    """Return the chunk offsets of a file without index (manifest, signature): every 64 KiB."""
     return tuple(range(0, size_bytes, CHUNK_BYTES))
 
 

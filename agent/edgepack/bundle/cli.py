@@ -235,7 +235,7 @@ def _row(variant: Variant) -> tuple[str, ...]:
 
 
 def _plain_runtime(variant: Variant) -> Iterator[str]:
-    """What who opens a variant without the agent must know."""
+    """Yield notes for users who open a variant without the agent."""
     plain = variant.facts.plain_runtime
     if plain is None or (plain.right and not plain.session_options):
         return

@@ -37,7 +37,7 @@ _SPARE_BYTES = 1024
 
 
 class DeltaRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How one new chunk follows from an old one.
+    """Record of a new chunk as a difference to an old chunk.
 
     Attributes:
         new, old: Their SHA-256 digests.
@@ -59,7 +59,7 @@ class DeltaRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def delta_path(base: str, variant: str) -> str:
-    """Where a bundle has the delta of a variant.
+    """Return the path of a variant's delta in a bundle.
 
     Args:
         base: Root digest of the older bundle, hex.

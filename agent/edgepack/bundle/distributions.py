@@ -1,4 +1,4 @@
-"""How values of inputs and outputs are distributed, and how far two distributions are apart.
+"""Distributions of input and output values, and the distance between two distributions.
 
 The build says what it saw, in a few bins a tensor; devices count what they see into the same bins.
 Both look at a few thousand values of each inference, evenly over the tensor.

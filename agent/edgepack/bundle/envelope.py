@@ -51,7 +51,7 @@ class _SigstoreBundle(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
 
 class SignedPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trusted key signed, not yet read.
+    """Payload signed by a trusted key, not yet parsed.
 
     Attributes:
         content: The payload's bytes.
@@ -144,7 +144,7 @@ def expect_type(found: str, expected: str, key: str) -> None:
 
 
 def _pre_authentication_encoding(payload: bytes) -> bytes:
-    """What is signed: DSSE v1, https://github.com/secure-systems-lab/dsse protocol.md."""
+    """Return the bytes to sign: DSSE v1, https://github.com/secure-systems-lab/dsse protocol.md."""
     header = f"DSSEv1 {len(_PAYLOAD_TYPE)} {_PAYLOAD_TYPE} {len(payload)} "
     return header.encode() + payload
 

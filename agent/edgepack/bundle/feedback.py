@@ -1,4 +1,4 @@
-"""What a fleet measured of a model's variants: a file that the next build of it reads."""
+"""Measurements of a model's variants by a fleet: a file for the next build of the model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ Word = Annotated[str, msgspec.Meta(max_length=400)]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What like devices measured of one variant of one release.
+    """Measurements of one variant of one release on devices of one kind.
 
     Attributes:
         version, digest: The release: its version, and its root digest (hex).
@@ -73,7 +73,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fleet measured of a model.
+    """Measurements of a model by a fleet.
 
     Attributes:
         model: Its name.

@@ -18,7 +18,7 @@ from edgepack.errors import BundleError
 
 
 def locate(path: Path) -> Path:
-    """Where a bundle that a person named really lies: its name may be a link, its files are none.
+    """Return the real path of a bundle: its name may be a link, its files may not.
 
     Raises:
         BundleError: There is nothing.
@@ -47,7 +47,7 @@ def check_folder(folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What a bundle's folder says of itself; nothing is verified.
+    """Return a bundle folder's manifest without verification.
 
     Raises:
         BundleError: See `decode_manifest`.

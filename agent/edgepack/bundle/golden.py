@@ -43,13 +43,13 @@ class Golden(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether outputs are near enough to the golden ones.
+    """Comparison of outputs with golden outputs.
 
     Attributes:
         right: Every output held its tolerance.
         because: What was seen, one sentence.
-        worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of
-            what was expected; infinite when an output is missing or not finite.
+        worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of what
+            was expected; infinite when an output is missing or not finite.
     """
 
     right: bool

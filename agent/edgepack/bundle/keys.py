@@ -210,7 +210,7 @@ def public_pem(key: PublicKey) -> bytes:
 
 
 def key_id(key: PublicKey) -> str:
-    """What a signature names its key by: SHA-256 of the public PEM, lower-case hex."""
+    """Return the key's name in signatures: SHA-256 of the public PEM, lower-case hex."""
     return hashlib.sha256(public_pem(key)).hexdigest()
 
 

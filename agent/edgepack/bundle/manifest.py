@@ -79,7 +79,7 @@ _METADATA = "additional_metadata"
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant: what ONNX Runtime needs to run it, and edgepack's facts.
+    """Variant: data for ONNX Runtime to run it, and edgepack's facts.
 
     Attributes:
         name: Its name, the key in the manifest.

@@ -50,7 +50,7 @@ class SealedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a bundle's variants and golden samples are encrypted.
+    """Encryption of a bundle's variants and golden samples.
 
     Attributes:
         method: The only one that there is; see `encrypted_files` and `recipients`.
@@ -64,7 +64,7 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a file is cut, and the digest of each piece.
+    """Chunk index: the cuts of a file, and the digest of each piece.
 
     Attributes:
         sizes: int, bytes, one per chunk, in file order; each at most 120 KiB; sum = file size.
@@ -76,7 +76,7 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file of the bundle and how it is cut for transfer.
+    """File of the bundle, with its chunks.
 
     Attributes:
         path: POSIX path relative to the bundle's root.
@@ -94,7 +94,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Requirements(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What a device must be for a variant to be a candidate there. Empty means "any".
+    """Requirements of a variant on a device. Empty means "any".
 
     Attributes:
         arch: Machine names as `uname -m` prints them (`x86_64`, `aarch64`); any one fits.
@@ -112,7 +112,7 @@ class Requirements(
 
 
 class Toolchain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What made the variant.
+    """Toolchain that made the variant.
 
     Attributes:
         onnxruntime: Version of ONNX Runtime that measured (and compiled) it.
@@ -126,7 +126,7 @@ class Toolchain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How near a variant comes to the float model on held-out samples.
+    """Accuracy of a variant on held-out samples, compared with the float model.
 
     Attributes:
         metric: Name of the metric the accuracy gate judged (`top1_agreement`, `cosine` …).
@@ -174,7 +174,7 @@ class GoldenAgreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which nodes the provider took when the variant was built, as ONNX Runtime reported.
+    """Placement of nodes on the provider at build time, as ONNX Runtime reported.
 
     Attributes:
         provider: Provider the variant is for.
@@ -197,14 +197,14 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PlainRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ONNX Runtime makes of a variant by itself: on its CPU provider, no agent around it.
+    """Result of a variant in plain ONNX Runtime: CPU provider, no agent.
 
     Attributes:
         releases: Releases of ONNX Runtime in which it was computed; without those that are never
             right, where others are.
         right: Whether all of them keep the variant's accuracy with `session_options`.
-        session_options: Session config entries that it needs there; empty where ONNX Runtime's
-            own settings will do.
+        session_options: Session config entries that it needs there; empty where ONNX Runtime's own
+            settings will do.
     """
 
     releases: tuple[Text, ...]
@@ -247,7 +247,7 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the values of one input or output were distributed when the model was built.
+    """Distribution of the values of one input or output at build time.
 
     Bin i holds values above `edges[i-1]` up to `edges[i]`, the one after the last edge what is
     above it, and the very last what is not finite.

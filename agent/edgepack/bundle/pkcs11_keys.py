@@ -190,7 +190,7 @@ def _template(uri: KeyUri) -> dict[pkcs11.Attribute, object]:
 
 
 class _Signs(pkcs11.PrivateKey, pkcs11.SignMixin):
-    """What a private key that may sign is, for the type checker: the library mixes both."""
+    """Type of a private key that may sign, for the type checker: the library mixes both."""
 
 
 def _private_key(session: pkcs11.Session, uri: KeyUri) -> _Signs:

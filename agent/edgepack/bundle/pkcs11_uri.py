@@ -24,7 +24,7 @@ _QUERY = ("module-path", "pin-source")
 
 
 class KeyUri(msgspec.Struct, frozen=True, kw_only=True):
-    """One key in one token.
+    """Key in a token.
 
     Attributes:
         text: The URI as it was given, for messages.

@@ -106,7 +106,7 @@ class _Bill(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
-    """What a build read: its name, its SHA-256 in hex, and what it was."""
+    """Input of a build: its name, its SHA-256 in hex, and its role."""
 
     name: str
     sha256: str
@@ -114,7 +114,7 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What `provenance.json` says, in short.
+    """Summary of `provenance.json`.
 
     Attributes:
         builder_id: URI of who built it.
@@ -128,7 +128,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BillOfMaterials(msgspec.Struct, frozen=True, kw_only=True):
-    """What `ml-bom.cdx.json` says, in short.
+    """Summary of `ml-bom.cdx.json`.
 
     Attributes:
         spec_version: Of CycloneDX.

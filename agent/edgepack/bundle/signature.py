@@ -36,7 +36,7 @@ _PAYLOAD = f"{SIGNATURE_FILE}, dsseEnvelope.payload"
 
 
 class SignedList(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trusted key vouched for.
+    """Content that a trusted key signed.
 
     Attributes:
         digest: Root digest, lower-case hex: SHA-256 over the files' digests in order.

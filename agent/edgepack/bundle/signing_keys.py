@@ -1,4 +1,4 @@
-"""What signs: a private key in a file, or one that never leaves a token (PKCS #11).
+"""Signing keys: a private key in a file, or a key in a token (PKCS #11).
 
 Both are a `SigningKey`; nobody who signs has to know which it is. A file may also hold the URI of a
 key in a token: so a key that a program looks for by its file's name can be in a token too.

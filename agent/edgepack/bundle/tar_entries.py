@@ -33,7 +33,7 @@ _KINDS = {
 
 
 class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One regular file of an archive; its content follows in the source."""
+    """Regular file of an archive; its content follows in the source."""
 
     path: str
     size_bytes: int

@@ -1,4 +1,4 @@
-"""Who is believed, and how far: the one place that says whether a bundle may be installed."""
+"""Trust: the only place that decides if a bundle may be installed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return verify_folder(folder, self.keys, complete=complete, checkpoint=checkpoint)
 
     def refusal_of(self, variant: Variant) -> str:
-        """Why a variant of a bundle that is trusted may not run all the same; "" when it may."""
+        """Return why a variant of a trusted bundle may not run; "" if it may."""
         if variant.facts.degraded and not self.allow_degraded_unsafe:
             return (
                 "a gate was overridden when it was built (degraded), and this device's "

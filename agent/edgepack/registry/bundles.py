@@ -42,7 +42,7 @@ ARCHIVE_SUFFIX = ".edgepack"
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a push.
+    """Result of a push.
 
     Attributes:
         reference: Where the bundle is, by the digest of its artifact.
@@ -57,7 +57,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a pull.
+    """Result of a pull.
 
     Attributes:
         reference: Where the bundle was, by the digest of its artifact; a web server's URL.

@@ -109,7 +109,7 @@ def pull(
 
 @contextmanager
 def _bar(label: str) -> Iterator[Progress]:
-    """A bar on a terminal, nothing elsewhere."""
+    """Yield a progress bar on a terminal, else a callback without output."""
     if not sys.stderr.isatty():
         yield lambda _done, _all: None
         return

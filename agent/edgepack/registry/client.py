@@ -297,7 +297,7 @@ class Registry:
 
 
 def digest_of(content: bytes) -> str:
-    """How a registry names bytes."""
+    """Return the digest by which a registry names bytes."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -307,7 +307,7 @@ def _basic(credentials: str) -> str:
 
 
 def _reason(answer: Answer) -> str:
-    """What a registry says of its refusal, made harmless; "" when it says nothing."""
+    """Return a registry's reason for a rejection, made printable; "" without a reason."""
     try:
         said = msgspec.json.decode(answer.read1(64 * 1024) or b"{}", type=_Errors)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):

@@ -27,7 +27,7 @@ class Fetched(NamedTuple):
 def fetched(
     place: str | Path, way: Way = DIRECTLY, progress: Progress = lambda _done, _all: None
 ) -> Iterator[Fetched]:
-    """A bundle on this machine, for a while: what is elsewhere is fetched, a path stays as it is.
+    """Yield a bundle on this machine: fetch a remote bundle for the block, use a path as given.
 
     Nothing is verified but that it is whole; who uses it does.
 

@@ -18,7 +18,7 @@ DEFAULT_TAG = "latest"
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """What the grammar of the OCI distribution specification allows.
+    """Reference by the grammar of the OCI distribution specification.
 
     Attributes:
         host: With its port where it has one.
@@ -34,7 +34,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """How its manifest is asked for: by its digest where that is known."""
+        """Name for the request of a manifest: the digest if known."""
         return self.digest or self.tag or DEFAULT_TAG
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How to get to a bundle that is elsewhere, and whether there is room for it here."""
+"""Access to a remote bundle, and the check for free space."""
 
 import shutil
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], object]
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How to get there.
+    """Access settings.
 
     Attributes:
         ca_file: PEM of the authorities to trust; "" trusts the system's.

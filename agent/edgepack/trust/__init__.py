@@ -1,1 +1,1 @@
-"""What may be installed and who says so, as TUF metadata: what fleets write and devices judge."""
+"""Trust as TUF metadata: fleets write it, and devices evaluate it."""

@@ -22,7 +22,7 @@ _MAX_ARCHITECTURES = 16
 
 
 class ListedRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """What the repository says of a release beside its digest (`custom` of the target).
+    """Facts of a release in the repository besides its digest (`custom` of the target).
 
     Attributes:
         name, version, release, digest: The bundle.
@@ -45,7 +45,7 @@ class ListedRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_path(bundle: BundleRef) -> str:
-    """Where the repository lists a bundle."""
+    """Return the path of a bundle in the repository."""
     return f"{bundle.name}/{bundle.digest}"
 
 
@@ -82,7 +82,7 @@ def list_release(bundle: BundleRef, manifest: Manifest) -> TargetFile:
 
 
 def read_listing(target: TargetFile) -> ListedRelease:
-    """What a target says of a release.
+    """Return the facts of a release in a target.
 
     Raises:
         TrustError: It is none of a release, or contradicts itself.

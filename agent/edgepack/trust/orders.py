@@ -1,4 +1,4 @@
-"""What a device shall run, as the director signs it: TUF targets metadata for one device.
+"""Orders to a device, signed by the director: TUF targets metadata for one device.
 
 The role `director` is delegated by the targets key. Each order stands at `director/MODEL/DIGEST`,
 with the digest and length that the image repository lists; the order itself is `custom`, as text,

@@ -1,4 +1,4 @@
-"""What is believed of an image repository: TUF's client workflow over a cache and a source.
+"""Client of an image repository: TUF's client workflow over a cache and a source.
 
 python-tuf's `TrustedMetadataSet` judges each file; here is in which order they come, where they
 come from, and what is kept. Nothing is kept that it has not accepted.
@@ -36,7 +36,7 @@ _MAX_TIME = 2**33
 
 
 class Cache(Protocol):
-    """Where accepted metadata is kept."""
+    """Cache of accepted metadata."""
 
     def load(self, name: str) -> bytes | None:
         """Return a file, or None; what it holds is judged like any other."""
@@ -46,10 +46,10 @@ class Cache(Protocol):
 
 
 class Limits(Protocol):
-    """How many bytes the metadata of a role may have."""
+    """Limits on the size of a role's metadata, bytes."""
 
     def __call__(self, role: str) -> int:
-        """At most so many."""
+        """Return the limit of a role, bytes."""
 
 
 class TrustedRepository:
@@ -116,7 +116,7 @@ class TrustedRepository:
         return max(self._wall(), self._floor)
 
     def note_time(self, issued_at: float) -> None:
-        """Something that was accepted was made then: it cannot be earlier."""
+        """Raise the lower bound of the current time to the time of accepted metadata."""
         if 0 <= issued_at <= _MAX_TIME:
             self._floor = max(self._floor, issued_at)
 
@@ -138,7 +138,7 @@ class TrustedRepository:
 
     @property
     def expires_at(self) -> float:
-        """When the first of what is believed expires, seconds since the epoch."""
+        """Time when the first accepted metadata expires, seconds since the epoch."""
         return min(float(signed.expires.timestamp()) for signed in self._set)
 
     def load_delegated(self, fetch: Fetch = fetch_nothing) -> None:
@@ -155,7 +155,7 @@ class TrustedRepository:
                     self._load_targets(role, TARGETS, fetch)
 
     def find(self, path: str, fetch: Fetch = fetch_nothing) -> TargetFile | None:
-        """What the repository lists at a path: the first role that is asked for it decides.
+        """Return the target at a path: the first responsible role decides.
 
         Raises:
             TrustError: A role's metadata does not hold, or is missing.

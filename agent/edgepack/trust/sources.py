@@ -1,4 +1,4 @@
-"""Where metadata comes from: a folder, or a web server; the broker's is `edgepack.agent`'s."""
+"""Sources of metadata: a folder, or a web server; the broker's source is in `edgepack.agent`."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -19,7 +19,7 @@ _GONE = (403, 404)
 
 
 def fetch_nothing(_role: str, _version: int | None, _max_bytes: int) -> None:
-    """A source that has nothing: what is known already is judged once more."""
+    """Return no metadata, so that known metadata is evaluated again."""
 
 
 class FolderSource:

@@ -1,4 +1,4 @@
-"""Where a broker is: `mqtt://`, `mqtts://`, or through the web's port `ws://` and `wss://`."""
+"""URLs of a broker: `mqtt://`, `mqtts://`, or `ws://` and `wss://` through the web's port."""
 
 from typing import NamedTuple
 from urllib.parse import urlsplit

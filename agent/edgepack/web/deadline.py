@@ -210,7 +210,7 @@ class DeadlineTlsSocket(ssl.SSLSocket):
     deadline: Deadline
 
     def do_handshake(self, *arguments: Any) -> None:
-        """Shake hands; see `Deadline.waiting`."""
+        """Run the TLS handshake; see `Deadline.waiting`."""
         with self.deadline.waiting(self):
             super().do_handshake(*arguments)
 

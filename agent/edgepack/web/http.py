@@ -131,17 +131,10 @@ class Web:
     def __init__(self, access: WebAccess) -> None:
         self._access = access
         self._deadline = Deadline(access.limits)
-        context = ssl.create_default_context(
-            cafile=access.ca_file or None, cadata=access.ca_pem or None
-        )
-        if access.cert_file:
-            context.load_cert_chain(access.cert_file, access.key_file or None)
-        self._settings: dict[str, Any] = {
-            "ssl_context": self._deadline.wrap_tls(context),
-            "retries": False,
-            "maxsize": 1,
-        }
-        self._pools: dict[str, urllib3.PoolManager] = {}
+        self._context: ssl.SSLContext | None = None
+        if access.ca_file or access.ca_pem or access.cert_file:
+            self._tls_context()  # reports a file that cannot be used at once
+        self._pools: dict[tuple[str, bool], urllib3.PoolManager] = {}
         self._pool_classes = _pool_classes(self._open)
         self._nearest = access.nearest
         self._opened: Network | None = None
@@ -229,6 +222,18 @@ class Web:
             self._networks[origin_of(url)] = self._opened
         return Answer(answer, url, self._deadline)
 
+    def _tls_context(self) -> ssl.SSLContext:
+        """Return the TLS settings; reading the system's authorities takes 25 ms."""
+        if self._context is None:
+            access = self._access
+            context = ssl.create_default_context(
+                cafile=access.ca_file or None, cadata=access.ca_pem or None
+            )
+            if access.cert_file:
+                context.load_cert_chain(access.cert_file, access.key_file or None)
+            self._context = self._deadline.wrap_tls(context)
+        return self._context
+
     def _network(self, url: str) -> Network:
         """Return where a host that was reached is."""
         return self._networks.get(origin_of(url), Network.THIS_MACHINE)
@@ -242,14 +247,18 @@ class Web:
 
     def _pool(self, scheme: str, host: str) -> urllib3.PoolManager:
         proxy = find_proxy(scheme, host, self._access.proxy)
-        key = proxy.url if proxy else ""
+        is_tls = scheme == "https" or (proxy is not None and proxy.url.startswith("https:"))
+        key = (proxy.url if proxy else "", is_tls)
         if key not in self._pools:
+            settings: dict[str, Any] = {"retries": False, "maxsize": 1}
+            if is_tls:
+                settings["ssl_context"] = self._tls_context()
             if proxy is None:
-                self._pools[key] = urllib3.PoolManager(**self._settings)
+                self._pools[key] = urllib3.PoolManager(**settings)
             else:
                 let_in = {"proxy-authorization": proxy.authorization}
                 self._pools[key] = urllib3.ProxyManager(
-                    proxy.url, proxy_headers=let_in if proxy.credentials else {}, **self._settings
+                    proxy.url, proxy_headers=let_in if proxy.credentials else {}, **settings
                 )
             self._pools[key].pool_classes_by_scheme = self._pool_classes
         return self._pools[key]
@@ -319,7 +328,7 @@ def read_whole(ask: Ask, most_bytes: int, title: str) -> Iterator[bytes]:
 
 
 def _read_on(answer: Answer, at: int, title: str) -> Iterator[bytes]:
-    """What a body has from a place on, whether or not the server has ranges."""
+    """Yield a body from an offset on, with or without range requests."""
     begin = answer.headers.get("Content-Range", "")
     if answer.status == 206 and not begin.startswith(f"bytes {at}-"):
         raise WebError("it sends another range", title=title, is_final=True)

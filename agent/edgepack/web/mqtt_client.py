@@ -76,7 +76,7 @@ class WebClient(mqtt.Client):
                 return
 
     def connect_later(self, **settings: Any) -> None:
-        """The same once paho's thread runs; `settings` are those of `connect_async`."""
+        """Connect when paho's thread runs; `settings` are those of `connect_async`."""
         self.connect_async(self.way.address.host, self.way.address.port, **settings)
 
     def reconnect(self) -> MQTTErrorCode:

@@ -14,7 +14,7 @@ _SPECIAL = tuple(
 
 
 class Network(IntEnum):
-    """Where an address is, nearest first."""
+    """Network of an address, nearest first."""
 
     THIS_MACHINE = 0
     LINK = 1

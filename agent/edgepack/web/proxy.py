@@ -34,12 +34,12 @@ class Proxy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What may be shown of it."""
+        """Address of the proxy, safe to print."""
         return f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """Its URL, without the credentials."""
+        """URL of the proxy, without the credentials."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
@@ -56,7 +56,7 @@ class ProxyError(OSError):
 
 
 def find_proxy(scheme: str, host: str, setting: str = "") -> Proxy | None:
-    """Which proxy leads to a host.
+    """Return the proxy for a host.
 
     Args:
         scheme, host: Of where to.

@@ -64,7 +64,7 @@ class WebSocket:
             raise
 
     def recv(self, most_bytes: int) -> bytes:
-        """What came, b"" when the other side has ended it.
+        """Return received bytes; b"" if the other side has closed.
 
         Raises:
             OSError: Nothing is there (`BlockingIOError`, or TLS's own), or it broke.
@@ -114,15 +114,15 @@ class WebSocket:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Of the socket."""
+        """Return the socket's file number."""
         return self._socket.fileno()
 
     def setblocking(self, flag: bool) -> None:
-        """Of the socket."""
+        """Set the socket's blocking mode."""
         self._socket.setblocking(flag)
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
-        """Of the socket."""
+        """Set an option of the socket."""
         self._socket.setsockopt(level, option, value)
 
     def _cut(self, most_bytes: int) -> bytearray:

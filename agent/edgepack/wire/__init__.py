@@ -1,1 +1,1 @@
-"""What controller and devices say to each other: topics, messages, histograms."""
+"""Messages between controller and devices: topics, messages, histograms."""

@@ -57,7 +57,7 @@ class LatencyRecorder:
             self._max_ms = max(self._max_ms, latency_ms)
 
     def snapshot(self) -> Histogram:
-        """What was counted since the recorder was made; later records do not change it."""
+        """Return the counts since the recorder was created, as an unchanging copy."""
         with self._lock:
             return Histogram(
                 growth=GROWTH,

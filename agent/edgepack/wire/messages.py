@@ -39,7 +39,7 @@ MAX_MESSAGE_BYTES = 120 * 1024
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What all messages have."""
+    """Common fields of all messages."""
 
     v: int = WIRE_VERSION.major
     minor: int = WIRE_VERSION.minor
@@ -85,11 +85,11 @@ class BundleRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="run"):
-    """What a device shall do with a model: run this bundle.
+    """Order to run a bundle of a model.
 
     Attributes:
-        sequence: That of the document in which this was said first; of two things said of one
-            model the one with the higher sequence is the newer.
+        sequence: That of the document in which this was said first; of two things said of one model
+            the one with the higher sequence is the newer.
         rollout: Id of the rollout that asks, shown in reports.
         bundle: The bundle to run.
         manifest: Its `manifest.json`.
@@ -121,7 +121,7 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
 
 
 class RemoveModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="remove"):
-    """What a device shall do with a model: be rid of it. A tombstone.
+    """Order to remove a model. A tombstone.
 
     Attributes:
         sequence: See `RunModel`.
@@ -152,7 +152,7 @@ class Desired(Message, frozen=True, kw_only=True):
 
 
 class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One execution provider on this device: there or not, and why.
+    """Execution provider on this device: available or not, and why.
 
     Attributes:
         name: ONNX Runtime's name, e.g. `QNNExecutionProvider`.
@@ -174,7 +174,7 @@ class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device is. `hardware_class` groups like with like for baselines."""
+    """Facts of a device. `hardware_class` groups similar devices for baselines."""
 
     arch: str
     cpu_model: str
@@ -192,7 +192,7 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one variant did with the golden inputs on this device.
+    """Result of one variant with the golden inputs on this device.
 
     Attributes:
         variant: Its name.
@@ -201,8 +201,8 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
         because: The reason when it is not right, or what was seen when it is.
         latency_ms: Median of the timed runs, milliseconds; None when it did not run.
         taken, total: Nodes the provider took, and all nodes; 0 and 0 when not known.
-        worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of
-            the expected values; None when it did not run.
+        worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of the
+            expected values; None when it did not run.
         peak_bytes: The most memory that the probe was seen to take; 0 when not known.
 
     Example:
@@ -271,7 +271,7 @@ class Active(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """How the most recent real inferences of a release ended.
+    """Outcomes of the most recent real inferences of a release.
 
     Attributes:
         inferences: All that were tried.
@@ -285,7 +285,7 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of a device: the mirror of its journal.
+    """State of one model of a device, as in its journal.
 
     Attributes:
         state: Its life cycle state.
@@ -317,7 +317,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trusted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device that has a root believes of its fleet's metadata.
+    """Fleet metadata that a device with a root has accepted.
 
     Attributes:
         root, timestamp: Their versions; 0 while it has none.
@@ -332,7 +332,7 @@ class Trusted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device says while its certificate should be renewed.
+    """Request for renewal, reported while the certificate should be renewed.
 
     Attributes:
         certificate: The one that it has, PEM.
@@ -504,7 +504,7 @@ class Event(Message, frozen=True, kw_only=True):
 
 
 class Batch(Message, frozen=True, kw_only=True):
-    """What a device publishes at one time on one topic.
+    """Batch of one topic's messages, published at one time.
 
     Attributes:
         tenant, device, kind: Where it belongs; the same as in its topic.
@@ -512,8 +512,8 @@ class Batch(Message, frozen=True, kw_only=True):
         session: The word that the controller gave to this process; "" before it gave one.
         sequence: Counts the batches of this kind in the session, from 1.
         messages: Encoded messages of that kind; one if the kind is `reported`.
-        signing_request: A certificate request of the device's key (PEM), sent without a session
-            by a device that has no certificate; else "".
+        signing_request: A certificate request of the device's key (PEM), sent without a session by
+            a device that has no certificate; else "".
     """
 
     tenant: Word

@@ -29,7 +29,7 @@ def read_missing(need: NeedFile, chunk_count: int) -> tuple[int, ...]:
 
 
 def read_bitmap(need: NeedFile, chunk_count: int) -> bytes:
-    """Which chunks a need says are missing: bit i of byte i // 8, least significant bit first.
+    """Return the missing chunks of a need: bit i of byte i // 8, least significant bit first.
 
     Args:
         need: As it came.

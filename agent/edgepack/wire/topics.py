@@ -1,4 +1,4 @@
-"""All MQTT topics, in one file.
+"""MQTT topics, all in one file.
 
 Four patterns are the whole access rule for a device: it reads `…/d/{id}/dn/#`, `…/meta/#` and
 `…/b/#`, and writes `…/d/{id}/up/#`.

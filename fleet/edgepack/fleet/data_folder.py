@@ -60,7 +60,7 @@ class DataFolder:
 
     @property
     def tuf(self) -> Path:
-        """Where TUF metadata lies, and the keys that sign it."""
+        """Folder of TUF metadata and of its signing keys."""
         return self.root / "tuf"
 
     def token(self) -> str:
@@ -107,7 +107,7 @@ class DataFolder:
 
     @property
     def pki(self) -> Path:
-        """Where the fleet's CA lies."""
+        """Folder of the fleet's CA."""
         return self.root / "pki"
 
     def trust(self, keys: Sequence[Path]) -> TrustPolicy:
@@ -129,7 +129,7 @@ class DataFolder:
 
 
 def token_file(root: Path) -> Path:
-    """Where the token lies."""
+    """Return the path of the token."""
     return root / "token"
 
 

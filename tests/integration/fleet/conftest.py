@@ -40,7 +40,7 @@ CAMERAS = Selector(kind="group", group="cameras")
 StartAgent = Callable[..., subprocess.Popen[bytes]]
 
 
-def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 180.0) -> None:
     until = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < until, f"waited {timeout_s:g} s in vain: {what}"
@@ -144,7 +144,7 @@ class FleetProcess:
     def connection(self) -> Connection:
         return connect(self.url, self.data, None)
 
-    def wait_until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    def wait_until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 180.0) -> None:
         wait_until(is_so, what, timeout_s)
 
     def info(self) -> FleetInfo:
@@ -157,14 +157,14 @@ class FleetProcess:
         asked: dict[str, object] = {
             "waves": "1,100%",
             "soak_s": 0.2,
-            "deadline_s": 30.0,
+            "deadline_s": 150.0,  # a busy machine is slow, not silent
             "gate_evidence": "optional",  # most tests have no applications
             **settings,
         }
         chosen = RolloutSettings(**asked)  # type: ignore[arg-type]
         return self.client.start_rollout(self.client.publish(archive), to, chosen).rollout
 
-    def wait_for(self, name: str, *states: str, timeout_s: float = 60.0) -> RolloutView:
+    def wait_for(self, name: str, *states: str, timeout_s: float = 180.0) -> RolloutView:
         wait_until(
             lambda: self.rollout(name).state in states, f"{name} is {'/'.join(states)}", timeout_s
         )

@@ -46,11 +46,9 @@ def test_the_form_of_a_new_rollout_sets_what_the_command_sets(fleet: FleetProces
     answer = visitor.post("/rollouts/new", {**form, "form_token": token})
     assert answer.status == 303, answer.text
     started = fleet.rollout("r1")
-    assert (started.window, started.approve_waves, started.max_per_site) == (
-        "mon 02:00-05:00",
-        True,
-        3,
-    )
+    settings = started.settings
+    assert (settings.window, settings.approve_waves) == ("mon 02:00-05:00", True)
+    assert settings.max_per_site == 3
     gates = {gate.name: gate.threshold for gate in started.gates}
     assert (gates["p95"], gates["drift"], gates["p99"]) == (1.5, None, 1.25)
     refused = visitor.get(f"/rollouts/new?{query}&gate_p99=much")

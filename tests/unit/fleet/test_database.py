@@ -38,7 +38,7 @@ def test_a_database_of_a_newer_edgepack_is_refused_and_left_as_it_is(path: Path)
     with pytest.raises(FleetError) as refusal:
         open_store(f"sqlite:///{path}")
     assert str(refusal.value).splitlines() == [
-        "the database is of a newer edgepack: its tables are of version "
+        "the database is of a newer edgepack: its tables have version "
         f"0042, this edgepack knows {newest}",
         f"  found in: sqlite:///{path}",
         "  try: use the edgepack that changed the database last; nothing was changed",

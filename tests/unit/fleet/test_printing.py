@@ -25,7 +25,12 @@ from edgepack.fleet.documents.previews import (
     RollbackPreview,
     RolloutPreview,
 )
-from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
+from edgepack.fleet.documents.rollouts import (
+    AssignmentView,
+    LatencyView,
+    RolloutSettings,
+    RolloutView,
+)
 from edgepack.wire.messages import BundleRef
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import World, says
@@ -57,19 +62,13 @@ ROLLOUT = RolloutView(
     rollout="r1",
     bundle=BundleRef(name=HOSTILE, version=HOSTILE, release=1, digest="aa"),
     selector="all devices",
-    waves="100%",
+    settings=RolloutSettings(waves="100%", soak_s=1.0, deadline_s=2.0, min_sample=5),
     wave=1,
     wave_count=1,
     state="RUNNING",
     because=HOSTILE,
     started_at=1.0,
     changed_at=1.0,
-    soak_s=1.0,
-    min_inferences=0,
-    deadline_s=2.0,
-    max_failed_share=0.1,
-    min_sample=5,
-    on_breach="pause",
     counts={"WORKING": 1, HOSTILE: 1},
     assignments=(
         AssignmentView(

@@ -7,7 +7,12 @@ import msgspec
 from edgepack.fleet.dashboard.rollout_report import NAMED, render_report
 from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.gates import GateView
-from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
+from edgepack.fleet.documents.rollouts import (
+    AssignmentView,
+    LatencyView,
+    RolloutSettings,
+    RolloutView,
+)
 from tests.unit.fleet.world import NEW
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e"
@@ -52,19 +57,13 @@ def view(because: str = "2 of 4 devices failed") -> RolloutView:
         rollout="r7",
         bundle=NEW,
         selector=f"group {HOSTILE}",
-        waves="2,100%",
+        settings=RolloutSettings(waves="2,100%", soak_s=60.0, deadline_s=900.0, min_sample=1),
         wave=1,
         wave_count=2,
         state="PAUSED",
         because=because,
         started_at=1_000_000.0,
         changed_at=1_000_060.0,
-        soak_s=60.0,
-        min_inferences=0,
-        deadline_s=900.0,
-        max_failed_share=0.1,
-        min_sample=1,
-        on_breach="pause",
         counts={"COMMITTED": 2, "FAILED": 14},
         wave_counts=({"COMMITTED": 2, "FAILED": 14}, {"WAITING": 3}),
         latency=(latency,),

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from edgepack.errors import FleetError
@@ -92,7 +91,7 @@ class Told:
                 key="msg_1",
                 url="https://hooks.example/",
                 secret=sending.make_secret(),
-                types=msgspec.json.encode(types).decode(),
+                types=types,
                 is_unsafe=False,
                 made_at=1.0,
                 made_by="token",

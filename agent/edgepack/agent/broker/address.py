@@ -1,4 +1,4 @@
-"""Where the broker is, and the way there."""
+"""Addresses of the broker's nodes, and the network path to the broker."""
 
 from edgepack.agent.config import BrokerConfig
 from edgepack.errors import DeviceError

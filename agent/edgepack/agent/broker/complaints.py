@@ -1,4 +1,6 @@
-"""What is wrong with a connection, said once, and again once in a while, not at every attempt."""
+"""Complaints about a connection: logged once, and repeated at intervals instead of at every
+attempt.
+"""
 
 import logging
 import threading
@@ -28,16 +30,16 @@ class Complaints:
         self._waiting.daemon = True
 
     def await_answer(self) -> None:
-        """From the start on: complains of silence, unless something happens soon."""
+        """Complain about silence unless the broker answers soon after the start."""
         self._waiting.start()
 
     def forget(self) -> None:
-        """All is well, or over."""
+        """Forget the complaint: the connection works, or was closed."""
         self._waiting.cancel()
         self._said = ""
 
     def say(self, because: str, explain: Callable[[], str] | None = None) -> None:
-        """Complains.
+        """Log a complaint, at most once per interval.
 
         Args:
             because: What was seen.

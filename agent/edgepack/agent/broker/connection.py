@@ -60,7 +60,7 @@ _WHY_REFUSED = {
 
 
 class Connection:
-    """One device's connection.
+    """Connection of one device to the broker.
 
     Args:
         config: The agent's settings.
@@ -158,7 +158,7 @@ class Connection:
 
     @property
     def trouble(self) -> str:
-        """What needs a person, one sentence; "" when all is well."""
+        """Problem of the connection that needs a person, one sentence; "" without a problem."""
         since = self._in_since
         return self._takeovers.trouble(time.monotonic() - since if since is not None else 0.0)
 

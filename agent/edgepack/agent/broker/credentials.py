@@ -1,4 +1,4 @@
-"""What a device shows to the broker: its certificate, which must be its own, or a password."""
+"""Credentials of a device at the broker: its own certificate, or a password."""
 
 import ssl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the broker's thread hands to the agent's own: bounded, and hardly waited for.
+"""Bounded queue of messages from the broker's thread to the agent's thread.
 
 Offers and news of the connection have a lane of their own, so that a flood of chunks cannot push
 them out. While there is no room for a chunk the broker's thread reads no more for a moment, so that
@@ -59,7 +59,7 @@ class Inbox:
         self.dropped_others = 0
 
     def put_chunk(self, item: Arrived) -> None:
-        """Hands over a chunk, or drops it when there is no room for a while."""
+        """Put a chunk into the queue, or drop the chunk if the queue stays full."""
         with self._condition:
             if len(self._chunks) >= MAX_CHUNKS and not self._room.wait_for(
                 lambda: len(self._chunks) < MAX_CHUNKS, ROOM_S
@@ -70,7 +70,7 @@ class Inbox:
             self._condition.notify()
 
     def put(self, item: Item) -> None:
-        """Hands over anything else; when there is no room the oldest goes."""
+        """Put any other message into the queue; drop the oldest message if the queue is full."""
         with self._condition:
             if len(self._others) >= MAX_OTHERS:
                 self._others.popleft()

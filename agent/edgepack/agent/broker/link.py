@@ -1,4 +1,4 @@
-"""Where the agent's messages go, and where an update over the broker gets its chunks from."""
+"""Link of the agent: publishes messages, and receives chunks for an update over the broker."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from edgepack.wire.messages import Message, Need, Session
 
 
 class Publisher(Protocol):
-    """Where messages go: the connection to the broker."""
+    """Publisher of messages: the connection to the broker."""
 
     @property
     def is_connected(self) -> bool:
@@ -17,7 +17,7 @@ class Publisher(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the connection and needs a person; "" when all is well."""
+        """Problem of the connection that needs a person; "" without a problem."""
 
     def look_after(self) -> None:
         """Make sure that the connection is kept up; called in every turn of the agent's loop."""
@@ -40,7 +40,7 @@ class Publisher(Protocol):
         """Show the certificate that lies in its file now, from the next connection on."""
 
     def listen(self, files: frozenset[str]) -> None:
-        """Wants the broadcast chunks of exactly these files, plain and coded."""
+        """Subscribe to the broadcast chunks of exactly these files, plain and coded."""
 
     def hears_coded(self, sha256: str) -> bool:
         """Return True if the broker said that coded chunks of that file come through."""

@@ -156,14 +156,14 @@ def _is_gone(info: mqtt.MQTTMessageInfo) -> bool:
 
 
 def _room() -> memoryview:
-    """Where this thread's sockets are read into: one piece of memory for however many clients."""
+    """Return the receive buffer of this thread: one buffer for all its clients."""
     if not hasattr(_rooms, "room"):
         _rooms.room = memoryview(bytearray(PIECE_BYTES))
     return cast(memoryview, _rooms.room)
 
 
 def _publish_header(topic: bytes, payload_bytes: int) -> bytes:
-    """What stands before the payload of a message at QoS 0 without properties."""
+    """Return the header before the payload of a message at QoS 0 without properties."""
     length = 2 + len(topic) + 1 + payload_bytes
     header = bytearray((_PUBLISH,))
     while length > 0x7F:
@@ -174,7 +174,9 @@ def _publish_header(topic: bytes, payload_bytes: int) -> bytes:
 
 
 def _bounds(packet: memoryview | bytearray) -> tuple[int, int]:
-    """Where the body of a packet begins and ends: 0 while its length is not there, -1 for none."""
+    """Return start and end of a packet's body: 0 while the length is incomplete, -1 for a bad
+    length.
+    """
     length = 0
     for count in range(_MOST_LENGTH_BYTES):
         if 1 + count >= len(packet):
@@ -188,8 +190,9 @@ def _bounds(packet: memoryview | bytearray) -> tuple[int, int]:
 
 
 def _missing(begun: bytearray) -> int:
-    """How many bytes to add to what is there of a packet: its rest, or as long as nobody knows how
-    long that is, one."""
+    """Return the number of bytes to read next: the rest of a packet, or 1 while its length is
+    unknown.
+    """
     start, end = _bounds(begun)
     return end - len(begun) if start else 1
 

@@ -34,7 +34,7 @@ OutcomesOf = Callable[[str], Outcomes | None]
 
 
 def no_outcomes(_digest: str) -> None:
-    """Know of no inferences."""
+    """Return no outcomes of inferences."""
 
 
 def warn_of_failures(models: Models, outcomes: OutcomesOf) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def make_report(
     renewal: Renewal | None = None,
     outcomes: OutcomesOf = no_outcomes,
 ) -> Reported:
-    """Mirror the journals.
+    """Return the report of the device: the state of all its journals.
 
     Args:
         models: The models.

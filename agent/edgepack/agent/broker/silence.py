@@ -1,4 +1,4 @@
-"""Whether anything comes back of what this device says, and why not. Pure.
+"""Detection of silence: does the broker answer this device, and if not, why. Pure.
 
 A device whose words go nowhere looks, to itself, like one of which nothing is wanted. The broker's
 acknowledgement tells the two apart, and the controller answers the first report of every process.
@@ -28,27 +28,27 @@ class SilenceWatch:
         self._is_answered = False
 
     def connected(self, now: float) -> None:
-        """The broker is there, and what was sent before is forgotten."""
+        """Note a new connection, and forget what was sent before."""
         self._judge_at = now + ANSWER_S
         self._reports.clear()
         self._code = None
 
     def sent_report(self, message_id: int | None) -> None:
-        """A report was published."""
+        """Note a published report."""
         if message_id is not None and self._judge_at is not None:
             self._reports.add(message_id)
 
     def acknowledged(self, message_id: int, code: int, reason: str) -> None:
-        """The broker said what it made of a message."""
+        """Note the broker's acknowledgement of a message, with its reason code."""
         if message_id in self._reports:
             self._code, self._reason = code, reason
 
     def answered(self) -> None:
-        """The controller has spoken to this device."""
+        """Note a message of the controller to this device."""
         self._is_answered = True
 
     def finding(self, now: float) -> str:
-        """Why nothing comes back, said once a connection; "" while nothing is wrong."""
+        """Return why no answer arrives, once a connection; "" without a problem."""
         if self._judge_at is None:
             return ""
         is_refused = self._code is not None and self._code >= FIRST_FAILURE

@@ -1,4 +1,4 @@
-"""What a port speaks: asked when a broker ends a connection without a word.
+"""Probe of a port's protocol, run when a broker closes a connection without a reason.
 
 TLS on a plain port and plain MQTT on a TLS port end alike, in a connection that is closed.
 """
@@ -17,8 +17,7 @@ Spoken = Literal["tls", "mqtt", ""]
 
 
 def why_no_answer(host: str, port: int, *, is_tls: bool) -> str:
-    """Why a broker ends a connection without an answer, as far as its port tells; "" when it does
-    not.
+    """Return the reason for a closed connection, from the port's protocol; "" if unknown.
 
     Args:
         host, port: Of the broker.
@@ -35,7 +34,7 @@ def why_no_answer(host: str, port: int, *, is_tls: bool) -> str:
 
 
 def find_spoken(host: str, port: int) -> Spoken:
-    """What answers at a port; "" when that cannot be told."""
+    """Return the protocol of a port; "" if unknown."""
     if _answers_tls(host, port):
         return "tls"
     return "mqtt" if _answers_mqtt(host, port) else ""

@@ -33,7 +33,7 @@ class TakeoverCounter:
         self._is_sure = False
 
     def note_loss(self, reason: str, lasted_s: float) -> int | None:
-        """What follows from a connection that was lost.
+        """Count a lost connection, and return the delay before the next attempt.
 
         Args:
             reason: What the broker said.
@@ -53,7 +53,7 @@ class TakeoverCounter:
         return round(delay_s * self._rng.uniform(0.8, 1.2))
 
     def trouble(self, connected_s: float) -> str:
-        """What a person must know, one sentence; "" while there is no other client.
+        """Return the problem that needs a person, one sentence; "" without another client.
 
         Args:
             connected_s: For how long the device has been connected; 0 while it is not.

@@ -183,9 +183,9 @@ def install(
 @_config_option
 @_json_option
 def rollback(name: str, config_path: Path, as_json: bool) -> None:
-    """Go back to the release of model NAME that was committed before, from its slot.
+    """Return to the previously committed release of model NAME, from its slot.
 
-    \b
+    
     Example:
       edgepack-agent rollback ocr --config agent.toml
     """
@@ -289,7 +289,7 @@ def main() -> None:
 
 @contextmanager
 def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
-    """The settings of an agent that does not run, and does not while this lasts.
+    """Yield the settings of an agent that is stopped, and keep the agent stopped meanwhile.
 
     SIGTERM unwinds what is done, so that no probe and no hook stays behind.
     """

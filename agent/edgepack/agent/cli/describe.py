@@ -1,4 +1,4 @@
-"""What the commands find, as lines for a person."""
+"""Descriptions of the commands' results, as lines for a person."""
 
 import time
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def _describe_model(name: str, model: ModelStatus) -> Iterator[str]:
 
 
 def describe_facts(facts: DeviceFacts) -> str:
-    """What the device is and offers, as lines for a person."""
+    """Return the device's facts and providers as lines for a person."""
     cores = f"{facts.cpu_count} core{'s' * (facts.cpu_count != 1)}"
     lines = [
         f"device    {facts.arch}, {facts.cpu_model or 'unknown processor'}, {cores}",

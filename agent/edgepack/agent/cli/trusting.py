@@ -1,4 +1,4 @@
-"""What this device trusts, by its settings: keys, the fleet's root, and where its metadata is."""
+"""Trust of this device, from its settings: keys, the fleet's root, and the source of metadata."""
 
 import os
 import time
@@ -26,7 +26,7 @@ METADATA_FOLDER = "metadata"
 def make_fetcher(
     config: AgentConfig, inbox: Inbox, trust: "DeviceTrust | None"
 ) -> "MetadataFetcher | None":
-    """What fetches metadata over HTTP; None where the settings name no place.
+    """Return the fetcher of metadata over HTTP; None without a URL in the settings.
 
     Raises:
         EdgepackError: They name one that is not a URL.
@@ -49,7 +49,7 @@ def make_fetcher(
 
 
 def load_device_trust(config: AgentConfig) -> "DeviceTrust | None":
-    """What this device believes of its fleet; None when it was enrolled without a root.
+    """Return the device's state of trust in its fleet; None if enrolled without a root.
 
     Raises:
         EdgepackError: The root cannot be read, or is none.

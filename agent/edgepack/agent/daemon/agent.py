@@ -117,11 +117,11 @@ class Agent:
         self.dropped: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Go on with what the journals say."""
+        """Continue at the states of the journals."""
         self._models.start()
 
     def run(self, stop: threading.Event) -> None:
-        """Works until it is told to stop."""
+        """Run the loop until it is stopped."""
         self.start()
         while not stop.is_set():
             try:
@@ -138,7 +138,9 @@ class Agent:
         self._models.count_fault()
 
     def turn(self) -> None:
-        """One turn of the loop: goes on, waits for messages, takes a batch of them."""
+        """Run one turn of the loop: continue updates, wait for messages, handle a batch of
+        messages.
+        """
         self._publisher.look_after()
         self._judge()
         self._carry_out_again()
@@ -236,7 +238,7 @@ class Agent:
             self._report()
 
     def _judge(self) -> None:
-        """Believes what is signed of what came, and does what follows from it."""
+        """Verify received metadata and orders, then apply new orders."""
         if self._trust is None:
             return
         try:
@@ -278,7 +280,7 @@ class Agent:
                 self._report()
 
     def _carry_out_again(self) -> None:
-        """Carry out what the disk did not let be carried out before."""
+        """Retry orders that the disk did not allow before."""
         if self._unkept is None or self._clock.monotonic() < self._retry_at:
             return
         try:
@@ -300,7 +302,7 @@ class Agent:
         self._report()
 
     def _note_sent(self, event: Event) -> None:
-        """The broker has acknowledged an event."""
+        """Note that the broker has acknowledged an event."""
         if event.model in self._models:
             self._models[event.model].note_sent(event)
         elif event in self._unheard:
@@ -355,11 +357,11 @@ class Agent:
             self._publish_latency()
 
     def _outcomes(self, digest: str) -> Outcomes | None:
-        """How the most recent inferences of a release ended."""
+        """Return the outcomes of the most recent inferences of a release."""
         return self._telemetry.outcomes.recent(digest, self._clock.monotonic())
 
     def _progress(self) -> float:
-        """Of all downloads together; it moves when any of them does."""
+        """Return the progress of all downloads; any download changes this number."""
         return sum(updater.progress for updater in self._models)
 
     def _report(self) -> None:

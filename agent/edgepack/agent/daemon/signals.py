@@ -17,7 +17,7 @@ STOP_S = 5.0
 def stop_on_signals(
     stop: threading.Event, inbox: Inbox, end_children: Callable[[], object]
 ) -> None:
-    """Lets SIGTERM and Ctrl-C end the loop.
+    """Stop the loop on SIGTERM and Ctrl-C.
 
     Args:
         stop: Is set.

@@ -1,1 +1,3 @@
-"""Who a device is: the package that it is set up from, its key, its certificate and the next."""
+"""Identity of a device: its enrolment package, its key, its certificate and the next
+certificate.
+"""

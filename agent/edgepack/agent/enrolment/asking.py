@@ -21,7 +21,7 @@ _MAX_TEXT = 400
 
 
 class CertificateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a device sends.
+    """Request of a device for a certificate.
 
     Attributes:
         signing_request: PEM of a certificate signing request of its key.
@@ -31,7 +31,7 @@ class CertificateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class IssuedCertificate(msgspec.Struct, frozen=True, kw_only=True):
-    """What it gets.
+    """Response to a certificate request.
 
     Attributes:
         certificate: PEM.

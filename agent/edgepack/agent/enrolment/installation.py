@@ -32,7 +32,7 @@ the same key, since the token is good for that one alone."""
 
 
 class Installed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was set up.
+    """Result of a device's set-up.
 
     Attributes:
         device: Its id.

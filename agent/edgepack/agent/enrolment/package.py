@@ -22,7 +22,7 @@ _REMEDY = "name the file that edgepack fleet enroll wrote for this device"
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device is set up from.
+    """Package that a device is set up from.
 
     Attributes:
         device, tenant, broker: Who it is, and where its fleet is.

@@ -38,7 +38,8 @@ one: the fleet was asked for half of the time that there was."""
 def make_keeper(
     broker: BrokerConfig, device: str, *, wall: Callable[[], float]
 ) -> "CertificateKeeper | None":
-    """What looks after a device's certificate; None where it has none that a fleet could renew.
+    """Return the keeper of the device's certificate; None without a certificate that the fleet can
+    renew.
 
     A certificate of another kind of key is somebody else's, and a file that holds the key too must
     not be replaced.
@@ -95,7 +96,7 @@ class CertificateKeeper:
 
     @property
     def renewal(self) -> Renewal | None:
-        """What the fleet is asked; None while the certificate lasts long enough."""
+        """Request for renewal; None while the certificate is valid long enough."""
         if not self._authority or not is_renewal_due(self._certificate, self._wall()):
             return None
         if not self._request:
@@ -104,7 +105,7 @@ class CertificateKeeper:
 
     @property
     def trouble(self) -> str:
-        """What needs a person, one sentence; "" when all is well."""
+        """Problem that needs a person, one sentence; "" without a problem."""
         left = left_s(self._certificate, self._wall())
         if left > 0 and (invalid := describe_own_certificate(self._certificate, self._wall())):
             return invalid

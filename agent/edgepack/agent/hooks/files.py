@@ -110,7 +110,7 @@ def why_not_trusted(path: Path) -> str:
 
 
 def _way_to(path: Path) -> Iterator[Path]:
-    """Every folder, link and file on the way to what a path names, itself and its target included.
+    """Yield every folder, link and file on the path to a file, the file and its target included.
 
     Raises:
         OSError: Links lead in a circle, or something on the way cannot be looked at.

@@ -1,4 +1,4 @@
-"""One hook's process: its output read without blocking, its whole group ended with it."""
+"""Process of one hook: output is read without blocking, and its whole process group is ended."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _READ_BYTES = 64 * 1024
 
 
 class EndedHook(msgspec.Struct, frozen=True, kw_only=True):
-    """How a hook's process ended.
+    """Result of a hook's process.
 
     Attributes:
         exit_code: Its exit code; None when a signal or the time limit ended it.

@@ -37,7 +37,7 @@ _FACT_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class HookVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hooks of one stage decided.
+    """Verdict of the hooks of one stage.
 
     Attributes:
         verdict: The first hook that does not say go decides.

@@ -17,7 +17,7 @@ _ROUNDS = 50
 
 
 def adopt_strays() -> None:
-    """Has the kernel make orphans of this process's descendants its own children (Linux)."""
+    """Make this process the parent of its orphaned descendants (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

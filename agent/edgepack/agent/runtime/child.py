@@ -36,7 +36,7 @@ _GRACE_S = 5.0
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a child ended.
+    """Result of a child process.
 
     Attributes:
         answer: What it answered; None when it did not.
@@ -137,7 +137,7 @@ def end_group(child: PythonChild) -> None:
 
 
 def describe_end(exit_code: int, errors: BinaryIO) -> str:
-    """How a child ended that gave no answer, and what it said last.
+    """Return how a child ended without an answer, and its last line.
 
     Args:
         exit_code: Its exit code; minus the signal's number where a signal ended it.
@@ -152,7 +152,7 @@ def describe_end(exit_code: int, errors: BinaryIO) -> str:
 
 
 def _last_line(errors: BinaryIO) -> str:
-    """What the child said last on stderr, as the end of a sentence."""
+    """Return the child's last line on stderr, as the end of a sentence."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - _STDERR_TAIL_BYTES))
     text = errors.read().decode("utf-8", "replace")
@@ -163,12 +163,12 @@ def _last_line(errors: BinaryIO) -> str:
 
 
 def take_request() -> bytes:
-    """In the child: reads the request, to its end."""
+    """Read the request to its end. For the child."""
     return sys.stdin.buffer.read()
 
 
 def keep_stdout_clean(timeout_s: float) -> BinaryIO:
-    """In the child: sends whatever is printed to stderr, and makes sure that it ends.
+    """Redirect stdout to stderr, and ensure that the process ends in time. For the child.
 
     Args:
         timeout_s: See `set_last_limit`.
@@ -183,7 +183,8 @@ def keep_stdout_clean(timeout_s: float) -> BinaryIO:
 
 
 def end_with_parent() -> None:
-    """In the child: has the kernel kill it when the parent's thread that started it ends (Linux).
+    """Ask the kernel to kill this process when the parent's starting thread ends (Linux). For the
+    child.
 
     The end of stdin and an alarm tell a child that runs; one that was stopped (SIGSTOP, a debugger)
     sees neither, and would stay.
@@ -193,13 +194,13 @@ def end_with_parent() -> None:
 
 
 def be_first_to_go() -> None:
-    """In the child: has a kernel that runs out of memory end it before what serves (Linux)."""
+    """Ask the kernel to kill this process first if memory runs out (Linux). For the child."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def set_last_limit(timeout_s: float) -> None:
-    """In the child: sets an alarm, so that it does not outlive a parent that was killed.
+    """Set an alarm, so that this process does not outlive a killed parent. For the child.
 
     Args:
         timeout_s: The parent's limit, seconds; the alarm rings soon after it. 0 sets none.
@@ -208,7 +209,7 @@ def set_last_limit(timeout_s: float) -> None:
 
 
 def redirect_stdout() -> BinaryIO:
-    """In the child: sends whatever is printed to stderr.
+    """Redirect stdout to stderr. For the child.
 
     Native libraries print to stdout (QNN's simulator does), which must not mix with the answer.
 

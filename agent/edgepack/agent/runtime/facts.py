@@ -1,4 +1,4 @@
-"""What this device really is and has: processor, SoC, memory, drivers, runtime, providers.
+"""Facts of this device: processor, SoC, memory, drivers, runtime, providers.
 
 Everything is read anew each time, from where the kernel tells it. The root of the file system
 is passed in, so that a test can lay out any board as a folder.
@@ -208,7 +208,7 @@ def _read_drivers(root: Path, modules: tuple[str, ...], kernel: str) -> dict[str
 
 
 def main() -> None:
-    """The child of a process that asks what this environment has."""
+    """Answer a question of the parent about this environment. For the child."""
     with redirect_stdout() as answer:
         answer.write(msgspec.json.encode(read_device_facts()) + b"\n")
 

@@ -1,4 +1,4 @@
-"""Which variants of a bundle are candidates on this device, and why the others are not.
+"""Matching of a bundle's variants with this device, with the reason for each rejected variant.
 
 Pure: it judges what the manifest asks for against what the device says of itself. Whether a
 candidate is right, its probe decides.

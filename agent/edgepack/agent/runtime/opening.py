@@ -43,7 +43,7 @@ FATAL_ONLY = 4
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model is opened with.
+    """Settings of a session.
 
     Attributes:
         provider: ONNX Runtime's name of the provider.
@@ -63,7 +63,7 @@ ON_CPU = ProviderSettings(provider=CPU_PROVIDER, device="cpu")
 
 
 def settings_of(variant: Variant) -> ProviderSettings:
-    """What a bundle asks a device to open a variant with."""
+    """Return the settings of a session that the bundle requests for a variant."""
     return ProviderSettings(
         provider=variant.provider,
         device=variant.device,

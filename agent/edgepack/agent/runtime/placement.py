@@ -1,4 +1,4 @@
-"""Which nodes a provider took, as ONNX Runtime tells it after a session was made."""
+"""Placement of nodes on providers, as ONNX Runtime reports after a session is created."""
 
 from collections import Counter
 from typing import Any, NamedTuple

@@ -122,7 +122,7 @@ def _decrypt(source: Path, target: Path, content_key: bytes, name: str) -> None:
 
 @contextmanager
 def _folder_in_memory() -> Iterator[Path]:
-    """A folder that is locked while it is used, and gone afterwards."""
+    """Yield a locked folder in memory, and delete the folder afterwards."""
     memory = _memory_folder()
     _sweep(memory)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=memory))

@@ -42,7 +42,7 @@ TIMED_S = 2.0
 
 
 class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is to do.
+    """Request to the child.
 
     Attributes:
         bundle_folder: Root of the unpacked bundle.
@@ -63,7 +63,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbedSession(Protocol):
-    """What a probe needs of a `Session`."""
+    """Part of `Session` that a probe needs."""
 
     @property
     def provider(self) -> str:
@@ -74,14 +74,14 @@ class ProbedSession(Protocol):
         """See `Session`."""
 
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
-        """See `Session.run_timed`."""
+        """Run inputs and measure the time; see `Session.run_timed`."""
 
 
 class OpenVariant(Protocol):
     """Opens a variant of an unpacked bundle, as `open_session` does."""
 
     def __call__(self, bundle_folder: Path, variant: Variant, *, threads: int) -> ProbedSession:
-        """See `open_session`."""
+        """Open a session; see `open_session`."""
 
 
 def probe_variant(
@@ -217,7 +217,7 @@ def _as_verb(because: str) -> str:
 
 
 def main() -> None:
-    """The child: reads a request, probes, answers."""
+    """Read a request, probe and answer. For the child."""
     request = msgspec.json.decode(take_request(), type=ProbeRequest)
     answer = keep_stdout_clean(request.timeout_s)
     with answer:

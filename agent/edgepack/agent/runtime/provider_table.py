@@ -1,4 +1,4 @@
-"""What is known of every execution provider beforehand, one row each.
+"""Table of execution providers, one row each.
 
 The kinds of hardware that it drives, the kernel drivers that show such hardware, the plug-in that
 carries it, and what would bring it. A new provider is a new row.
@@ -42,7 +42,7 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one provider.
+    """Row of one provider in the table.
 
     Attributes:
         name: ONNX Runtime's name.
@@ -121,7 +121,7 @@ NOT_ON_DEVICE = frozenset({"AzureExecutionProvider"})
 
 
 def known_provider(name: str) -> Known:
-    """What is known of a provider; of one that is in no row, only its name."""
+    """Return a provider's row; for an unknown provider a row with only its name."""
     for known in KNOWN:
         if known.name == name:
             return known

@@ -1,4 +1,4 @@
-"""Which execution providers this device really offers, and why the others are not there.
+"""Execution providers that this device offers, with the reason for each missing provider.
 
 What is known of each beforehand is data: see `provider_table.py`.
 """

@@ -1,4 +1,4 @@
-"""What ONNX Runtime says when it fails, in one line, and what to try then.
+"""Error messages of ONNX Runtime in one line, with a remedy.
 
 Both who builds a model and who runs one reads it: the words are right for either.
 """
@@ -57,7 +57,7 @@ def first_line_of(message: str) -> str:
 
 
 def remedy_of(message: str) -> str:
-    """What to try, by what ONNX Runtime complains of."""
+    """Return the remedy for an error message of ONNX Runtime."""
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, message):
             return remedy

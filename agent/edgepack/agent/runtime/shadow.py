@@ -33,7 +33,7 @@ _LOWEST_PRIORITY = 19
 
 
 class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is to open, and whom it is compared with.
+    """Request to the child: the release to open, and the release to compare with.
 
     Attributes:
         state_dir: The agent's state folder.
@@ -58,7 +58,7 @@ class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child says: once it is open, and of each inference.
+    """Answer of the child: once after opening, then for each inference.
 
     Attributes:
         agreed: Whether both releases came to the same.
@@ -106,7 +106,7 @@ def _described(tensors: Mapping[str, Tensor]) -> tuple[Sent, ...]:
 
 
 def read_header(stream: BinaryIO) -> Header | None:
-    """What follows in a stream; None at its end."""
+    """Return the next header of a stream; None at its end."""
     line = stream.readline()
     return msgspec.json.decode(line, type=Header) if line else None
 
@@ -191,7 +191,7 @@ def _answer(stream: BinaryIO, answer: ShadowAnswer) -> None:
 
 
 def main() -> None:
-    """The child."""
+    """Open the previous release and answer until the stream ends. For the child."""
     end_with_parent()
     be_first_to_go()
     os.nice(_LOWEST_PRIORITY)

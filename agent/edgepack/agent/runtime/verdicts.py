@@ -24,7 +24,7 @@ MAX_VERDICTS = 64
 
 
 class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a verdict depends on.
+    """Key of a cached probe result: all facts that the result depends on.
 
     Attributes:
         digest, variant, provider: What was probed.
@@ -64,7 +64,7 @@ VERDICTS = Format("list of verdicts", _Kept, Version(1, 0))
 def probe_cache_key(
     digest: str, variant: Variant, facts: DeviceFacts, *, threads: int
 ) -> ProbeCacheKey:
-    """What a verdict on a variant of that bundle depends on, on this device now."""
+    """Return the cache key of a variant's probe on this device now."""
     versions = {provider.name: provider.version for provider in facts.providers}
     return ProbeCacheKey(
         digest=digest,

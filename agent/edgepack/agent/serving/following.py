@@ -1,4 +1,4 @@
-"""What follows the releases of one model in one process.
+"""Follower of one model's releases in one process.
 
 A thread watches the pointer. A new release is opened and run once beside the old one, then takes
 over between two inferences. The thread also writes what inferences took and saw, ends sessions
@@ -35,7 +35,7 @@ _OPENING_TRIES = 5
 
 
 class Holder(Protocol):
-    """What holds a release that may have been replaced: a session."""
+    """Holder of a release that may have been replaced, such as a session."""
 
     def look(self, serving: OpenedModel, now: float) -> bool:
         """End the hold if its time is over; return whether anything is still held."""
@@ -111,7 +111,9 @@ class Follower:
         self._holders.discard(holder)
 
     def leave_to_parent(self) -> None:
-        """In a forked child: never use or free what is the parent's, nor report its counts."""
+        """Release the parent's resources without use or cleanup, and report none of its counts. For
+        a fork.
+        """
         stop, self._stop = self._stop, threading.Event()  # Another thread may hold the old lock.
         if stop.is_set():
             self._stop.set()
@@ -156,7 +158,7 @@ class Follower:
         )
 
     def _look(self) -> tuple[int, ...]:
-        """What tells one pointer file from the next; empty when there is none."""
+        """Return a fingerprint of the pointer file; empty without a file."""
         try:
             status = self._pointer_path.stat()
         except FileNotFoundError:

@@ -131,7 +131,7 @@ class Model:
 
     @property
     def choice(self) -> Choice:
-        """Which of its variants serves, and why."""
+        """Choice of the serving variant, with the reason."""
         return self._serving.pointer.choice
 
     @property
@@ -146,7 +146,9 @@ class Model:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Why newer models could not be opened here, the last few; empty when all went well."""
+        """Reasons why newer models could not be opened here, the last few; empty without a
+        failure.
+        """
         return self._here().troubles
 
     def close(self) -> None:
@@ -180,7 +182,7 @@ class Model:
         return Follower(self._name, self._state_dir, threads=self._threads, poll_s=self._poll_s)
 
     def _note_fork(self) -> None:
-        """In a forked child: leave to the parent what is the parent's.
+        """Leave the parent's resources to the parent. For a forked child.
 
         The parent's threads are not here, its locks may be locked for ever, and a provider's
         device is not shared. So the child opens the release anew when it first uses the model.

@@ -85,7 +85,7 @@ class ModelSession:
 
     @property
     def choice(self) -> Choice:
-        """Which of its variants runs them, and why."""
+        """Choice of the variant of this session, with the reason."""
         return self._choice
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class ModelSession:
         self._follower.let_go(self)
 
     def look(self, serving: OpenedModel, now: float) -> bool:
-        """For what follows the releases: see `Holder.look`."""
+        """Return True if the release is still held; see `Holder.look`."""
         held = self._held
         if held is None:
             return self._because == ""  # It is being made.

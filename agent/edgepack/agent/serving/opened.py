@@ -18,7 +18,7 @@ from edgepack.agent.telemetry.spool import Record
 
 
 class OpenedModel:
-    """One opened model. Running inferences hold on to it, so a swap never takes it from them.
+    """Opened model. A running inference holds the model, so that a swap never closes it.
 
     Args:
         state_dir: The agent's state folder.
@@ -96,7 +96,7 @@ class OpenedModel:
                 self._lock = None
 
     def end_shadow(self) -> None:
-        """From now on the release before does not run beside it."""
+        """Stop the shadow process of the previous release."""
         shadow, self.shadow = self.shadow, None
         if shadow is not None:
             shadow.close()

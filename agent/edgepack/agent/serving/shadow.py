@@ -1,4 +1,4 @@
-"""Some real inferences, computed once more by the release before, while a release soaks.
+"""Shadow inferences: some real inferences, computed again by the previous release during a soak.
 
 The thread that runs an inference decides by chance whether to copy it, and goes on; while one is
 under way it copies none, and counts that. A thread of its own has a child process compute and
@@ -129,7 +129,9 @@ class ShadowRunner:
             self._process.close()
 
     def _run(self, errors: BinaryIO, held: contextlib.ExitStack) -> None:
-        """Go on until it is closed; the release before is opened with the first inference."""
+        """Run shadow inferences until closed; open the previous release with the first
+        inference.
+        """
         is_open = False
         while (taken := self._queue.get()) is not None and not self._stop.is_set():
             if not is_open and not _lock(self._folder, held):

@@ -71,7 +71,7 @@ class ShadowProcess:
         self._exchange(lambda stream: stream.write(msgspec.json.encode(request) + b"\n"), OPEN_S)
 
     def ask(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> bool:
-        """Have it compute an inference; whether it came to the same.
+        """Compute an inference in the child; return True if both releases agree.
 
         Raises:
             DeviceError: It will not answer.
@@ -124,7 +124,9 @@ class ShadowProcess:
 
 
 def _exit_code(child: PythonChild) -> int:
-    """How a child ended that answers no more; it stays unreaped, so its id is nobody else's."""
+    """Return the exit code of a child, and leave it unreaped so that its process id is not
+    reused.
+    """
     until = time.monotonic() + _END_S
     while (end := os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
         if time.monotonic() >= until:

@@ -1,1 +1,1 @@
-"""What lies in the state folder: the lock, the pointer to the active model, the slots."""
+"""State folder: the lock, the pointers to active models, the slots."""

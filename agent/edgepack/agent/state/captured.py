@@ -39,7 +39,7 @@ _NAME = re.compile(rf"([0-9a-f]{{16}})-({MODEL_NAME.pattern})\.npz")
 
 
 class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is kept.
+    """Settings for captured samples.
 
     Attributes:
         samples: Of each model, at most.
@@ -64,12 +64,12 @@ class Kept(NamedTuple):
 
 
 def captured_folder(state_dir: Path) -> Path:
-    """Where samples lie."""
+    """Return the folder of captured samples."""
     return state_dir / CAPTURED_FOLDER
 
 
 def switch_capture(state_dir: Path, settings: CaptureSettings) -> str:
-    """For the agent: makes the folder, or removes it with all that is in it.
+    """Create the folder of captured samples, or delete it with its content. For the agent.
 
     Args:
         state_dir: The state folder.

@@ -1,4 +1,4 @@
-"""Where the private key lies that opens encrypted bundles: the agent tells those who serve models.
+"""Place of the private key that opens encrypted bundles, published by the agent for applications.
 
 `decryption.json` in the state folder names the file; the key itself is never in there.
 """
@@ -16,7 +16,7 @@ KEY_PLACE_FILE = "decryption.json"
 
 
 class KeyPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the key lies.
+    """Place of the key.
 
     Attributes:
         key_file: Path of the private key.

@@ -35,7 +35,7 @@ class DiskWatch:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What the disk cannot do now, one sentence for each subject."""
+        """Problems of the disk, one sentence for each subject."""
         seen = (f"the disk is {self._state}",) if self._state else ()
         return (*seen, *(f"{subject}: {text}" for subject, (_, text) in self._faults.items()))
 

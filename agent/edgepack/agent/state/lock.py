@@ -1,4 +1,4 @@
-"""One agent at a time on a state folder."""
+"""Lock of the state folder: one agent at a time."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""Where a device keeps the TUF metadata that it accepted: apart from any journal.
+"""Cache of the TUF metadata that a device accepted, separate from the journals.
 
 <state_dir>/trust/<file>    each as it came, with its signatures
 

@@ -1,4 +1,4 @@
-"""Where the models of a device lie: a folder for each, named after it."""
+"""Folders of a device's models, one for each model name."""
 
 import re
 from pathlib import Path

@@ -41,7 +41,7 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
-    """What serves now.
+    """Pointer to the serving release.
 
     Attributes:
         bundle: The bundle; its digest names the slot.
@@ -70,7 +70,7 @@ POINTER = Format("pointer to the active model", ActivePointer, Version(1, 0))
 
 
 def pointer_path(state_dir: Path, name: str) -> Path:
-    """Where the pointer of a model is kept.
+    """Return the path of a model's pointer.
 
     Raises:
         ValueError: No model can have that name.
@@ -79,7 +79,7 @@ def pointer_path(state_dir: Path, name: str) -> Path:
 
 
 def read_pointer(state_dir: Path, name: str) -> ActivePointer | None:
-    """For whoever serves the model: what serves now; None when it is not installed.
+    """Return the pointer of a model for an application; None if the model is not installed.
 
     Raises:
         DeviceError: The file is there and cannot be read; the agent mends it when it starts.
@@ -124,7 +124,7 @@ class PointerFile:
 
     @property
     def trouble(self) -> str:
-        """What was found wrong with the file, one sentence; "" when all is well."""
+        """Problem of the file, one sentence; "" without a problem."""
         return self._file.trouble
 
     @property

@@ -51,7 +51,7 @@ class ReleaseCounters:
 
     @property
     def trouble(self) -> str:
-        """What was found wrong with the file, one sentence; "" when all is well."""
+        """Problem of the file, one sentence; "" without a problem."""
         return self._file.trouble
 
     def highest(self, name: str) -> int:

@@ -45,7 +45,7 @@ def slot_folder(state_dir: Path, digest: str) -> Path:
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Which chunks of a partial slot are there: bitmaps by file digest, least bit first."""
+    """Stored chunks of a partial slot: bitmaps by file digest, least bit first."""
 
     held: dict[str, bytes]
 
@@ -141,7 +141,7 @@ class Slots:
         return _read_small(self.folder(digest) / path)
 
     def read_held(self, digest: str) -> dict[str, bytes]:
-        """Which chunks of a partial slot are there: bitmaps by file digest, least bit first."""
+        """Return the stored chunks of a partial slot: bitmaps by file digest, least bit first."""
         try:
             content = read_regular(self._held_path(digest))
             return NOTE.decode(content).value.held if content is not None else {}
@@ -255,7 +255,7 @@ class Slots:
         _prune(folder, "", files, folders)
 
     def stored_chunks(self, *, apart_from: str) -> dict[bytes, StoredChunk]:
-        """Where equal chunks may be had without a network, by SHA-256.
+        """Return the places of stored chunks by SHA-256, for use without a network.
 
         Args:
             apart_from: Digest of the slot that is being filled.

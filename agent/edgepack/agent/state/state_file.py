@@ -1,4 +1,4 @@
-"""One small versioned file of the state folder; whatever lies in its place, the agent goes on.
+"""Versioned file of the state folder; the agent runs even if the file is damaged.
 
 What is damaged is put aside under another name, for a person to look at. What a newer edgepack
 wrote is left as it is: nothing is read from it, and nothing is written over it. A disk that cannot
@@ -100,7 +100,7 @@ def remove(path: Path) -> None:
 
 
 class StateFile(Generic[T]):
-    """One file.
+    """Versioned file.
 
     Args:
         path: Where it is.

@@ -1,1 +1,1 @@
-"""What inferences took: from the processes that serve a model to the agent, and on to the fleet."""
+"""Telemetry of inferences, from the applications to the agent and on to the fleet."""

@@ -53,7 +53,7 @@ class TelemetryBuffer:
         self._shadowed: dict[str, Shadowed] = {}
 
     def collect(self) -> Collected:
-        """What came since this was called last, whether it was sent meanwhile or not.
+        """Return the windows since the last call, sent or not.
 
         Raises:
             OSError: What was collected cannot be remembered.
@@ -69,7 +69,7 @@ class TelemetryBuffer:
         return collected
 
     def take(self) -> tuple[Telemetry, ...]:
-        """What waits to be sent; it does not wait any more.
+        """Remove and return the windows that wait to be sent.
 
         Raises:
             OSError: What was collected cannot be remembered.

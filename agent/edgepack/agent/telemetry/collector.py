@@ -32,7 +32,7 @@ whose id means nothing to the agent, may write it again."""
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a process could not follow a model to a newer release.
+    """Reason why a process could not follow a model to a newer release.
 
     Attributes:
         model: Its name.
@@ -44,7 +44,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What came since the last collection.
+    """Data since the last collection.
 
     Attributes:
         telemetry: One message for every bundle, variant and provider that ran.
@@ -59,7 +59,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     shadowed: Mapping[str, Shadowed] = {}
 
     def joined(self, later: "Collected") -> "Collected":
-        """What came in both."""
+        """Return both collections together."""
         return Collected(
             telemetry=self.telemetry + later.telemetry,
             troubles=self.troubles + later.troubles,
@@ -69,7 +69,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What was collected of each spool file, by its name."""
+    """Data already collected from a spool file."""
 
     files: dict[str, Spooled]
 
@@ -182,7 +182,7 @@ class LatencyCollector:
 
 
 def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telemetry:
-    """What a spool file has beyond what was collected of the same record before."""
+    """Return the difference between a spool file and the data already collected from it."""
     latency, failures, start = spooled.latency, spooled.failures, spooled.since
     not_finite = spooled.not_finite
     if earlier is not None:
@@ -209,7 +209,7 @@ def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telem
 
 
 def _merge(parts: list[Telemetry]) -> Telemetry:
-    """What several processes saw of one model, as one message."""
+    """Merge the windows of several processes of one model into one message."""
     start = min(part.window_start for part in parts)
     end = max(part.window_start + part.window_s for part in parts)
     return msgspec.structs.replace(

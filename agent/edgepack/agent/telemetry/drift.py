@@ -1,4 +1,4 @@
-"""How far the values that a device sees are from those that its models were built with."""
+"""Drift: distance between a device's values and the values at the build."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""How the most recent real inferences of each release ended: finished, failed, or not finite."""
+"""Outcomes of the most recent real inferences of each release: finished, failed, or not finite."""
 
 from collections import deque
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How fast a release serves: latencies of the last hour by interval, to compare the next one with.
+"""Pace of a release: latencies of the last hour by interval, for comparison with the next release.
 
 The agent stores the pace of what serves on the disk, so that it is known after the switch to
 another release and after a restart.

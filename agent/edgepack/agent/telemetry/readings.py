@@ -1,4 +1,4 @@
-"""What a device reads of itself beside latency: memory of a process, temperatures."""
+"""Readings of a device besides latency: memory of a process, temperatures."""
 
 import os
 from pathlib import Path

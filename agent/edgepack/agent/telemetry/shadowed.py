@@ -1,4 +1,4 @@
-"""What came of shadow inferences: how often the release before came to the same."""
+"""Results of shadow inferences: how often the previous release gave the same output."""
 
 import threading
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
 
     def plus(self, other: "Shadowed", sign: int = 1) -> "Shadowed":
-        """Both together, or what is left without the other."""
+        """Return the sum of both, or the difference with `sign` -1."""
         return Shadowed(
             count=self.count + sign * other.count,
             agreed=self.agreed + sign * other.agreed,
@@ -106,7 +106,7 @@ def check_shadowed(told: Shadowed, *, found_in: str) -> None:
 
 
 def shadowed_since(earlier: Shadowed, now: Shadowed) -> Shadowed:
-    """What was counted beyond what was known.
+    """Return the counts since an earlier snapshot.
 
     Raises:
         TransferError: Counts went down.

@@ -30,7 +30,7 @@ MAX_SPOOL_BYTES = 256 * 1024
 
 
 class Spooled(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process saw of one model since it opened it.
+    """Counts of one process for one model since the process opened the model.
 
     Attributes:
         token: Random id of the process's record: another one under the same file name is new.
@@ -44,8 +44,8 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
             samples.
         is_final: Whether the process closed the model: the file will not change any more.
         troubles: Why it could not follow the pointer to a newer model, one sentence each.
-        memory_bytes: Memory that the process held when it wrote this; 0 when not known, or when
-            the process held another release of the model, too.
+        memory_bytes: Memory that the process held when it wrote this; 0 when not known, or when the
+            process held another release of the model, too.
         seen: Values of inputs and outputs by bin, of the inferences that were looked at.
         shadowed: Inferences that the release before computed, too.
     """
@@ -72,12 +72,12 @@ SPOOLED = Format("latency file", Spooled, Version(1, 0))
 
 
 def spool_folder(state_dir: Path) -> Path:
-    """Where spool files lie."""
+    """Return the folder of spool files."""
     return state_dir / SPOOL_FOLDER
 
 
 def open_spool(state_dir: Path) -> str:
-    """For the agent: makes the folder, and lets the group of the state folder write there.
+    """Create the spool folder, writable by the state folder's group. For the agent.
 
     Applications are other users than the agent, as a rule; those that shall hand over what
     inferences took are of that group.
@@ -132,7 +132,7 @@ def read_spooled(path: Path) -> Spooled:
 
 
 class Record:
-    """What inferences of one model took in this process, and whether the spool knows it."""
+    """Record of one model's inferences in this process, with the part already spooled."""
 
     def __init__(self, *, model: str, digest: str, variant: str, provider: str) -> None:
         self.token = secrets.token_hex(8)

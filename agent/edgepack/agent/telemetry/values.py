@@ -1,4 +1,4 @@
-"""Which values a served model sees, counted into the bins of its bundle's reference.
+"""Values of a served model, counted in the bins of its bundle's reference.
 
 An inference a second is looked at, and a few thousand values of each tensor. The thread that runs
 it copies them; they are counted when what inferences took is written.
@@ -25,7 +25,7 @@ _MAX_COUNT = 2**53
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted of one tensor.
+    """Counts of one tensor.
 
     Attributes:
         tensor: Name of the input or output.
@@ -40,7 +40,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     inferences: int
 
     def plus(self, other: "Seen", sign: int = 1) -> "Seen":
-        """Both together, or what is left without the other."""
+        """Return the sum of both, or the difference with `sign` -1."""
         return msgspec.structs.replace(
             self,
             counts=tuple(a + sign * b for a, b in zip(self.counts, other.counts, strict=True)),
@@ -116,7 +116,7 @@ def check_seen(seen: tuple[Seen, ...], *, found_in: str) -> None:
 
 
 def seen_since(earlier: tuple[Seen, ...], now: tuple[Seen, ...]) -> tuple[Seen, ...]:
-    """What was counted beyond what was known.
+    """Return the counts since an earlier snapshot.
 
     Raises:
         TransferError: Counts went down.

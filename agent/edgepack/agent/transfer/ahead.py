@@ -29,7 +29,7 @@ Lookup = Callable[[Download], Sequence[Remote]]
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one source.
+    """Chunks and bytes received from one source.
 
     Attributes:
         title: The source.

@@ -1,4 +1,4 @@
-"""What is said of chunks: what became of one, and which are still to come."""
+"""Status of chunks: the outcome of a received chunk, and the missing chunks."""
 
 from typing import Literal
 

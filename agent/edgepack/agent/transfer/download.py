@@ -34,7 +34,7 @@ again at most. A disk that is flushed more often is slower than a network."""
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """One chunk of one file."""
+    """Place of a chunk in a file."""
 
     file: int
     index: int
@@ -128,7 +128,8 @@ class Download:
         os.fsync(descriptor)
 
     def begin_with(self, deltas: Iterable[FileEntry]) -> None:
-        """Wants deltas before all else; they are gone when the download is finished.
+        """Download deltas before all other files; the deltas are deleted with the finished
+        download.
 
         Raises:
             OSError: The disk is full.
@@ -158,11 +159,11 @@ class Download:
         return bool(self._deltas) and not self._is_patched and not is_lacking
 
     def delta_files(self) -> tuple[Path, ...]:
-        """Where the deltas lie."""
+        """Return the paths of the deltas."""
         return tuple(self._path(self._files[file]) for file in self._deltas)
 
     def end_deltas(self) -> None:
-        """The deltas gave what they could."""
+        """End the use of deltas."""
         self._is_patched = True
 
     def resume(self, *, check: bool, halt: Halt = NEVER) -> None:
@@ -291,7 +292,7 @@ class Download:
         return self._lacking_bytes == 0
 
     def missing(self) -> tuple[MissingChunks, ...]:
-        """What is to come next, deltas before all else; empty when all is there."""
+        """Return the chunks to request next, deltas first; empty if complete."""
         first = [file for file in self._deltas if self._lacking[file]]
         return tuple(
             MissingChunks(

@@ -45,11 +45,11 @@ class HttpSource:
 
     @property
     def title(self) -> str:
-        """What a person knows it by."""
+        """Title for a person."""
         return self._title
 
     def end(self) -> None:
-        """Called from another thread: nobody takes anything any more."""
+        """End all transfers. Called from another thread."""
         self._ended.set()
 
     def read(self, remotes: Sequence[Remote]) -> Iterator[Chunk]:
@@ -121,7 +121,7 @@ class HttpSource:
 
 
 def _side_by_side(pieces: Iterable[Piece]) -> tuple[int, int]:
-    """How many of the first pieces follow each other without a gap, and where they end."""
+    """Return the number of leading pieces without a gap between them, and their end."""
     count = end = 0
     for piece in pieces:
         if count and piece.start != end:
@@ -147,7 +147,9 @@ def _check_range(answer: Answer, start: int, end: int, size: int | None, title: 
 
 
 def _check_whole(answer: Answer, pieces: deque[Piece], size: int | None, title: str) -> None:
-    """A server without ranges sends everything: good for one that wants most of it."""
+    """Check a complete answer of a server without ranges: accept it only if most of it is
+    needed.
+    """
     length = answer.headers.get("Content-Length", "")
     if size is not None and length.isdecimal() and length != str(size):
         raise WebError(f"its file has {length[:20]} bytes, not {size}", title=title, is_final=True)

@@ -65,7 +65,7 @@ class ManifestDownload:
         return len(self._contents) == len(self._refs)
 
     def missing(self) -> tuple[MissingChunks, ...]:
-        """What is still to come; empty when all is there."""
+        """Return the missing chunks; empty if complete."""
         found = []
         for sha256, ref in self._refs.items():
             if sha256 in self._contents:

@@ -1,4 +1,4 @@
-"""When to say what is missing, and how to say it in messages that a broker lets pass."""
+"""Scheduler of need messages: when to report missing chunks, within the broker's message size."""
 
 import random
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,7 @@ class NeedScheduler:
 
     @property
     def due_at(self) -> float:
-        """When to ask next, monotonic clock."""
+        """Time of the next request, monotonic clock."""
         return self._due_at
 
     @property
@@ -77,7 +77,7 @@ class NeedScheduler:
         return self._last_at - self._first_at
 
     def note_chunk(self, now: float, *, is_new: bool, place: tuple[str, int] | None = None) -> None:
-        """A chunk of a wanted file came: somebody sends, so wait until that is over.
+        """Note a chunk of a wanted file: a sender is active, so delay the next request.
 
         Args:
             now: Monotonic clock, seconds.
@@ -102,7 +102,7 @@ class NeedScheduler:
             self._is_under_way = True
 
     def note_connected(self, now: float) -> None:
-        """The broker is back: what was asked or sent before is lost."""
+        """Note a new connection to the broker: earlier requests are lost."""
         self._quiet_s = QUIET_S
         self._has_asked = self._is_under_way = False
         self._due_at = now + self._rng.uniform(0, FIRST_JITTER_S)

@@ -1,4 +1,4 @@
-"""What a source of chunks beside the broker is: it is asked for places, and gives bytes.
+"""Interface of a source of chunks other than the broker: places in, bytes out.
 
 Nothing that it gives is believed: `Download.accept` holds every chunk against the signed manifest.
 """
@@ -26,7 +26,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> int:
-        """Where the next one may begin."""
+        """Offset at which the next piece may begin."""
         return self.start + self.size_bytes
 
 
@@ -57,11 +57,11 @@ class SourceError(OSError):
 
 
 class Source(Protocol):
-    """Where chunks come from."""
+    """Source of chunks."""
 
     @property
     def title(self) -> str:
-        """What a person knows it by."""
+        """Title for a person."""
 
     def read(self, remotes: Sequence[Remote]) -> Iterator[Chunk]:
         """Give what is wanted, in any order, some of it or all.
@@ -71,4 +71,4 @@ class Source(Protocol):
         """
 
     def end(self) -> None:
-        """Called from another thread: nobody takes anything any more."""
+        """End all transfers. Called from another thread."""

@@ -1,4 +1,4 @@
-"""Where a source has the chunks of a bundle: its files below a folder, by digest, or an archive."""
+"""Layout of a bundle's chunks at a source: files below a folder, by digest, or an archive."""
 
 import string
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def check_template(url: str) -> None:
 def find_remotes(
     template: str, offer: RunModel, manifest: Manifest, missing: Sequence[MissingChunks]
 ) -> tuple[Remote, ...]:
-    """What to ask a source for.
+    """Return the requests to a source.
 
     Args:
         template: A URL with words in braces; one with `{path}` or `{sha256}` is of one file, any

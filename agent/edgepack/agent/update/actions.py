@@ -1,4 +1,4 @@
-"""What the agent does in each state of the life cycle: one function a state.
+"""Actions of the agent: one function for each state of the life cycle.
 
 Each action can run again from its beginning: after a restart it does. It ends (`Ended`), or it
 waits for time, messages or long work (`Wait`) and is called again.
@@ -57,7 +57,7 @@ class Actions:
 
     @property
     def facts(self) -> DeviceFacts:
-        """What the device is, as last read."""
+        """Facts of the device, as last read."""
         return self._context.facts
 
     @property
@@ -111,7 +111,7 @@ class Actions:
         return None
 
     def reconsider_again(self) -> None:
-        """Have the choice of the serving release compared with this device once more."""
+        """Compare the choice of the serving release with this device again."""
         self._reconsider_at = 0.0
         self._context.read_facts()
 
@@ -176,7 +176,7 @@ class Actions:
         received: ChunkOutcome,
         size_bytes: int,
     ) -> None:
-        """Something came of a file that is wanted, whether it was lacking or not."""
+        """Note received bytes of a wanted file, missing or not."""
         scratch, is_new = self._context.scratch, received == "new"
         if scratch.need_scheduler is not None:
             scratch.need_scheduler.note_chunk(self._context.now(), is_new=is_new, place=place)
@@ -189,6 +189,6 @@ class Actions:
         return self._context.own_slots()
 
     def note_connected(self) -> None:
-        """The broker is there again."""
+        """Note a new connection to the broker."""
         if self._context.scratch.need_scheduler:
             self._context.scratch.need_scheduler.note_connected(self._context.now())

@@ -162,13 +162,12 @@ def remove(context: UpdateContext) -> Step:
 
 
 def _told(seen: int) -> str:
-    """How much the soak rests on; a model that nobody used has proven little."""
+    """Return the evidence of the soak in words; few inferences prove little."""
     return f"{counted(seen, 'inference')} seen" if seen else "no evidence: no inference was seen"
 
 
 def _longest_s(context: UpdateContext) -> float:
-    """How long a soak may wait for inferences: until the order's deadline, which began when the
-    order was taken."""
+    """Return the longest wait of a soak for inferences: until the order's deadline."""
     deadline_s = context.offer.deadline_s or 0.0
     spent_s = max(0.0, context.deps.clock.wall() - context.journal.taken_at)
     return max(context.offer.soak_s, deadline_s - spent_s)

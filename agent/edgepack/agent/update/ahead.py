@@ -85,12 +85,12 @@ def _take(
 
 
 def describe_fallback(taken: Sequence[Taken], missing_bytes: int) -> str:
-    """What was wanted, what was chosen, and because of what; one sentence."""
+    """Return wanted source, chosen source and reason in one sentence."""
     wanted = ", then ".join(one.title for one in taken)
     because = "; ".join(f"{one.title}: {one.because or 'it has not all of it'}" for one in taken)
     return f"wanted {wanted}; chose the broker for {missing_bytes} bytes, because {because}"
 
 
 def describe_taken(taken: Sequence[Taken]) -> str:
-    """What came from where; "" when nothing did."""
+    """Return the bytes from each source in words; "" without any."""
     return "".join(f"; {one.size_bytes} came from {one.title}" for one in taken if one.size_bytes)

@@ -1,4 +1,4 @@
-"""What the actions of the life cycle share: the journal's values, long work, hooks, requests."""
+"""Context of the life cycle's actions: the journal's values, long work, hooks, requests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +71,7 @@ class Evidence(msgspec.Struct):
 
 
 class Scratch(msgspec.Struct):
-    """What an action remembers while the state lasts.
+    """Memory of an action for as long as the state lasts.
 
     A download that is not open yet, or not any more, belongs to the work beside the loop.
     """
@@ -105,7 +105,7 @@ class Scratch(msgspec.Struct):
 
 
 class UpdateContext:
-    """One model's update at work.
+    """Context of one model's update.
 
     Args:
         deps: What all updates need of the world.
@@ -134,7 +134,7 @@ class UpdateContext:
 
     @property
     def offer(self) -> RunModel:
-        """What the update is about.
+        """Order of the update.
 
         Raises:
             DeviceError: There is nothing, although the state says so.
@@ -151,7 +151,7 @@ class UpdateContext:
 
     @property
     def facts(self) -> DeviceFacts:
-        """What the device is, as last read."""
+        """Facts of the device, as last read."""
         return self._facts or self.read_facts()
 
     def read_facts(self) -> DeviceFacts:

@@ -1,4 +1,4 @@
-"""What updates need of the world, passed in so that a test can stand in for any of it."""
+"""Dependencies of updates, passed in so that a test can replace each one."""
 
 import random
 import time
@@ -29,7 +29,7 @@ DISK_PATIENCE_S = 3600.0
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time comes from.
+    """Source of the time.
 
     Attributes:
         wall: Seconds since the epoch; may jump.
@@ -41,17 +41,17 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(Protocol):
-    """Where chunks come from: the broker, or a bundle on this device."""
+    """Source of chunks: the broker, or a bundle on this device."""
 
     def listen(self, files: frozenset[str]) -> None:
-        """Wants the broadcast chunks of exactly these files (SHA-256) from now on."""
+        """Subscribe to the broadcast chunks of exactly these files (SHA-256)."""
 
     def ask(self, need: Need) -> None:
         """State what is missing."""
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What touches the hardware or starts processes.
+    """Tools that touch the hardware or start processes.
 
     Attributes:
         read_facts: Reads what the device is.
@@ -71,7 +71,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
-    """What all updates of a device work with, put together in `cli.assembly`.
+    """Dependencies of all updates of a device, assembled in `cli.assembly`.
 
     Attributes:
         config: The agent's settings.
@@ -108,7 +108,7 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Neighbours(Protocol):
-    """What the update of one model must know of the device's others."""
+    """View of one model's update on the device's other models."""
 
     def kept(self) -> frozenset[str] | None:
         """Return slots that they need; None when one of them cannot say."""
@@ -117,14 +117,14 @@ class Neighbours(Protocol):
         """Return disk that was promised to their updates and is not taken yet."""
 
     def memory_bytes(self) -> dict[str, int]:
-        """What of each of them serves takes in memory, by name."""
+        """Return the memory of each serving release, by model name."""
 
     def coming_bytes(self) -> int:
-        """What the releases take in memory that their updates bring."""
+        """Return the memory of the releases that updates will add."""
 
 
 class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the update of one model works with.
+    """Dependencies of one model's update.
 
     Attributes:
         name: The model.
@@ -146,7 +146,7 @@ class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the model's files, one sentence; "" when all is well."""
+        """Problem of the model's files, one sentence; "" without a problem."""
         return self.store.trouble or self.pointer.trouble
 
     @property

@@ -1,4 +1,4 @@
-"""What a device believes of its fleet: the image repository, and the director's word to it.
+"""Trust of a device in its fleet: the image repository, and the director's orders.
 
 Both are judged before anything of them is remembered. An order is carried out when the director
 says it and the repository lists its bundle; the bundle's own signature is judged by the update.
@@ -27,7 +27,7 @@ FIRST_METADATA_S = 60.0
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from a director's word.
+    """Decision about a director's order.
 
     Attributes:
         desired: What this device shall run.
@@ -82,7 +82,7 @@ class DeviceTrust:
 
     @property
     def reported(self) -> Trusted:
-        """What the fleet is told of it, so that it can send what is missing."""
+        """State of trust as reported to the fleet, so that it can send missing metadata."""
         repository = self._repository
         return Trusted(
             root=repository.root_version,
@@ -93,7 +93,7 @@ class DeviceTrust:
 
     @property
     def trouble(self) -> str:
-        """Why nothing new is installed now, one sentence; "" when all is well.
+        """Reason why nothing new can be installed, one sentence; "" without a reason.
 
         A device that was just enrolled has no metadata yet. This is a failure only once the device
         has waited in vain.
@@ -242,7 +242,7 @@ class DeviceTrust:
         return {name: refusal for name, refusal in found.items() if refusal}
 
     def _refusal(self, bundle: BundleRef, fetch: Fetch = fetch_nothing) -> str:
-        """Why a bundle must not be installed, by the image repository; "" when it may."""
+        """Return why the image repository forbids a bundle; "" if it may be installed."""
         try:
             target = self._repository.find(target_path(bundle), fetch)
             if target is None:

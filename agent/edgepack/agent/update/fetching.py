@@ -259,7 +259,7 @@ def _open_download(context: UpdateContext) -> Download:
 
 
 def _patch(context: UpdateContext, download: Download) -> None:
-    """What deltas give, once they are there."""
+    """Patch files with the downloaded deltas."""
     slots, digest = context.deps.slots, context.digest
     if not download.can_patch:
         return
@@ -274,7 +274,7 @@ def _patch(context: UpdateContext, download: Download) -> None:
 
 
 def _take_from_sources(context: UpdateContext, manifest: Manifest, download: Download) -> None:
-    """What the settings' sources have comes from them; what they have not, the broker has."""
+    """Fetch chunks from the configured sources; the broker sends the rest."""
     deps, scratch, offer = context.deps, context.scratch, context.offer
     if not deps.config.transfer.sources or deps.fetch_worker is None:
         return

@@ -1,4 +1,4 @@
-"""What models take in memory, as far as it is known before they run: their files' size.
+"""Memory of models, estimated before a run from the size of their files.
 
 ONNX Runtime holds weights about as they lie on the disk; what it takes beyond that depends on the
 provider, and is for the reserve that `limits.memory_bytes` leaves.
@@ -16,7 +16,7 @@ def variant_bytes(variant: Variant) -> int:
 
 
 def serving_bytes(slots: Slots, pointer: ActivePointer | None) -> int:
-    """What the release takes that a pointer leads to; 0 when there is none, or none readable."""
+    """Return the memory of a pointer's release; 0 without a readable pointer."""
     content = slots.read_file(pointer.digest, MANIFEST_FILE) if pointer else None
     if pointer is None or content is None:
         return 0

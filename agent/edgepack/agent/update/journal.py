@@ -31,7 +31,7 @@ NOTHING_SERVES = "nothing serves: "
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the current update of a model and of those before it.
+    """Journal of a model's current and earlier updates.
 
     Attributes:
         state: Where the update is.
@@ -115,7 +115,7 @@ class JournalStore:
 
     @property
     def trouble(self) -> str:
-        """What was found wrong with the file, one sentence; "" when all is well."""
+        """Problem of the file, one sentence; "" without a problem."""
         return self._file.trouble
 
     @property

@@ -31,7 +31,7 @@ Outcome = Literal["success", "failure", "already"]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One state.
+    """Row of one state.
 
     Attributes:
         action: What the agent does in this state; every action can run again.
@@ -169,14 +169,15 @@ def follow(state: State, outcome: Outcome) -> State:
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a restarted agent goes on, and the reason when it is not where it was."""
+    """State in which a restarted agent continues, and the reason for a changed state."""
 
     state: State
     because: str = ""
 
 
 def resume(state: State, *, restarts: int, max_restarts: int) -> Resumption:
-    """Where an agent goes on after a restart; too many restarts end the update.
+    """Return the state in which an agent continues after a restart; too many restarts end the
+    update.
 
     Args:
         state: State in the journal.

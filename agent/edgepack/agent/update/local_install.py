@@ -38,7 +38,7 @@ class LocalLink:
             self._starts.setdefault(entry.sha256, (bundle.folder / entry.path, starts))
 
     def listen(self, files: frozenset[str]) -> None:
-        """Nothing is broadcast here."""
+        """Ignore the files: a local bundle has no broadcasts."""
 
     def ask(self, need: Need) -> None:
         """Keep a need until `deliver`."""
@@ -115,7 +115,7 @@ def removal(models: Models, name: str) -> RemoveModel:
 
 
 def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> None:
-    """Carries an order to its end; the device's other models stay as they are.
+    """Carry out an order to its end, without changes to the device's other models.
 
     Raises:
         DeviceError: It came to another end; the reason says why, and what serves is unchanged.

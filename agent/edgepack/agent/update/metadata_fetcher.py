@@ -95,7 +95,7 @@ class MetadataFetcher:
 def fetch_newer(
     source: Fetch, root: bytes, cache: Cache, wall: Callable[[], float]
 ) -> tuple[dict[str, bytes], str]:
-    """What a source has that is newer than what is known, judged once; nothing is kept.
+    """Fetch and evaluate metadata newer than the known metadata, without storing any.
 
     Args:
         source: Where to fetch.

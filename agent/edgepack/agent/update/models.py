@@ -39,7 +39,7 @@ MAX_MODELS = 64
 
 
 class Models:
-    """All models of a device.
+    """Models of a device.
 
     Args:
         deps: What their updates need of the world.
@@ -78,7 +78,7 @@ class Models:
 
     @property
     def facts(self) -> DeviceFacts:
-        """What the device is, as last read."""
+        """Facts of the device, as last read."""
         if not self._why_nothing_runs:
             for updater in self:
                 return updater.facts
@@ -88,7 +88,7 @@ class Models:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What is wrong with the device or the state folder, one sentence each."""
+        """Problems of the device or the state folder, one sentence each."""
         of_models = (f"{one.name}: {one.trouble}" for one in self if one.trouble)
         counters = self._counters.trouble if self._counters else ""
         care = self._scrubber.troubles
@@ -96,7 +96,7 @@ class Models:
         return (*self._disk.troubles, *own, *of_models, *care)
 
     def start(self) -> None:
-        """Go on where the journals say, after the agent was started.
+        """Continue at the states of the journals, after the agent has started.
 
         A disk that does not work keeps no agent from starting: `advance` tries again.
         """
@@ -259,7 +259,7 @@ class Models:
         return _foremost({one.accept_coded(sha256, coded) for one in self})
 
     def note_connected(self) -> None:
-        """The broker is there again; what it was asked for is asked anew."""
+        """Note a new connection to the broker, and repeat requests."""
         for updater in self:
             updater.note_connected()
 
@@ -269,7 +269,7 @@ class Models:
             updater.suspend()
 
     def advance(self) -> float | None:
-        """Go on with every update as far as possible now.
+        """Continue with every update as far as possible now.
 
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
@@ -357,14 +357,14 @@ def _foremost(outcomes: set[ChunkOutcome]) -> ChunkOutcome:
 
 
 class _ModelLink:
-    """Where the chunks of one model come from."""
+    """Source of one model's chunks."""
 
     def __init__(self, name: str, models: Models) -> None:
         self._name = name
         self._models = models
 
     def listen(self, files: frozenset[str]) -> None:
-        """Wants the broadcast chunks of exactly these files."""
+        """Subscribe to the broadcast chunks of exactly these files."""
         self._models.listen(self._name, files)
 
     def ask(self, need: Need) -> None:
@@ -373,7 +373,7 @@ class _ModelLink:
 
 
 class _Others:
-    """All models of a device but one, as that one sees them."""
+    """View of one model's update on all other models of the device."""
 
     def __init__(self, name: str, updaters: Mapping[str, Updater]) -> None:
         self._name = name
@@ -393,9 +393,9 @@ class _Others:
         return sum(one.promised_bytes() for one in self._each())
 
     def memory_bytes(self) -> dict[str, int]:
-        """What of each of them serves takes in memory, by name."""
+        """Return the memory of each serving release, by model name."""
         return {one.name: one.memory_bytes() for one in self._each()}
 
     def coming_bytes(self) -> int:
-        """What the releases take in memory that their updates bring."""
+        """Return the memory of the releases that updates will add."""
         return sum(one.coming_bytes() for one in self._each())

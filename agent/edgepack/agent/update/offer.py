@@ -46,7 +46,7 @@ def check_order(name: str, order: ModelOrder, *, acted_sequence: int) -> None:
 
 
 def check_local(name: str, order: ModelOrder) -> None:
-    """The same for an order that was given on this device, which has no sequence.
+    """Check an order from this device, which has no sequence.
 
     Raises:
         TransferError: A field cannot be what it says.

@@ -97,7 +97,7 @@ class Orders:
         return self._take(order)
 
     def look_again(self) -> bool:
-        """Have the committed release judged once more, since its slot was found damaged.
+        """Check the committed release again, because its slot is damaged.
 
         Returns:
             False where nobody knows the order that brought the release.

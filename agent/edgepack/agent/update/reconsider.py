@@ -173,7 +173,7 @@ def choose_again(
 def _keep(
     context: UpdateContext, pointer: ActivePointer, choice: Choice, changed: str, move: Move
 ) -> None:
-    """Have the release serve by this choice, again if nothing served."""
+    """Serve the release with this choice, also if nothing served before."""
     journal = context.journal
     chosen = _switch(context, pointer, choice, changed)
     if not is_gone(journal):

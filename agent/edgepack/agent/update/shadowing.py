@@ -1,4 +1,6 @@
-"""Whether the release before runs beside one that soaks, and what is said of it afterwards."""
+"""Shadow mode of the agent: decide to run the previous release during a soak, and word the
+result.
+"""
 
 from edgepack.agent.state.pointer import Shadow
 from edgepack.agent.telemetry.shadowed import Shadowed
@@ -12,7 +14,7 @@ MEMORY_SHARE = 0.25
 
 
 def plan_shadow(context: UpdateContext) -> tuple[Shadow | None, str]:
-    """What shall run beside the release that is about to serve, or why nothing shall.
+    """Return the shadow settings for the release to serve, or the reason for none.
 
     Weights count as they lie on the disk: what a process takes in fact is watched where it runs.
     """
@@ -61,7 +63,7 @@ def is_doubtful(context: UpdateContext, shadowed: Shadowed) -> bool:
 
 
 def tell_shadow(context: UpdateContext, shadowed: Shadowed) -> str:
-    """What came of it, as the end of a sentence; "" where it is switched off."""
+    """Return the shadow result as the end of a sentence; "" if shadow mode is off."""
     back = context.journal.back
     if not context.deps.config.shadow.share:
         return ""

@@ -74,7 +74,7 @@ class SlotScrubber:
         return tuple(f"{name}: {fault}" for name, fault in self._faults.items())
 
     def turn(self, updaters: Sequence[Updater], now: float) -> float | None:
-        """Go on, unless an update is under way.
+        """Continue to scrub, unless an update is under way.
 
         Returns:
             Seconds after which to call again at the latest.

@@ -1,4 +1,4 @@
-"""Whether a release that soaks is grossly slower than the previous one on this device. Pure.
+"""Slowdown: is a soaking release grossly slower than the previous release on this device? Pure.
 
 One device cannot condemn a release: it may be the device that is odd. But it can see that it became
 twice as slow, and go back to what it ran before. A burst of load does not look like this: all of

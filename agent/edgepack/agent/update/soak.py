@@ -14,7 +14,7 @@ def count_inferences(windows: Iterable[Telemetry], digest: str) -> int:
 
 
 def why_unfit(windows: Iterable[Telemetry], troubles: Sequence[str], digest: str) -> str:
-    """Why the model must not stay, or "" while nothing speaks against it.
+    """Return why the model must not stay; "" without a reason.
 
     Args:
         windows: Latency reports since the switch.

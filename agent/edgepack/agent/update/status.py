@@ -1,4 +1,4 @@
-"""What the agent's state folder says of the device; the agent need not run."""
+"""Status of the device from the agent's state folder; the agent need not run."""
 
 from pathlib import Path
 

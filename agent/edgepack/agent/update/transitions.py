@@ -1,4 +1,4 @@
-"""What becomes of a model's update: saved in its journal, and only then told to log and fleet."""
+"""Transitions of a model's update: saved in the journal, then logged and reported."""
 
 import logging
 from collections.abc import Callable
@@ -76,12 +76,12 @@ class Transitions:
         self.tell(kind, offer, because)
 
     def tell(self, kind: str, order: ModelOrder | None, because: str) -> None:
-        """The same, of an order that need not be under way, to the fleet alone."""
+        """Report an event to the fleet about an order that need not be under way."""
         self._model.store.add_event(self._event(kind, order, because[:MAX_TEXT]))
         self._notify()
 
     def title(self, order: ModelOrder | None) -> str:
-        """What an order is about, as logs and events say it."""
+        """Return the order's title for logs and events."""
         return title(order.bundle) if isinstance(order, RunModel) else self._model.name
 
     def _event(

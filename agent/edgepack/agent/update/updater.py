@@ -75,12 +75,12 @@ class Updater:
 
     @property
     def facts(self) -> DeviceFacts:
-        """What the device is."""
+        """Facts of the device."""
         return self._actions.facts
 
     @property
     def active(self) -> ActivePointer | None:
-        """What serves now; None where nothing does, or the pointer cannot be read yet."""
+        """Serving release; None if nothing serves, or the pointer cannot be read yet."""
         try:
             return self._model.pointer.read()
         except OSError:
@@ -100,7 +100,7 @@ class Updater:
 
     @property
     def disk_fault(self) -> str:
-        """Why the disk keeps the update from going on; "" when the disk works."""
+        """Reason why the disk blocks the update; "" if the disk works."""
         return self._disk.fault_of(self.name)
 
     @property
@@ -143,16 +143,16 @@ class Updater:
         return max(0, journal.size_bytes - taken)
 
     def memory_bytes(self) -> int:
-        """What the release takes in memory that serves."""
+        """Return the memory of the serving release."""
         return serving_bytes(self._deps.slots, self.active)
 
     def coming_bytes(self) -> int:
-        """What the release takes in memory that an update brings beside it."""
+        """Return the memory of the release that an update will add."""
         is_coming = self.journal.state not in (*RESTING, "OFFERED", "REMOVING")
         return self.journal.memory_bytes if is_coming else 0
 
     def start(self) -> None:
-        """Go on where the journal says, after the agent was started.
+        """Continue at the journal's state, after the agent has started.
 
         While the disk cannot be written, `advance` tries again; what serves serves on.
         """
@@ -205,7 +205,7 @@ class Updater:
             self._model.store.update(committed=serving)
 
     def note_sent(self, event: Event) -> None:
-        """The broker has acknowledged an event."""
+        """Note that the broker has acknowledged an event."""
         self._model.store.drop_event(event)
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
@@ -217,15 +217,15 @@ class Updater:
         return self._actions.accept_coded(sha256, coded)
 
     def note_providers(self) -> None:
-        """Have the choice of the serving release made again: a provider is there again."""
+        """Choose a variant of the serving release again, because a provider returned."""
         self._actions.reconsider_again()
 
     def note_connected(self) -> None:
-        """The broker is there again; what it was asked for is asked anew."""
+        """Note a new connection to the broker, and repeat requests."""
         self._actions.note_connected()
 
     def suspend(self) -> None:
-        """Notes how far a download is, and that the agent stops in order."""
+        """Note the progress of a download before the agent stops."""
         try:
             self._actions.suspend()
             if self._is_resumed and not self.is_sealed and self._is_risky:
@@ -245,13 +245,13 @@ class Updater:
 
     @property
     def _is_risky(self) -> bool:
-        """Whether a restart may be the doing of the release or of a hook."""
+        """True if the release or a hook may have caused a restart."""
         state = self.journal.state
         has_hooks = bool(self._deps.config.hooks.folder) and state not in RESTING
         return TABLE[state].is_risky or has_hooks
 
     def advance(self) -> float | None:
-        """Go on as far as possible now.
+        """Continue as far as possible now.
 
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
@@ -331,7 +331,7 @@ class Updater:
         return now - (now if since is None else since) >= self._deps.disk_patience_s
 
     def _leave(self) -> None:
-        """The state has changed: what its action did and could not save is over."""
+        """Forget an action's unsaved work, because the state has changed."""
         self._unsaved = None
         self._actions.leave()
 

@@ -15,7 +15,7 @@ Work = Callable[[Halt], Any]
 
 
 class Job:
-    """One piece of work."""
+    """Piece of work."""
 
     def __init__(self, work: Work) -> None:
         self.halt = Halt()
@@ -44,14 +44,14 @@ class Job:
         return self._done.wait(timeout_s)
 
     def result(self) -> Any:
-        """What came of it; raises what it raised."""
+        """Return the result; raise the error of the work."""
         if self._error is not None:
             raise self._error
         return self._result
 
 
 class Worker(Protocol):
-    """Where work is done."""
+    """Worker that runs jobs."""
 
     def begin(self, work: Work) -> Job:
         """Take a piece of work; it may be done already when this returns."""

@@ -1,4 +1,4 @@
-"""Which broker, and how to get in."""
+"""Access to the broker: addresses and credentials."""
 
 import socket
 import ssl
@@ -17,7 +17,7 @@ from edgepack.web.proxy import find_proxy
 
 
 class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """Which broker, and how to get in.
+    """Addresses and credentials of the broker.
 
     Attributes:
         url: `mqtt://host:port` or `mqtts://host:port`; `ws://host/path` or `wss://host/path`.
@@ -41,7 +41,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
         return self.url.startswith(("mqtts://", "wss://"))
 
     def nodes(self) -> tuple[BrokerAddress, ...]:
-        """Where its nodes are.
+        """Return the addresses of the broker's nodes.
 
         Raises:
             TransferError: It is none of a broker.

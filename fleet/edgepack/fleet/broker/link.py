@@ -101,10 +101,10 @@ class Link:
         return True
 
     def lead(self) -> None:
-        """The connection of the only controller there is; it leads."""
+        """Do nothing: the connection of the only controller always leads."""
 
     def follow(self) -> None:
-        """Not called: nobody else could lead."""
+        """Do nothing: no other controller could lead."""
 
     def open(self, timeout_s: float = 10.0) -> None:
         """Connect; from then on the connection is renewed whenever it breaks.
@@ -181,7 +181,7 @@ class Link:
         self._client.publish(topic, payload, qos=1, retain=True)
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """The same for what nobody needs who comes later."""
+        """Publish a message that is not retained."""
         self._client.publish(topic, payload, qos=1)
 
     def send_chunks(self, topic: str, payloads: Sequence[bytes]) -> bool:
@@ -236,7 +236,9 @@ class Link:
         reason: ReasonCode,
         _properties: Properties,
     ) -> None:
-        """A broker lets in, and lets subscribe, also those whom its access rules do not know."""
+        """Log a rejected message: a broker accepts connections and subscriptions of clients without
+        rights.
+        """
         if message_id != self._trial_id:
             return
         self._trial_id = None

@@ -1,4 +1,4 @@
-"""What a `FleetClient` asks of who may come in."""
+"""Methods of `FleetClient` for users and tokens."""
 
 from urllib.parse import quote
 

@@ -28,7 +28,7 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class Connection:
-    """Where a fleet serves, and the token that it wants to see; each request is a connection.
+    """Connection to a fleet with its token; each request opens a connection.
 
     Args:
         url: Where the fleet serves.
@@ -159,7 +159,7 @@ def connect(
 
 
 def _trusted() -> ssl.SSLContext:
-    """Whose certificates are believed: this machine's, or those in a file."""
+    """Return the TLS context: trust in this machine's authorities, or in those of a file."""
     path = os.environ.get(CA_VARIABLE)
     try:
         return ssl.create_default_context(cafile=path or None)

@@ -1,4 +1,4 @@
-"""What a `FleetClient` asks of devices, and tells them to do."""
+"""Methods of `FleetClient` for devices."""
 
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote

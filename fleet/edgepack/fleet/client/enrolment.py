@@ -1,4 +1,4 @@
-"""What a `FleetClient` does to take devices in, and to end their certificates."""
+"""Methods of `FleetClient` for enrolment and certificates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -248,7 +248,7 @@ class EnrolmentMethods:
 
 @contextmanager
 def _as_fleet_error() -> Iterator[None]:
-    """What is written here for a device is the fleet's affair."""
+    """Raise an error of writing a device's files as an error of the fleet."""
     try:
         yield
     except DeviceError as error:

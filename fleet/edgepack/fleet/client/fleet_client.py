@@ -85,7 +85,7 @@ class FleetClient(
         return self._connection.get("/v1/info", FleetInfo)
 
     def feedback(self, model: str) -> Feedback:
-        """What devices measured of a model's variants: for the next build of it.
+        """Return the measurements of a model's variants, for its next build.
 
         Args:
             model: The model's name.
@@ -107,7 +107,7 @@ class FleetClient(
         return self._connection.get(f"/v1/feedback/{quote(model, safe='')}", Feedback)
 
     def events(self, *, after: int = 0, limit: int = 100) -> tuple[EventView, ...]:
-        """What happened to devices and rollouts.
+        """Return events of devices and rollouts.
 
         Args:
             after: Only events with a greater id than this one.
@@ -139,7 +139,7 @@ class FleetClient(
         after: int = 0,
         limit: int = 100,
     ) -> tuple[AuditEntry, ...]:
-        """Who or what acted on the fleet, and on what grounds.
+        """Return the audit log: actions on the fleet, with actor, reason and numbers.
 
         Args:
             rollout: Only what was done to this rollout, such as `r1`; "" means all.
@@ -147,8 +147,8 @@ class FleetClient(
             model: Only what was done to rollouts and releases of this model; "" means all.
             actor: Only what was done by this one, such as `controller` or `gate`: the beginning is
                 enough; "" means all.
-            action: Only this action, such as `rollout.breach` or `device`: the beginning is
-                enough; "" means all.
+            action: Only this action, such as `rollout.breach` or `device`: the beginning is enough;
+                "" means all.
             before: Only entries with a smaller id than this one: the last id of the page before; 0
                 sets no bound.
             after: Only entries with a greater id than this one.

@@ -1,4 +1,4 @@
-"""What a `FleetClient` asks of latency."""
+"""Methods of `FleetClient` for latency."""
 
 from collections.abc import Sequence
 from typing import get_args

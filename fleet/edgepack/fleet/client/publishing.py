@@ -1,4 +1,4 @@
-"""What a `FleetClient` does for publishers: the signing is done here, with keys that stay here."""
+"""Methods of `FleetClient` for publishers: signing runs here, and keys stay here."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""What a `FleetClient` asks of releases, and tells the fleet to do with them."""
+"""Methods of `FleetClient` for releases."""
 
 import tempfile
 from pathlib import Path

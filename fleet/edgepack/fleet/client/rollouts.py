@@ -1,4 +1,4 @@
-"""What a `FleetClient` asks of rollouts, and tells them to do."""
+"""Methods of `FleetClient` for rollouts."""
 
 import time
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class RolloutMethods:
     def preview_rollout(
         self, bundle: str | Path, to: Selector, settings: RolloutSettings | None = None
     ) -> RolloutPreview:
-        """What a rollout would mean if it were started now; changes and uploads nothing.
+        """Return the preview of a rollout; change and upload nothing.
 
         Args:
             bundle: An `.edgepack` archive, or a bundle's folder.
@@ -196,7 +196,7 @@ class RolloutMethods:
         return self._connection.post(_path(rollout, "pause"), RolloutView)
 
     def resume_rollout(self, rollout: str) -> RolloutView:
-        """Go on after a pause; the failures so far are accepted, further ones are not.
+        """Resume a paused rollout; accept the failures so far, but no further failure.
 
         Args:
             rollout: Its id, such as `r1`.
@@ -215,7 +215,7 @@ class RolloutMethods:
         return self._connection.post(_path(rollout, "resume"), RolloutView)
 
     def approve_rollout(self, rollout: str) -> RolloutView:
-        """Let the next wave begin, of a rollout whose waves wait for a person.
+        """Approve the next wave of a rollout whose waves wait for a person.
 
         Args:
             rollout: Its id, such as `r1`.
@@ -258,7 +258,7 @@ class RolloutMethods:
     def preview_rollback(
         self, what: str, to: Selector | None = None, settings: RolloutSettings | None = None
     ) -> RollbackPreview:
-        """What a rollback would mean if it were started now; changes nothing.
+        """Return the preview of a rollback; change nothing.
 
         Args:
             what: As for `rollback`.

@@ -1,4 +1,4 @@
-"""What a `FleetClient` asks of webhooks."""
+"""Methods of `FleetClient` for webhooks."""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -19,7 +19,7 @@ class WebhookMethods:
     _connection: Connection
 
     def webhooks(self) -> tuple[WebhookView, ...]:
-        """Where the fleet posts what happens, and how that goes.
+        """Return the webhooks with the state of their deliveries.
 
         Returns:
             By name.
@@ -37,7 +37,7 @@ class WebhookMethods:
     def add_webhook(
         self, name: str, url: str, *, types: Sequence[str] = DEFAULT_TYPES, is_unsafe: bool = False
     ) -> NewWebhook:
-        """Have what happens from now on posted, signed, until it is taken.
+        """Add a webhook: signed messages of future events, repeated until accepted.
 
         Args:
             name: What it is called, in lists and in the audit log.

@@ -1,4 +1,4 @@
-"""What the shell completes: names that a running fleet knows, if it answers at once.
+"""Shell completion of names that a running fleet knows, if it answers at once.
 
 The shell waits for it at each press of the Tab key: so it asks once, for a page, and for half a
 second; whatever goes wrong, there is just nothing to complete. A name that is more than letters,

@@ -51,7 +51,9 @@ def feedback(model: str, output: Path | None, data: Path, url: str, as_json: boo
 
 
 def feedback_table(found: Feedback) -> RenderableType:
-    """What was measured, a line for each variant of a release on a kind of hardware."""
+    """Return the measurements as a table, a row for each variant of a release on a kind of
+    hardware.
+    """
     if not found.evidence:
         return f"no device has run {found.model} yet"
     table = Table(box=None, header_style="bold", pad_edge=False)

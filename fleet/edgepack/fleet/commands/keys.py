@@ -76,7 +76,7 @@ class AuthorityView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrustView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who signs what in a fleet.
+    """Keys and roles of a fleet.
 
     Attributes:
         root_version: Version of the root; it grows with each change of keys that root names.
@@ -204,9 +204,9 @@ def rotate(
 @click.argument("key_id")
 @_acts
 def revoke(role: str, key_id: str, data: Path, offline: Path | None, as_json: bool) -> None:
-    """Let the key KEY_ID of ROLE count no more; its first digits suffice.
+    """Revoke the key KEY_ID of ROLE; its first digits suffice.
 
-    \b
+    
     Example:
       edgepack fleet keys revoke root 3f2a9c01
     """
@@ -233,9 +233,9 @@ def threshold(
     offline: Path | None,
     as_json: bool,
 ) -> None:
-    """Have NUMBER keys of ROLE sign from now on.
+    """Require signatures of NUMBER keys of ROLE from now on.
 
-    \b
+    
     Example:
       edgepack fleet keys threshold root 2 --add 2
     """
@@ -270,9 +270,9 @@ def publisher(
     offline: Path | None,
     as_json: bool,
 ) -> None:
-    """Let the publisher NAME, and nobody else, release the models that the patterns mean.
+    """Make NAME the only publisher of the models that match the patterns.
 
-    \b
+    
     Example:
       edgepack fleet keys publisher vision --models 'ocr-*' --models defects --key vision.pub
     """
@@ -307,12 +307,12 @@ def renew(role: str, data: Path, offline: Path | None, as_json: bool) -> None:
 @data_option
 @json_option
 def renew_authority(data: Path, as_json: bool) -> None:
-    """Let the authority of devices and broker last longer: the same key, another certificate.
+    """Renew the certificate of the authority of devices and broker, with the same key.
 
     All certificates stay valid, under the earlier certificate of the authority and under this one.
     Devices get it with their next certificate; give it to the broker with fleet broker-config.
 
-    \b
+    
     Example:
       edgepack fleet keys renew-authority
     """

@@ -117,7 +117,7 @@ def latency(
 
 
 def latency_table(report: LatencyReport, by: tuple[Dimension, ...], now: float) -> RenderableType:
-    """What was measured, a line for each part."""
+    """Return the latencies as a table, a row for each part."""
     untold = (
         f"{counted(report.untold, 'inference')} left out: the labels of their devices are not told "
         "apart"

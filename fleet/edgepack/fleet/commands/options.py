@@ -22,7 +22,7 @@ from edgepack.fleet.data_folder import default_root, token_file
 from edgepack.fleet.documents.gates import BY_NAME, GATES
 from edgepack.fleet.documents.rollouts import SETTINGS, RolloutSettings, Selector
 from edgepack.key_place import check_key_place
-from edgepack.settings import option_of, values_of
+from edgepack.setting_options import option_of, values_of
 
 PORT = click.IntRange(0, 65535)
 Network = IPv4Network | IPv6Network

@@ -1,4 +1,4 @@
-"""What a rollout will mean, as people read it."""
+"""Preview of a rollout, for people."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table

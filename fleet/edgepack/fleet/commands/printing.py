@@ -1,4 +1,4 @@
-"""How the fleet's commands print: documents as JSON or for people, and the log of `serve`."""
+"""Output of the fleet's commands: documents as JSON or for people, and the log of `serve`."""
 
 import logging
 import sys
@@ -67,7 +67,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class LogFormatter(logging.Formatter):
-    """One line a record, whatever a device put into it; tracebacks below."""
+    """Formatter of one line a record, whatever its text; tracebacks follow."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -64,14 +64,14 @@ def start(
     url: str,
     as_json: bool,
 ) -> None:
-    """Say what a rollout will mean, then upload the bundle and roll it out, wave by wave.
+    """Show the preview, then upload the bundle and roll it out, wave by wave.
 
     A person at a terminal is asked before it starts; with --yes or --json, or where there is no
     terminal, nobody is. BUNDLE is a folder, an archive, or one that is fetched: oci://… or
     https://… With --dry-run nothing is uploaded or started, and the exit code says
     whether it would be.
 
-    \b
+    
     Example:
       edgepack rollout start model-1.2.0.edgepack --group cameras --dry-run
       edgepack rollout start model-1.2.0.edgepack --group cameras

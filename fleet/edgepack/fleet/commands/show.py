@@ -1,4 +1,4 @@
-"""What the fleet's commands print: tables and lines, from the API's documents."""
+"""Output of the fleet's commands: tables and lines of the API's documents."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -208,7 +208,7 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         (f"{rollout.rollout} ", "bold"),
         f"{rollout.bundle.name} {rollout.bundle.version} for {rollout.selector}: ",
         styled(rollout.state),
-        f", wave {rollout.wave} of {rollout.wave_count} ({rollout.waves})\n",
+        f", wave {rollout.wave} of {rollout.wave_count} ({rollout.settings.waves})\n",
         f"takes {title(rollout.takes_back)} back; " if rollout.takes_back else "",
         f"{counts_line(rollout)}; {rollout.because}",
         f"\nstopped by {rollout.stopped_by}" if rollout.stopped_by else "",

@@ -1,4 +1,4 @@
-"""One device in full, as people read it."""
+"""Output of a device with all details, for people."""
 
 from datetime import UTC, datetime
 
@@ -16,7 +16,7 @@ UNSIGNED = "it obeys orders that nobody signed, since it was enrolled before: en
 
 
 def device_panel(device: DeviceDetails, now: float) -> RenderableType:
-    """What it is called, what it is, what it runs, and the rollouts that it was in."""
+    """Return the device's name, facts, models and rollouts."""
     head = Table(box=None, show_header=False, pad_edge=False)
     head.add_column(style="bold")
     head.add_column(overflow="fold")

@@ -14,7 +14,7 @@ from edgepack.fleet.documents.wording import numbers_line
 from edgepack.fleet.simulation.behaviour import parse_change
 from edgepack.fleet.simulation.simulate import SimulateSettings
 from edgepack.fleet.simulation.simulate import simulate as run
-from edgepack.settings import Number, Share
+from edgepack.setting_options import Number, Share
 
 
 @click.command()

@@ -45,7 +45,7 @@ HELPED: frozenset[topics.UpKind] = frozenset({"telemetry"})
 
 
 class Broker(Protocol):
-    """What a controller asks of its connections to the broker."""
+    """Methods that a controller needs of its connections to the broker."""
 
     @property
     def can_publish(self) -> bool:
@@ -55,7 +55,7 @@ class Broker(Protocol):
         """Publish; never wait."""
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """The same for what nobody needs who comes later."""
+        """Publish a message that is not retained."""
 
     def lead(self) -> None:
         """Get ready to publish, in a controller that just made sure that it leads.
@@ -68,11 +68,11 @@ class Broker(Protocol):
         """Publish nothing any more."""
 
     def look_after(self) -> None:
-        """Sees to it that the connections work; called now and then."""
+        """Check the connections and repair them; called at intervals."""
 
 
 class Gathering(NamedTuple):
-    """How long a message waits for others, seconds: a transaction for each would cost ten times.
+    """Delays for collecting messages, seconds: a transaction for each message costs ten times more.
 
     Attributes:
         idle_s: While no rollout is RUNNING; nobody waits for an answer then.
@@ -247,7 +247,7 @@ class Controller:
 
     @contextmanager
     def _leading(self) -> Iterator[Session]:
-        """A transaction of whoever leads; raises as `Lead.check` does."""
+        """Yield a transaction of the leader; raise as `Lead.check` does."""
         with self._store.transaction() as session:
             self._lead.check(session)
             yield session

@@ -1,4 +1,6 @@
-"""Where messages wait for the controller: bounded, a share for each device, and nobody waits."""
+"""Bounded queue of messages for the controller, with a share for each device; senders never
+wait.
+"""
 
 import logging
 import threading

@@ -86,7 +86,7 @@ class MetadataKeeper:
                 self._send(topic, content)
 
     def tell_again(self) -> None:
-        """The broker may have forgotten what was retained: all of it is said once more."""
+        """Publish all metadata again, because the broker may have lost retained messages."""
         self._stamp = 0
         self._told.clear()
 

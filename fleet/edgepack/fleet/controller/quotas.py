@@ -1,4 +1,4 @@
-"""How much each device may say, so that one that says too much takes nothing from the others."""
+"""Quotas of messages for each device, so that a noisy device takes nothing from others."""
 
 import heapq
 import logging
@@ -36,7 +36,7 @@ QUOTAS: dict[UpKind, Quota] = {
 
 
 class _Device:
-    """What one device has left, and what was dropped of it."""
+    """Quota of one device, with the count of its dropped messages."""
 
     def __init__(self) -> None:
         self.left: dict[UpKind, tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""What people do to rollouts: first what it means, then a form that does it."""
+"""Actions on rollouts: first a preview, then a form that runs the action."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ class Acts:
         return _to(started)
 
     def ask(self, visit: Visit) -> Response:
-        """What an act would mean."""
+        """Return the page with the effect of an action."""
         return self._act_page(visit)
 
     def do(self, visit: Visit) -> Response:

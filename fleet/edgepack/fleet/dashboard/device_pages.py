@@ -22,7 +22,7 @@ STANDINGS = {
 
 
 class DevicePages:
-    """What the pages about devices show."""
+    """Pages about devices."""
 
     def __init__(self, queries: FleetQueries) -> None:
         self._queries = queries
@@ -73,7 +73,7 @@ class DevicePages:
     def _latency(
         self, device: DeviceDetails
     ) -> dict[str, tuple[tuple[LatencyView, ...], int, tuple[LatencySpan, ...]]]:
-        """Of each model that serves: what it takes on devices like this one."""
+        """Return the latency of each serving model on devices of the same kind."""
         found = {}
         for model in device.models:
             if model.active is None or not device.hardware_class:

@@ -1,4 +1,4 @@
-"""Who sees a page, and which forms are believed.
+"""Access to pages, and protection of forms.
 
 A session lies in a cookie that no script reads and no other site sends. A form is believed when it
 comes from our own pages (`Origin`) and carries what only they know.
@@ -25,7 +25,7 @@ MAX_FIELDS = 60
 
 
 class Visit(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody on a page.
+    """Visit of a user to a page.
 
     Attributes:
         who: Who it is.
@@ -39,7 +39,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def actor(self) -> Actor:
-        """Who it is."""
+        """Actor of the visit."""
         return self.who.actor
 
     def path(self, name: str) -> str:
@@ -47,7 +47,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.request.path_params[name])
 
     def asked(self, name: str) -> str:
-        """What the link asks for; "" for nothing."""
+        """Return a parameter of the query; "" without it."""
         return self.request.query_params.get(name, "")
 
 
@@ -85,7 +85,7 @@ def guarded(access: Access, view: View, *, role: Role = "viewer") -> Endpoint:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """What was filled in.
+    """Return the fields of the form.
 
     Raises:
         FleetError: It comes from another site, or is too much.

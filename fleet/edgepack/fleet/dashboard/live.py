@@ -1,4 +1,4 @@
-"""What moves: the live part of a page is sent again whenever it changed (server-sent events).
+"""Live part of a page: sent again after each change (server-sent events).
 
 Viewers of the same page share what is rendered: however many look, it is made once a second.
 """

@@ -11,7 +11,7 @@ from edgepack.fleet.server.queries import FleetQueries
 
 
 class ModelPages:
-    """What the pages about models show."""
+    """Pages about models."""
 
     def __init__(self, queries: FleetQueries) -> None:
         self._queries = queries

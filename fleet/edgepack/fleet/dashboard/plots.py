@@ -19,7 +19,7 @@ _DAY_S = 24 * 3600
 
 
 def states_bar(counts: Mapping[str, int]) -> Markup:
-    """How many devices are in which state, as one bar of 100 %."""
+    """Return the devices by state as one bar of 100 %."""
     total = sum(counts.values())
     known = [(state, counts[state]) for state in STATES if counts.get(state)]
     words = ", ".join(f"{count} {state.lower()}" for state, count in known) or "no devices"

@@ -129,7 +129,9 @@ def _asset_link(name: str) -> str:
 
 
 def _ago(moment: float | None) -> str:
-    """How long ago, no finer than minutes: what nobody waits for does not change every second."""
+    """Return the age of a moment, in minutes or longer, so that pages do not change every
+    second.
+    """
     now = time.time()
     if moment is not None and 0 <= now - moment < 60:
         return "just now"

@@ -13,7 +13,7 @@ STATES = ("", *get_args(RolloutState))
 
 
 class RolloutPages:
-    """What the pages about rollouts show."""
+    """Pages about rollouts."""
 
     def __init__(self, queries: FleetQueries) -> None:
         self._queries = queries
@@ -63,11 +63,11 @@ class RolloutPages:
 
 
 def acts_of(rollout: RolloutView) -> tuple[str, ...]:
-    """What can be done with a rollout in its state."""
+    """Return the possible actions on a rollout in its state."""
     is_open = rollout.state in ("RUNNING", "PAUSED")
     can = {
         "resume": rollout.state == "PAUSED" or rollout.waits_reason == "evidence",
-        "approve": is_open and rollout.approve_waves and rollout.wave < rollout.wave_count,
+        "approve": is_open and rollout.settings.approve_waves and rollout.wave < rollout.wave_count,
         "pause": rollout.state == "RUNNING",
         "retry": rollout.state != "ABORTED" and any(map(rollout.counts.get, ("FAILED", "SILENT"))),
         "abort": rollout.state in OPEN,

@@ -15,7 +15,7 @@ NAMED = 12
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why devices failed.
+    """Reason of failures.
 
     Attributes:
         because: What they said.

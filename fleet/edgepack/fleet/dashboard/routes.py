@@ -69,7 +69,7 @@ def dashboard_routes(
         return Route(path, guarded(access, view), methods=["GET"])
 
     def done(path: str, act: Act, method: str) -> Route:
-        """What changes something, or asks whether it shall be: for operators."""
+        """Return a route that changes something, or asks for confirmation: for operators."""
 
         async def view(visit: Visit) -> Response:
             return await run_in_threadpool(act, visit)

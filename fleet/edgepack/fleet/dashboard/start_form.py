@@ -28,7 +28,7 @@ class Field(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> Kind:
-        """How the setting is written."""
+        """Kind of form field."""
         if self.setting.kind is bool:
             return "switch"
         if self.setting.choices:

@@ -14,7 +14,7 @@ MAX_TOKENS = 1000
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of a secret; whoever knows the digest does not know the secret.
+    """Return the stored digest of a secret; the digest does not reveal the secret.
 
     The secrets are 256 random bits, so a plain digest cannot be guessed back.
     """

@@ -7,7 +7,6 @@ other. Who acts is said where the transaction begins (see `Store.transaction`).
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session
 
@@ -20,11 +19,10 @@ CONTROLLER = "controller"
 KEEP_S = 400 * 24 * 3600.0
 """Entries older than this are forgotten."""
 MAX_TEXT = 2000
-_NUMBERS = msgspec.json.Decoder(dict[str, Number])
 
 
 class Entry(NamedTuple):
-    """What to write; see `AuditEntry`. The actor is the transaction's where none is named."""
+    """Entry to write; see `AuditEntry`. The default actor is the transaction's actor."""
 
     action: Action
     actor: str = ""
@@ -37,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which entries are asked for; a text that is empty asks for all.
+    """Filter of entries; an empty text matches all entries.
 
     Attributes:
         actor, action, rollout, device, model: As they stand in an entry; of the actor and the
@@ -62,7 +60,6 @@ def note(session: Session, now: float, *entries: Entry) -> None:
             "at": now,
             "actor": entry.actor or session.info[ACTOR],
             "because": entry.because[:MAX_TEXT],
-            "numbers": msgspec.json.encode(entry.numbers).decode(),
         }
         for entry in entries
     ]
@@ -118,5 +115,5 @@ def _views(rows: Iterable[AuditRow]) -> Iterable[AuditEntry]:
             model=row.model,
             digest=row.digest,
             because=row.because,
-            numbers=_NUMBERS.decode(row.numbers),
+            numbers=row.numbers,
         )

@@ -43,7 +43,7 @@ class Candidate(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What to read of devices.
+    """Attributes to read of devices.
 
     Attributes:
         model: Of which model what serves there.

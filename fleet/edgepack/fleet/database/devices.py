@@ -41,7 +41,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Presence(msgspec.Struct, kw_only=True):
-    """What the database knows of a device's reports while a batch of messages is taken down.
+    """State of a device's reports in the database, while a batch of messages is handled.
 
     Attributes:
         id: Its id.
@@ -82,7 +82,7 @@ _KEEP_REPORT = _KEEP.values({name: bindparam(name) for name in (*_PRESENCE, "rep
 
 
 def find_presence(session: Session, names: Iterable[str]) -> dict[str, Presence]:
-    """What is known of devices, by id; those that are not enrolled are missing."""
+    """Return the state of devices by id; unknown devices are missing."""
     rows = session.execute(_FIND, {"names": list(names)}).mappings()
     return {row["id"]: Presence(**row) for row in rows}
 
@@ -144,7 +144,7 @@ def needs_answer(row: Presence, reported: Reported, now: float) -> bool:
 
 
 def answer(row: DeviceRow, now: float) -> Publication | None:
-    """What to tell a device that did not hear the newest word; None when it did.
+    """Return the order for a device that missed the newest order; else None.
 
     It says nothing new: see `edgepack.fleet.rollouts.offers.overtake` for a device that has heard
     more than this database ever said.
@@ -219,7 +219,7 @@ def _heard(reported: Reported) -> Iterator[int]:
 
 
 def all_unsettled(session: Session) -> tuple[Publication, ...]:
-    """What to publish again after a broker or a controller restarted and may have forgotten."""
+    """Return the messages to publish again after a restart of broker or controller."""
     rows = session.execute(
         select(DeviceRow.id, DeviceRow.desired).where(
             DeviceRow.desired_sequence != DeviceRow.reported_sequence,
@@ -230,12 +230,14 @@ def all_unsettled(session: Session) -> tuple[Publication, ...]:
 
 
 def last_report(row: DeviceRow) -> Reported | None:
-    """What the device last said of itself."""
+    """Return the device's last report."""
     return decode(row.reported.encode(), Reported) if row.reported else None
 
 
 def active(row: DeviceRow, name: str) -> Active | None:
-    """What serves on a device of a model, and why, as it last said; None while nothing does."""
+    """Return the release of a model that a device serves, from its last report; None without
+    one.
+    """
     reported = last_report(row)
     said = reported.models.get(name) if reported else None
     return said.active if said else None

@@ -1,4 +1,4 @@
-"""What devices measured of a model's variants, for the next build of it."""
+"""Measurements of a model's variants by devices, for the model's next build."""
 
 import statistics
 from collections import Counter
@@ -34,7 +34,7 @@ _MEASUREMENTS = msgspec.json.Decoder(ReleaseMeasurements)
 
 
 class Kind(NamedTuple):
-    """What is counted together."""
+    """Key of measurements that are counted together."""
 
     digest: str
     variant: str
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 @dataclass
 class Seen:
-    """What devices of one kind reported."""
+    """Reports of devices of one kind."""
 
     probed: int = 0
     right: int = 0
@@ -61,7 +61,7 @@ class Seen:
 
 
 def gather(session: Session, model: str, now: float) -> Feedback:
-    """What the fleet measured of a model: golden samples, choices and real inferences.
+    """Return the fleet's measurements of a model: golden samples, choices and real inferences.
 
     Args:
         session: The transaction.
@@ -144,7 +144,7 @@ def _add_measures(session: Session, seen: dict[Kind, Seen], digests: Sequence[st
 
 
 def _of(seen: dict[Kind, Seen], kind: Kind) -> Seen | None:
-    """What is counted of a kind; None where it would be one too many."""
+    """Return the counts of a kind; None if there are too many kinds."""
     if kind not in seen and len(seen) >= MAX_KINDS:
         return None
     return seen.setdefault(kind, Seen())
@@ -181,7 +181,7 @@ def _count(seen: dict[Kind, Seen], hardware_class: str, reported: Reported, mode
 
 
 def _probes(choice: Choice) -> tuple[ProbeResult, ...]:
-    """What a device tried; where it does not say, what serves on it is right."""
+    """Return a device's probes; without probes, the serving variant counts as right."""
     if any(probe.variant == choice.chosen for probe in choice.probes):
         return choice.probes
     serving = ProbeResult(

@@ -94,7 +94,9 @@ def _rows_of(session: Session, names: Sequence[str], at_once: int) -> Iterator[D
 
 
 def count_devices(session: Session, wanted: DeviceFilter) -> int | None:
-    """How many devices a list is of; None where an expression would have to be read for each."""
+    """Return the number of devices in a list; None if an expression must be evaluated for each
+    device.
+    """
     if wanted.where:
         return None
     return session.scalar(select(func.count(DeviceRow.id)).where(*_conditions(wanted)))

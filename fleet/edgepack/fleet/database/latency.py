@@ -48,7 +48,7 @@ beyond that would outgrow the sums, and spoil what others told."""
 
 
 class Kind(NamedTuple):
-    """What is summed up together, by columns of `LatencyRow`."""
+    """Key of latencies that are summed up, by columns of `LatencyRow`."""
 
     rollout: int
     digest: str
@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Who tells latency, by the key of `LatencySourceRow`."""
+    """Source of latencies, by the key of `LatencySourceRow`."""
 
     device: str
     digest: str
@@ -87,7 +87,7 @@ class Source(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """What was summed up."""
+    """Sum of latencies."""
 
     failures: int
     histogram: Histogram
@@ -191,7 +191,7 @@ def forget_old(session: Session, now: float) -> None:
 
 
 class _Facts(NamedTuple):
-    """What is known of a device that tells latency."""
+    """Facts of a device that reports latency."""
 
     group: str
     hardware_class: str
@@ -210,7 +210,7 @@ def _facts(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> dict[s
 def _kinds(
     session: Session, windows: Sequence[tuple[str, Telemetry]], facts: Mapping[str, _Facts]
 ) -> dict[Source, Kind]:
-    """With what the windows of each source are summed up: the newest rollout that gave it."""
+    """Return the kind of each source's windows: with the newest rollout of its release."""
     names = {"names": list(facts)}
     given = session.execute(_GIVEN, names)
     rollouts = {(device, digest): number for device, digest, number in given}

@@ -30,7 +30,7 @@ MAX_ROWS = 20_000
 
 
 def report(session: Session, question: LatencyQuestion, now: float) -> LatencyReport:
-    """What was measured.
+    """Return the latency report.
 
     Args:
         session: The transaction.
@@ -131,7 +131,7 @@ def _words(values: Sequence[Any]) -> dict[str, str]:
 
 
 class _Where:
-    """Which sums are meant; each kind is judged once."""
+    """Filter of sums; each kind is evaluated once."""
 
     def __init__(self, session: Session, text: str) -> None:
         self._where = parse_where(text)

@@ -1,4 +1,4 @@
-"""What the sums of latency say of a release: on a rollout's devices, on all of them, over time."""
+"""Views of a release's latency: on a rollout's devices, on all devices, over time."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ Kind = tuple[bool, str, str, str]
 
 
 def sum_of_class(session: Session, digest: str, hardware_class: str) -> Sum:
-    """What all devices of a hardware class told of a release."""
+    """Return the latency of a release on all devices of a hardware class."""
     query = select(LatencyRow.failures, LatencyRow.histogram).where(
         LatencyRow.digest == digest,
         LatencyRow.hardware_class == hardware_class,

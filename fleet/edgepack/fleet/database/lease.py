@@ -1,4 +1,4 @@
-"""Which of the controllers that share a PostgreSQL leads: a lease in the database.
+"""Lease in PostgreSQL that elects the leader of several controllers.
 
 The epoch grows with each new leader. A leader checks in each of its transactions that the epoch is
 still its own; writers take turns (`Store.transaction`), and so does whoever takes the lease, so no
@@ -122,7 +122,7 @@ def check(session: Session, epoch: int) -> None:
 
 
 def give_up(session: Session, epoch: int) -> None:
-    """Lets another controller lead at once."""
+    """Release the lease, so that another controller leads at once."""
     session.execute(
         update(LeaseRow).where(_OWN, LeaseRow.epoch == epoch).values(expires_at=0.0, holder="")
     )
@@ -139,7 +139,7 @@ def leader(session: Session) -> str:
 
 
 def make_holder(name: str) -> str:
-    """What a process of a controller of that name takes the lease as; a restarted one is another.
+    """Return the lease holder's name for a controller process, different after a restart.
 
     PostgreSQL cuts the names of programs after 63 characters.
     """

@@ -1,4 +1,4 @@
-"""What devices measured of the releases that a rollout gave them, against those before.
+"""Measurements of devices for a rollout's release, compared with the previous releases.
 
 Each device is compared with itself: what it measured of a release is held against what it measured
 of the one that it ran when it was offered this one, or, where it told too little of that, against
@@ -33,7 +33,7 @@ _AWAITED = {"p95": AWAITED, "drift": AWAITED_DRIFT}
 
 
 class Place(NamedTuple):
-    """Where a device's measurements are counted."""
+    """Place in which a device's measurements are counted."""
 
     rollout: int
     wave: int
@@ -67,7 +67,7 @@ class Committed(NamedTuple):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What one device measured for a gate: `value` is a logarithm where the gate takes a ratio.
+    """Sample of one device for a gate: `value` is a logarithm if the gate compares a ratio.
 
     `before` is the same of the release before; None when that is not known.
     """
@@ -93,7 +93,7 @@ class WaveSums(NamedTuple):
     before: float = 0.0
 
     def plus(self, other: "WaveSums", sign: int = 1) -> "WaveSums":
-        """Both together, or what is left without the other."""
+        """Return the sum of both, or the difference with `sign` -1."""
         return WaveSums(
             self.devices + sign * other.devices,
             self.unbased + sign * other.unbased,
@@ -201,7 +201,7 @@ def add_windows(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> N
 
 
 def sums_of(session: Session, rollout: int) -> ClassSums:
-    """What the devices of a rollout measured."""
+    """Return the sums of a rollout's devices."""
     found: dict[str, dict[int, dict[str, WaveSums]]] = defaultdict(lambda: defaultdict(dict))
     for wave, hardware_class, gate, *numbers in session.execute(_SUMS, {"rollout": rollout}):
         found[hardware_class][wave][gate] = WaveSums(*numbers)
@@ -217,7 +217,7 @@ def remove(session: Session, devices: Sequence[str]) -> None:
 
 
 def _measures_of_class(session: Session, digest: str, hardware_class: str) -> dict[str, float]:
-    """What a hardware class told of a release, as one of its devices would have."""
+    """Return a hardware class's measurements of a release, in the form of one device's."""
     whole = sum_of_class(session, digest, hardware_class)
     told = ReleaseMeasurements()
     recent = msgspec.structs.replace(told.recent, latency=whole.histogram, failures=whole.failures)
@@ -225,7 +225,9 @@ def _measures_of_class(session: Session, digest: str, hardware_class: str) -> di
 
 
 def _lacking(measured: Mapping[str, Sample], baseline: Mapping[str, float]) -> list[str]:
-    """What a device is yet to tell, of what it told of the release before."""
+    """Return the gates that a device measured for the previous release and not yet for this
+    release.
+    """
     return [
         awaited for gate, awaited in _AWAITED.items() if gate in baseline and gate not in measured
     ]
@@ -300,7 +302,7 @@ def _write(session: Session, old: Mapping[_Key, _Row], new: Mapping[_Key, _Row])
 
 
 def _counted(row: _Row) -> Iterable[tuple[Place, str, WaveSums]]:
-    """What a row adds to the sums of its wave."""
+    """Yield the contributions of a row to the sums of its wave."""
     if not row.place.rollout:
         return
     for awaited in _lacking(row.measured, row.baseline) if row.is_awaited else ():

@@ -1,4 +1,4 @@
-"""What one device measured of one release, summed up: numbers that gates look at.
+"""Sums of one device's measurements of one release: the input of gates.
 
 Old inferences make room for newer ones: sums are kept in two halves, and a full one takes the place
 of the one before it.
@@ -18,7 +18,7 @@ FULL_WINDOWS = 500
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What windows of one device have told.
+    """Sums of one device's windows.
 
     Attributes:
         windows: How many.
@@ -50,7 +50,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is kept of what a device told of a release."""
+    """Measurements of a release on one device."""
 
     older: Sums = Sums()
     recent: Sums = Sums()
@@ -77,14 +77,14 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
         return sum(s.shadow_count for s in both), sum(s.shadow_agreed for s in both)
 
     def measures(self) -> dict[str, float]:
-        """By gate, what the device measured; what it did not, or too seldom, is not there."""
+        """Return the measured values by gate; gates with too few measurements are missing."""
         whole = _add(self.older, self.recent)
         found = {name: measure(whole) for name, measure in _MEASURES.items()}
         return {name: value for name, value in found.items() if value is not None}
 
 
 def measures_of(choice: Choice) -> dict[str, float]:
-    """By gate, what a device said of the choice of a variant."""
+    """Return the values of gates from a device's choice of a variant."""
     said = {"fallbacks": float(choice.is_fallback)}
     probe = next((one for one in choice.probes if one.variant == choice.chosen), None)
     if probe is not None and probe.worst_nrmse is not None:

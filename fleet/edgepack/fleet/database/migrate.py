@@ -41,7 +41,7 @@ def migrate(connection: Connection, shown_url: str) -> None:
     known = {script.revision for script in scripts.walk_revisions()}
     if current is not None and current not in known:
         raise FleetError(
-            f"the database is of a newer edgepack: its tables are of version {current}, "
+            f"the database is of a newer edgepack: its tables have version {current}, "
             f"this edgepack knows {newest}",
             found_in=shown_url,
             remedy="use the edgepack that changed the database last; nothing was changed",

@@ -1,4 +1,4 @@
-"""How the fleet stands, counted by indexes; what needs a look, a few of it."""
+"""Overview of the fleet, counted by indexes, with a few of its problems."""
 
 from collections import defaultdict
 
@@ -64,7 +64,7 @@ def list_trouble(session: Session, limit: int = MAX_TROUBLE) -> tuple[Trouble, .
 def share_releases(
     session: Session, model: str = "", limit: int = MAX_RELEASES
 ) -> tuple[ReleaseShare, ...]:
-    """What devices run, of one model or of all: the most frequent first within each model."""
+    """Return the serving releases of one model or of all, most frequent first within a model."""
     row = DeviceModelRow
     key = (row.name, row.digest, row.version)
     query = select(*key, func.count()).where(row.state != "REMOVED").group_by(*key)
@@ -88,7 +88,7 @@ def share_releases(
 
 
 def _reason(row: DeviceRow) -> tuple[str, str, str]:
-    """What failed on a device, and how, and why; or what it warns of."""
+    """Return failed model, state and reason of a device, or its warning."""
     reported = last_report(row)
     for name, said in reported.models.items() if reported else ():
         if said.state in FAILED_STATES:

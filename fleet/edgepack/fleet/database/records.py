@@ -1,4 +1,4 @@
-"""What happened: events in the database."""
+"""Events in the database."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What is read of devices' reports as they are kept, without reading the whole of them.
+"""Queries on stored reports of devices that do not parse the complete report.
 
 Reports of many devices say the same of what serves and of what they are: that is read once.
 """
@@ -16,7 +16,7 @@ _NONE = msgspec.Raw(b"null")
 
 
 class Serving(NamedTuple):
-    """What a device last said of a model.
+    """State of a model on a device, from its last report.
 
     Attributes:
         runs: What serves; None while nothing does.
@@ -56,7 +56,7 @@ class _SaidOfProviders(msgspec.Struct):
 
 
 def serving_of(reported: str | None, model: str) -> Serving:
-    """What a device's report says of a model."""
+    """Return the state of a model in a device's report."""
     said = _read(reported).models.get(model) if reported else None
     if said is None:
         return Serving()
@@ -65,7 +65,7 @@ def serving_of(reported: str | None, model: str) -> Serving:
 
 
 def facts_of(reported: str | None) -> DeviceFacts | None:
-    """What a device says that it is; None when it did not yet."""
+    """Return the facts in a device's report; None without any."""
     return _read_facts(bytes(_read(reported).facts)) if reported else None
 
 

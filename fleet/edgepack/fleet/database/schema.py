@@ -4,7 +4,9 @@ A new database is made from these classes, an existing one is changed by `migrat
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Dialect,
@@ -15,11 +17,13 @@ from sqlalchemy import (
     String,
     Text,
     TypeDecorator,
-    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from edgepack.fleet.documents.audit import Number
+from edgepack.fleet.documents.gates import GateView
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector, SetAside
 from edgepack.wire.messages import BundleRef
 
 
@@ -45,6 +49,27 @@ class StoredLongText(StoredText):
     cache_ok = True
 
 
+class Encoded(TypeDecorator[Any]):
+    """A value as JSON: a frozen struct, or a dictionary or tuple that is replaced as a whole.
+
+    Args:
+        kind: The type of the value.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str:
+        return msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        return msgspec.json.decode(value or "", type=self.kind)
+
+
 LONG = BigInteger().with_variant(Integer, "sqlite")
 """A number that outgrows 32 bits; SQLite's integers have 64 anyway."""
 
@@ -55,7 +80,7 @@ def _index_of(name: str, columns: Sequence[str], where: str) -> Index:
 
 
 class Base(DeclarativeBase):
-    """What all tables belong to."""
+    """Base of all tables."""
 
     type_annotation_map = {str: StoredText, float: Double}  # noqa: RUF012 (SQLAlchemy's own name)
 
@@ -78,18 +103,18 @@ class DeviceRow(Base):
     online: Mapped[bool] = mapped_column(default=False, index=True)
     last_seen: Mapped[float | None] = mapped_column(default=None)
     boot: Mapped[str] = mapped_column(default="")
-    session: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    session: Mapped[str] = mapped_column(default="")
     report_count: Mapped[int] = mapped_column(LONG, default=0)
-    event_count: Mapped[int] = mapped_column(LONG, default=0, server_default=text("0"))
+    event_count: Mapped[int] = mapped_column(LONG, default=0)
     reported: Mapped[str | None] = mapped_column(StoredLongText, default=None)
     reported_sequence: Mapped[int] = mapped_column(LONG, default=0)
     hardware_class: Mapped[str] = mapped_column(default="")
     desired: Mapped[str | None] = mapped_column(StoredLongText, default=None)
     desired_sequence: Mapped[int] = mapped_column(LONG, default=0)
     desired_sent_at: Mapped[float] = mapped_column(default=0.0)
-    labels: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
-    certificate: Mapped[str] = mapped_column(server_default=text("''"))
-    standing: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    labels: Mapped[str] = mapped_column(StoredLongText, default="{}")
+    certificate: Mapped[str] = mapped_column(default="")
+    standing: Mapped[str] = mapped_column(default="")
     __table_args__ = (
         Index(
             "devices_by_standing",
@@ -99,7 +124,7 @@ class DeviceRow(Base):
 
 
 class DeviceModelRow(Base):
-    """One model of a device, as its last report had it; kept in step by `standing.py` alone.
+    """Model of a device, from its last report; only `standing.py` writes it.
 
     `digest` and `version` are of what serves now, "" while nothing does.
     """
@@ -136,74 +161,60 @@ class ReleaseRow(Base):
     signature_bytes: Mapped[int] = mapped_column(LONG)
     added_at: Mapped[float]
     deleted_at: Mapped[float | None] = mapped_column(default=None)
-    source: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    source: Mapped[str] = mapped_column(default="")
 
     @property
     def bundle(self) -> BundleRef:
-        """Its identity."""
+        """Reference to the bundle."""
         return BundleRef(
             name=self.name, version=self.version, release=self.release, digest=self.digest
         )
 
 
 class RolloutRow(Base):
-    """A rollout; `selector` is an encoded `Selector`, `waves` what a person wrote.
+    """A rollout, its settings and its progress.
 
-    `takes_back` is the digest of the release that its devices leave, when it is a rollback.
-    `gates` are encoded thresholds by name, `held` is an encoded dictionary of hardware classes that
-    are held back, each with the reason, `accepted` an encoded list of breaches that a person
-    resumed after. `evidence_since` is when the wait for measurements of a decided wave began.
-    `approved` is the index of the last wave that a person has approved, `zones` an encoded list of
-    the time zones of its devices where it has a `window`, `waits_for` what it waits for, in words,
-    `waits_reason` the same as one word. `decided` are the encoded gate views at the decision that
-    stopped or ended the rollout, made at `decided_at`; `stopped_by` names the gate that decided.
-    `set_aside` is an encoded tuple of `SetAside`.
+    `takes_back` is the digest of the release that its devices leave if it is a rollback. `held` are
+    the hardware classes that are held back, each with the reason; `accepted` the breaches that a
+    person resumed after; `set_aside` the devices that alone measured a breach. `evidence_since` is
+    the start of the wait for measurements of a finished wave, `approved` the index of the last wave
+    that a person has approved, `zones` the time zones of its devices if it has a window.
+    `waits_for` states what it waits for, `waits_reason` the same as one word. `decided` are the
+    gates at the decision that stopped or ended the rollout, made at `decided_at`; `stopped_by` is
+    the gate that decided.
     """
 
     __tablename__ = "rollouts"
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     digest: Mapped[str] = mapped_column(ForeignKey("releases.digest"))
-    selector: Mapped[str] = mapped_column(StoredLongText)
-    waves: Mapped[str]
+    selector: Mapped[Selector] = mapped_column(Encoded(Selector))
+    settings: Mapped[RolloutSettings] = mapped_column(Encoded(RolloutSettings))
     wave: Mapped[int] = mapped_column(default=-1)
     wave_count: Mapped[int]
-    soak_s: Mapped[float]
-    min_inferences: Mapped[int] = mapped_column(LONG, server_default=text("0"))
-    deadline_s: Mapped[float]
-    max_failed_share: Mapped[float]
-    min_sample: Mapped[int] = mapped_column(LONG)
-    on_breach: Mapped[str]
     accepted_failures: Mapped[int] = mapped_column(default=0)
     state: Mapped[str] = mapped_column(index=True)
     because: Mapped[str] = mapped_column(StoredLongText)
     started_at: Mapped[float]
     changed_at: Mapped[float]
-    takes_back: Mapped[str] = mapped_column(server_default=text("''"))
-    gates: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
-    split_by: Mapped[str] = mapped_column(server_default=text("''"))
-    evidence_s: Mapped[float] = mapped_column(server_default=text("60.0"))
+    takes_back: Mapped[str] = mapped_column(default="")
     evidence_since: Mapped[float | None] = mapped_column(default=None)
-    held: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
-    accepted: Mapped[str] = mapped_column(StoredLongText, server_default=text("'[]'"))
-    max_per_site: Mapped[int] = mapped_column(server_default=text("0"))
-    approves: Mapped[bool] = mapped_column(server_default=false())
-    approved: Mapped[int] = mapped_column(server_default=text("0"))
-    not_before: Mapped[float | None] = mapped_column(default=None)
-    window: Mapped[str] = mapped_column(server_default=text("''"))
-    zones: Mapped[str] = mapped_column(StoredLongText, server_default=text("'[]'"))
-    waits_for: Mapped[str] = mapped_column(StoredLongText, server_default=text("''"))
-    waits_reason: Mapped[str] = mapped_column(default="", server_default=text("''"))
-    gate_evidence: Mapped[str] = mapped_column(server_default=text("'required'"))
-    decided: Mapped[str] = mapped_column(StoredLongText, default="", server_default=text("''"))
+    held: Mapped[dict[str, str]] = mapped_column(Encoded(dict[str, str]), default={})
+    accepted: Mapped[tuple[str, ...]] = mapped_column(Encoded(tuple[str, ...]), default=())
+    approved: Mapped[int] = mapped_column(default=0)
+    zones: Mapped[tuple[str, ...]] = mapped_column(Encoded(tuple[str, ...]), default=())
+    waits_for: Mapped[str] = mapped_column(StoredLongText, default="")
+    waits_reason: Mapped[str] = mapped_column(default="")
+    decided: Mapped[tuple[GateView, ...]] = mapped_column(Encoded(tuple[GateView, ...]), default=())
     decided_at: Mapped[float | None] = mapped_column(default=None)
-    stopped_by: Mapped[str] = mapped_column(default="", server_default=text("''"))
-    set_aside: Mapped[str] = mapped_column(
-        StoredLongText, default="[]", server_default=text("'[]'")
+    stopped_by: Mapped[str] = mapped_column(default="")
+    set_aside: Mapped[tuple[SetAside, ...]] = mapped_column(
+        Encoded(tuple[SetAside, ...]), default=()
     )
 
 
 class AssignmentRow(Base):
-    """One device's part in a rollout; `before_digest` is what it ran when it was offered.
+    """Assignment of one device to a rollout; `before_digest` is its release at the time of the
+    offer.
 
     `hardware_class` is what its wave counts it under; `site` and `zone` (a time zone) stand there
     where the rollout heeds them.
@@ -219,9 +230,9 @@ class AssignmentRow(Base):
     decided_at: Mapped[float | None] = mapped_column(default=None)
     because: Mapped[str] = mapped_column(StoredLongText, default="")
     before_digest: Mapped[str] = mapped_column(default="")
-    hardware_class: Mapped[str] = mapped_column(server_default=text("''"))
-    site: Mapped[str] = mapped_column(server_default=text("''"))
-    zone: Mapped[str] = mapped_column(server_default=text("''"))
+    hardware_class: Mapped[str] = mapped_column(default="")
+    site: Mapped[str] = mapped_column(default="")
+    zone: Mapped[str] = mapped_column(default="")
     __table_args__ = (
         _index_of("assignments_by_site", ("rollout", "site", "state"), "site != ''"),
         _index_of("assignments_waiting", ("rollout", "wave", "device"), "state = 'WAITING'"),
@@ -231,7 +242,7 @@ class AssignmentRow(Base):
 
 
 class WaveRow(Base):
-    """How many parts of one wave and hardware class are in which state.
+    """Counts of the assignments of one wave and hardware class by state.
 
     Kept in step by `assignments.py` alone.
     """
@@ -285,7 +296,7 @@ class WaveMeasureRow(Base):
 
 
 class EventRow(Base):
-    """One thing that happened: to a device, as it said, or to a rollout (`device` is empty)."""
+    """Event of a device, as reported, or of a rollout (`device` is empty)."""
 
     __tablename__ = "events"
     id: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=True)
@@ -337,13 +348,13 @@ class EnrolmentTokenRow(Base):
     hash: Mapped[str] = mapped_column(primary_key=True)
     device: Mapped[str] = mapped_column(index=True)
     expires_at: Mapped[float]
-    key_id: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    key_id: Mapped[str] = mapped_column(default="")
 
 
 class WebhookRow(Base):
-    """Where messages are posted, and how far that came; see `webhooks.py`.
+    """Webhook with the progress of its deliveries; see `webhooks.py`.
 
-    `types` is an encoded list. The secret is kept itself: messages are signed with it. `key` begins
+    The secret is kept itself: messages are signed with it. `key` begins
     the ids of its messages, `audit_after` and `event_after` are the last that it has told.
     """
 
@@ -352,7 +363,7 @@ class WebhookRow(Base):
     key: Mapped[str]
     url: Mapped[str] = mapped_column(StoredLongText)
     secret: Mapped[str]
-    types: Mapped[str] = mapped_column(StoredLongText)
+    types: Mapped[tuple[str, ...]] = mapped_column(Encoded(tuple[str, ...]))
     is_unsafe: Mapped[bool]
     made_at: Mapped[float]
     made_by: Mapped[str]
@@ -366,7 +377,7 @@ class WebhookRow(Base):
 
 
 class SessionRow(Base):
-    """Somebody who logged in to the dashboard: digests of the cookie and of the token shown.
+    """Session of a dashboard user: digests of the cookie and of the token shown.
 
     Who was let in by a provider showed no token (""), and is kept by name and role.
     """
@@ -375,14 +386,14 @@ class SessionRow(Base):
     hash: Mapped[str] = mapped_column(primary_key=True)
     token_hash: Mapped[str] = mapped_column(index=True)
     expires_at: Mapped[float] = mapped_column(index=True)
-    actor: Mapped[str] = mapped_column(StoredText, default="", server_default=text("''"))
-    role: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    actor: Mapped[str] = mapped_column(StoredText, default="")
+    role: Mapped[str] = mapped_column(default="")
 
 
 class AuditRow(Base):
-    """Something that was done or decided: who did it, to what, and the numbers that decided.
+    """Action or decision: actor, object, and the numbers that decided.
 
-    Texts are empty where they do not apply; `numbers` is an encoded object. See `audit.py`.
+    Texts are empty where they do not apply. See `audit.py`.
     """
 
     __tablename__ = "audit"
@@ -395,7 +406,7 @@ class AuditRow(Base):
     model: Mapped[str]
     digest: Mapped[str]
     because: Mapped[str] = mapped_column(StoredLongText)
-    numbers: Mapped[str] = mapped_column(StoredLongText)
+    numbers: Mapped[dict[str, Number]] = mapped_column(Encoded(dict[str, Number]))
     __table_args__ = (
         Index("audit_by_rollout", "rollout", "id"),
         Index("audit_by_device", "device", "id"),
@@ -459,7 +470,7 @@ class LabelledLatencyRow(Base):
 
 
 class LatencySourceRow(Base):
-    """Who told latency of what, and the starts of the windows that came last (an encoded list)."""
+    """Source of latencies, with the starts of its last windows (an encoded list)."""
 
     __tablename__ = "latency_sources"
     device: Mapped[str] = mapped_column(primary_key=True)
@@ -480,7 +491,7 @@ class LatencySourceRow(Base):
 
 
 class TelemetrySequenceRow(Base):
-    """Which telemetry of a device came: see `telemetry_sequences.py`."""
+    """Sequence numbers of a device's received telemetry: see `telemetry_sequences.py`."""
 
     __tablename__ = "telemetry_sequences"
     device: Mapped[str] = mapped_column(primary_key=True)

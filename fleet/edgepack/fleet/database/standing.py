@@ -1,4 +1,4 @@
-"""How devices stand and what they run, in columns that a list or a count finds by an index.
+"""State of devices and their models, in columns for lists and counts by an index.
 
 Both follow from a device's last report and change with it, in one transaction.
 """
@@ -30,7 +30,7 @@ _KNOWN = select(*(getattr(DeviceModelRow, name) for name in ("device", "name", *
 
 
 def standing_of(reported: Reported) -> Standing:
-    """What a report comes to."""
+    """Return the state that a report results in."""
     states = {model.state for model in reported.models.values()}
     if states & FAILED_STATES:
         return "failing"

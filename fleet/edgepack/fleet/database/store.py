@@ -64,7 +64,7 @@ class Store:
         return time.time() + self._ahead_s
 
     def set_clock(self) -> None:
-        """Learns how far the database's clock is ahead of this machine's.
+        """Measure the offset of the database's clock to this machine's clock.
 
         Raises:
             DatabaseAwayError: The database server does not answer.
@@ -78,7 +78,7 @@ class Store:
 
     @contextmanager
     def transaction(self, by: str = CONTROLLER) -> Iterator[Session]:
-        """A session that is committed at the end, or rolled back when the body raises.
+        """Yield a session that commits at the end, or rolls back if the body raises.
 
         Args:
             by: Who acts in it, as the audit log names them.
@@ -98,7 +98,8 @@ class Store:
 
     @contextmanager
     def aside(self) -> Iterator[Session]:
-        """A transaction that waits for no other writer: for what none of them touches.
+        """Yield a transaction that waits for no other writer, for rows that no other writer
+        changes.
 
         Raises:
             DatabaseAwayError: The database server does not answer.
@@ -112,7 +113,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A session that sees one state from beginning to end and can change nothing.
+        """Yield a read-only session with one state from beginning to end.
 
         Raises:
             DatabaseAwayError: The database server does not answer.
@@ -279,7 +280,7 @@ def _sqlite_engine(url: URL) -> Engine:
 
 
 def _use_write_ahead_log(engine: Engine) -> None:
-    """From now on and for good: readers and the writer do not wait for each other."""
+    """Enable the write-ahead log for good: readers and the writer do not wait for each other."""
     connection = engine.raw_connection()
     try:
         connection.cursor().execute("PRAGMA journal_mode=WAL")
@@ -288,7 +289,7 @@ def _use_write_ahead_log(engine: Engine) -> None:
 
 
 def _code(error: DBAPIError) -> str:
-    """How SQLite or PostgreSQL calls an error; "" for none of theirs."""
+    """Return the error code of SQLite or PostgreSQL; "" for other errors."""
     names = (getattr(error.orig, name, None) for name in ("sqlite_errorname", "sqlstate"))
     return next(filter(None, names), "")
 

@@ -19,14 +19,14 @@ _COLUMNS = ("session", "sequence", "came", "counted_until")
 
 
 class TelemetrySequence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a device's telemetry.
+    """State of a device's telemetry.
 
     Attributes:
         session: The session that the numbers are of.
         sequence: The highest number that came.
         came: Bit i is set if the number `sequence - i` came.
-        counted_until: When the inferences that the device counted end, were they as fast as can
-            be, one after the other; seconds since the epoch.
+        counted_until: When the inferences that the device counted end, were they as fast as can be,
+            one after the other; seconds since the epoch.
     """
 
     session: str = ""

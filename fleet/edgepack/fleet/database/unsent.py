@@ -1,4 +1,4 @@
-"""What the leader has yet to tell devices, because of what people did at any controller.
+"""Messages that the leader must publish after actions at any controller.
 
 Only the leader publishes, so that a device hears of each word before the next one. Kept is who is
 to be told and not what: it is always the newest.
@@ -23,7 +23,7 @@ _WANTED = select(DeviceRow.id, DeviceRow.desired).where(
 
 
 class Unsent(NamedTuple):
-    """What to publish, and up to which number it is then said."""
+    """Messages to publish, and the number up to which they are then published."""
 
     publications: tuple[Publication, ...]
     up_to: int

@@ -10,7 +10,6 @@ from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
 
-import msgspec
 from sqlalchemy import ColumnElement, Select, false, func, or_, select
 from sqlalchemy.orm import Session
 
@@ -33,7 +32,7 @@ MAX_REASON = 200
 
 
 class Message(NamedTuple):
-    """What is to be told.
+    """Message to deliver.
 
     Attributes:
         source: `a` for the audit log, `e` for devices' events.
@@ -101,11 +100,6 @@ def remove(session: Session, name: str, now: float) -> WebhookRow:
     return row
 
 
-def types_of(row: WebhookRow) -> tuple[str, ...]:
-    """What a webhook tells."""
-    return msgspec.json.decode(row.types, type=tuple[str, ...])
-
-
 def waiting(session: Session, row: WebhookRow) -> tuple[Message, ...]:
     """Return the oldest messages that a webhook has yet to tell, in order."""
     said = session.scalars(_entries(row).order_by(AuditRow.id).limit(AT_ONCE))
@@ -131,7 +125,7 @@ def is_far_behind(session: Session, row: WebhookRow) -> bool:
 
 
 def note_delivered(session: Session, name: str, message: Message) -> None:
-    """A message was taken."""
+    """Record a delivered message."""
     if (row := session.get(WebhookRow, name)) is not None:
         _pass(row, message)
         row.delivered += 1
@@ -145,7 +139,7 @@ def note_failed(
     because: str,
     now: float,
 ) -> None:
-    """An attempt failed: another one comes later, or the message is given up."""
+    """Record a failed attempt: try again later, or give the message up."""
     row = session.get(WebhookRow, name)
     if row is None:
         return
@@ -175,7 +169,7 @@ def _pass(row: WebhookRow, message: Message) -> None:
 
 
 def _entries(row: WebhookRow) -> Select[AuditRow]:
-    types = [one for one in types_of(row) if one != DEVICE_FAILED]
+    types = [one for one in row.types if one != DEVICE_FAILED]
     wanted: list[ColumnElement[bool]] = [
         AuditRow.action == one if "." in one else AuditRow.action.startswith(f"{one}.")
         for one in types
@@ -184,7 +178,7 @@ def _entries(row: WebhookRow) -> Select[AuditRow]:
 
 
 def _events(row: WebhookRow) -> Select[EventRow]:
-    types = types_of(row)
+    types = row.types
     is_told = DEVICE_FAILED in types or "device" in types
     return select(EventRow).where(
         EventRow.id > row.event_after,
@@ -201,7 +195,7 @@ def _of_entry(row: AuditRow) -> Message:
         "digest": row.digest,
         "actor": row.actor,
         "because": row.because,
-        "numbers": msgspec.json.decode(row.numbers),
+        "numbers": row.numbers,
     }
     return Message("a", row.id, row.action, row.at, data)
 

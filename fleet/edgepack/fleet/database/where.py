@@ -1,4 +1,4 @@
-"""Which devices are meant: `soc=QCS6490 and site=berlin`, over labels and what devices report.
+"""Selectors of devices: `soc=QCS6490 and site=berlin`, over labels and reported facts.
 
     expression = conjunction { "or" conjunction }
     conjunction = term { "and" term }
@@ -32,11 +32,11 @@ class Described(Protocol):
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Id of the device."""
 
     @property
     def group(self) -> str:
-        """Its group."""
+        """Group of the device."""
 
     @property
     def online(self) -> bool:
@@ -44,11 +44,11 @@ class Described(Protocol):
 
     @property
     def labels(self) -> str:
-        """Its labels, encoded."""
+        """Labels of the device, encoded."""
 
     @property
     def reported(self) -> str | None:
-        """What it last said, encoded."""
+        """Last report of the device, encoded."""
 
 
 FACTS: dict[str, Callable[[DeviceFacts], tuple[str, ...]]] = {
@@ -116,7 +116,7 @@ def parse_where(text: str) -> Where:
 
 
 class _Parser:
-    """One reading of one text, from left to right."""
+    """Parser of one text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,4 +1,4 @@
-"""Which chunks go out in one message, so that many devices get the one they lack of them.
+"""Choice of chunks for one coded message, so that many devices recover a missing chunk.
 
 A device gets something out of a message of which it lacks one chunk, and nothing of one of which it
 lacks several. The best choice is not to be had in any sensible time, so one chunk after another is
@@ -81,8 +81,9 @@ def _choose(due: Floats, lacking: Floats) -> tuple[list[int], NDArray[np.int64]]
 
 
 def _worth(due: Floats) -> Floats:
-    """What it is worth to serve each device: more for one that lacks more, since whoever is last
-    decides how many messages there are; but one that lacks nearly all must not crowd out others."""
+    """Return the weight of each device: higher with more missing chunks, because the last device
+    decides the number of messages. A device that lacks nearly all chunks must not displace others.
+    """
     counts = np.count_nonzero(due, axis=1).astype(np.float32)
     usual = float(np.median(counts[counts > 0])) if counts.any() else 0.0
     worth: Floats = np.minimum(counts, 2 * usual) ** 2

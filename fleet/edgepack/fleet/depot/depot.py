@@ -111,7 +111,7 @@ class Depot:
 
     @property
     def bytes_per_s(self) -> float:
-        """What it sends, over the last seconds."""
+        """Rate of sent bytes over the last seconds."""
         return self._limit.measured_bytes_per_s(self._clock())
 
     def start(self) -> None:
@@ -264,7 +264,7 @@ class Depot:
             log.warning("device=%s need dropped because=%s", device, error.problem)
 
     def _drop_complete(self, device: str, need: Need, files: frozenset[str]) -> None:
-        """A file that a device does not name any more is complete there."""
+        """Drop files that a device no longer names, because they are complete there."""
         named = {wanted.sha256 for wanted in need.files}
         rounds = self._rounds.setdefault(device, {})
         for sha256 in named & self._streams.keys():
@@ -292,7 +292,7 @@ class Depot:
         return LOOK_S
 
     def _forget(self) -> None:
-        """Lets go of files that nobody lacks, and of devices that were quiet."""
+        """Forget files without interested devices, and quiet devices."""
         for sha256, stream in list(self._streams.items()):
             if not stream.listeners:
                 log.info("file=%s nobody lacks it any more", sha256)

@@ -1,4 +1,4 @@
-"""What the depot may send a second, and what it does send."""
+"""Limit on the depot's bytes per second, with the measured rate."""
 
 from collections import deque
 
@@ -33,14 +33,14 @@ class Limit:
         return min(CLOSED_S, max(0.0, self._free_at - now))
 
     def note_sent(self, size_bytes: int, now: float) -> None:
-        """Something went out."""
+        """Note sent bytes."""
         self._sent.append((now, size_bytes))
         rate = self._bandwidth.now()
         if rate:
             self._free_at = max(self._free_at, now - AHEAD_S) + size_bytes / rate
 
     def measured_bytes_per_s(self, now: float) -> float:
-        """What went out a second, over the last `MEASURED_S`."""
+        """Return the rate of sent bytes over the last `MEASURED_S`."""
         recent = [(at, size) for at, size in tuple(self._sent) if at > now - MEASURED_S]
         if not recent:
             return 0.0

@@ -1,4 +1,4 @@
-"""What is known of one device that lacks chunks of a file."""
+"""State of one device that lacks chunks of a file."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -20,7 +20,7 @@ Times = NDArray[np.float64]
 
 
 class Listener:
-    """One device and one file.
+    """Listener: one device and one file.
 
     A chunk that was sent is on its way until the device has got one that was sent later, or says
     that nothing comes any more: then it was lost. So a need that waited for long, or that speaks of
@@ -29,8 +29,8 @@ class Listener:
     Args:
         device: Its id.
         chunk_count: Chunks of the file.
-        since: When it began to listen, monotonic clock, seconds: nothing that was sent before is
-            on its way to it.
+        since: When it began to listen, monotonic clock, seconds: nothing that was sent before is on
+            its way to it.
 
     Attributes:
         takes_coded: Whether it hears coded messages.
@@ -136,7 +136,7 @@ class Listener:
         self._coded[index] += 1
 
     def note_sent(self, index: int, at: float, size_bytes: int) -> None:
-        """A chunk went out by its own topic, after all that went out before."""
+        """Note a chunk sent by its own topic, later than all earlier chunks."""
         at = self._last_at = max(at, self._last_at + TICK_S)
         self._own_sent[index] = (at, size_bytes)
         self.own.sent_bytes += size_bytes
@@ -144,7 +144,7 @@ class Listener:
             self.free_at = max(at, self.free_at) + size_bytes / self.bytes_per_s
 
     def _came_at(self, index: int, broadcast_at: Sequence[float]) -> float:
-        """When the chunk that came last was sent; of several times the first that it can be.
+        """Return the send time of the last received chunk; the earliest possible time of several.
 
         The last one may still be on its way, with all that was sent between the two.
         """

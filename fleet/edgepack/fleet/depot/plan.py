@@ -1,4 +1,4 @@
-"""What the depot sends next of a file, from what devices say they lack.
+"""Plan of the chunks to send next of a file, from the devices' reports of missing chunks.
 
 A chunk that most devices lack goes out once, to everybody who listens to the file. Of what some
 lack, several chunks go out as one message to everybody: each device gets the one it lacks out of it
@@ -29,7 +29,7 @@ after it did: a message for half of the devices costs as much as one for all."""
 
 
 class Sent(msgspec.Struct, kw_only=True):
-    """When each chunk went out to all who listen, monotonic clock, seconds; 0 is never.
+    """Send time of each chunk to all listeners, monotonic clock, seconds; 0 is never.
 
     Attributes:
         plain: The last time as it is.
@@ -42,12 +42,12 @@ class Sent(msgspec.Struct, kw_only=True):
     told: float = 0.0
 
     def last(self, start: int, end: int) -> float:
-        """When any of these chunks did."""
+        """Return the latest send time of these chunks."""
         return float(max(self.plain[start:end].max(), self.coded[start:end].max()))
 
 
 class CodedRepair(msgspec.Struct, frozen=True, kw_only=True):
-    """One message for many devices.
+    """Coded message for many devices.
 
     Attributes:
         members: Indices of its chunks, ascending.
@@ -59,8 +59,8 @@ class CodedRepair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send, in order: chunk indices to all who listen, coded messages to all who take them,
-    and chunk indices to single devices.
+    """Plan of sends, in order: chunk indices to all listeners, coded messages to all capable
+    listeners, and chunk indices to single devices.
 
     Attributes:
         is_partial: Whether more is due than what was planned.

@@ -1,4 +1,4 @@
-"""One file on its way to the devices that lack it."""
+"""Stream of one file to the devices that lack it."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -32,7 +32,7 @@ thousands speaks thousands of times."""
 
 
 class Stream:
-    """What is known of a file that devices lack.
+    """State of a file that devices lack.
 
     Args:
         blob: The file.
@@ -59,7 +59,7 @@ class Stream:
 
     @property
     def on_its_way_bytes(self) -> int:
-        """What is on its way of it to all devices together, as far as is known."""
+        """Bytes of the file in flight to all devices, as far as known."""
         by_all = (self.window.sent_bytes - self.window.acked_bytes) * len(self.listeners)
         return by_all + self._own_bytes
 
@@ -93,7 +93,7 @@ class Stream:
         self._is_outdated = self._is_heard = True
 
     def drop(self, device: str) -> None:
-        """A device lacks nothing of it any more."""
+        """Drop a device that has the complete file."""
         self._newcomers.discard(device)
         if self.listeners.pop(device, None) is not None:
             self._is_outdated = self._is_heard = True
@@ -138,7 +138,7 @@ class Stream:
         return taken
 
     def note_sent(self, listener: Listener | None, indices: list[int], now: float) -> None:
-        """Chunks went out to a device, or to all who listen."""
+        """Note chunks sent to a device, or to all listeners."""
         for index in indices:
             if listener is not None:
                 listener.note_sent(index, now, self.size_of(index))
@@ -149,7 +149,7 @@ class Stream:
             self._cursor = index + 1
 
     def note_coded(self, repairs: Sequence[CodedRepair], now: float) -> None:
-        """Coded messages went out, the first with `next_number` for its number."""
+        """Note sent coded messages, numbered from `next_number`."""
         for repair in repairs:
             at = self._log(self.longest(repair.members), now)
             self._sent.coded[list(repair.members)] = at
@@ -173,7 +173,7 @@ class Stream:
         return at
 
     def _times_of(self, named: int) -> Sequence[float]:
-        """When that was sent to all which a device names as what came last."""
+        """Return the send times of the broadcast that a device names as its last received."""
         number = named - self.blob.chunk_count
         return self._all_sent_at.get(named, ()) if number < 0 else self._log_at[number : number + 1]
 
@@ -219,7 +219,7 @@ class Stream:
         return min((opens_in_s, survey_in_s, *waits))
 
     def break_off(self) -> None:
-        """There is no connection: what was sent may be gone, and devices ask again."""
+        """Forget data in flight, because the connection is lost; devices will request again."""
         self.listeners.clear()
         self._newcomers.clear()
         self._own_bytes = 0
@@ -235,7 +235,7 @@ class Stream:
         self._newcomers.add(device)
 
     def _survey(self, clock: Callable[[], float], silent_s: float) -> float:
-        """Go over all devices: how far they are, who is silent, what is on its way to them.
+        """Survey all devices: their progress, silence and data in flight.
 
         Returns:
             Seconds until that is worth while again.
@@ -257,7 +257,9 @@ class Stream:
         return LOOK_S
 
     def _acknowledge(self) -> None:
-        """The window goes on with the majority: a few that are slow hold nobody up."""
+        """Advance the window with the majority of devices, so that a few slow devices hold nobody
+        up.
+        """
         if not self.listeners:
             self.window.give_up()
             return

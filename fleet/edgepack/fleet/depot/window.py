@@ -1,4 +1,4 @@
-"""How much may be on its way to devices: it grows with what came, and shrinks with what was lost.
+"""Window of data in flight to devices: grows with received data, shrinks with lost data.
 
 A broker keeps what a device has not taken yet, so what is on its way is the broker's memory; and
 what a device takes in a second times how late it says so is what must be on its way to keep it
@@ -19,7 +19,7 @@ SLOWEST_STEP = 0.5
 
 
 class Window:
-    """What is on its way by one topic, and how much may be; reads no clock.
+    """Data in flight by one topic, with its limit; reads no clock.
 
     Attributes:
         size_bytes: How much may be.

@@ -1,1 +1,1 @@
-"""What the API takes and gives: typed values, JSON on the way."""
+"""Documents of the API: typed values, sent as JSON."""

@@ -1,4 +1,4 @@
-"""Who may do what: as the API takes and gives it."""
+"""Documents of the API about users and roles."""
 
 from typing import Literal, get_args
 
@@ -10,7 +10,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks.
+    """Actor of a request.
 
     Attributes:
         name: As the audit log names them: `token` for the one in the fleet's folder, else `token
@@ -27,7 +27,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginCode(msgspec.Struct, frozen=True, kw_only=True):
-    """What lets a browser in once, instead of a token.
+    """Code that logs a browser in once, instead of a token.
 
     Attributes:
         code: The code.

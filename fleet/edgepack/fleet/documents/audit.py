@@ -44,7 +44,7 @@ Number = bool | int | float | str | None
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was done or decided.
+    """Entry of the audit log: an action or a decision.
 
     Attributes:
         id: Grows from entry to entry.

@@ -32,13 +32,13 @@ class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device needs to know of its fleet.
+    """Data of the fleet that a device needs for enrolment.
 
     Attributes:
         device, tenant, broker: Go into its settings.
         trusted_keys: PEM of the public keys whose bundles it accepts.
-        certificate, authority: PEM of its certificate ("" when it gets a token) and of the
-            fleet's CA.
+        certificate, authority: PEM of its certificate ("" when it gets a token) and of the fleet's
+            CA.
         root: The fleet's TUF root metadata; "" from a fleet that has none.
         token: By which it gets its certificate itself; "" where none was asked for.
         expires_at: When that token is over, seconds since the epoch.
@@ -89,7 +89,7 @@ class PackagedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of a device as the fleet knows it.
+    """Model of a device in the fleet's view.
 
     Attributes:
         name: Its name.
@@ -150,14 +150,14 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which devices a list is of; what is left empty narrows nothing.
+    """Filter of devices; an empty field matches all devices.
 
     Attributes:
         group: The group that they are in.
         where: What their labels and facts are, such as `soc=QCS6490 and site=berlin`.
-        standing: `failing` (the last update of a model failed), `warned` (they warn of
-            something), `updating`, `settled`, `behind` (they have not heard their newest orders,
-            or are still carrying them out) or `unheard` (they never reported).
+        standing: `failing` (the last update of a model failed), `warned` (they warn of something),
+            `updating`, `settled`, `behind` (they have not heard their newest orders, or are still
+            carrying them out) or `unheard` (they never reported).
         online: `yes` or `no`.
         model: The model that they have.
         digest: Root digest of the release that serves on them; `none` for one of which nothing
@@ -232,7 +232,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What shall be different about devices.
+    """Change of devices' attributes.
 
     Attributes:
         devices: Their ids.

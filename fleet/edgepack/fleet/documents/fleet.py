@@ -42,7 +42,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened, to a device or to a rollout.
+    """Event of a device or a rollout.
 
     Attributes:
         id: Grows from event to event, so that a reader can ask for what is newer.
@@ -67,13 +67,13 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the fleet's server is up: its database answers and its broker is connected."""
+    """Health of the server: its database answers and its broker is connected."""
 
     healthy: bool
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was not carried out: an `EdgepackError` on its way to who asked."""
+    """Rejection of a request: an `EdgepackError` sent to the client."""
 
     problem: str
     found_in: str | None = None

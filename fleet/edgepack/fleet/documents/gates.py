@@ -17,7 +17,7 @@ GateVerdict = Literal[
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate. A higher number is worse in all of them.
+    """Gate. A higher number is worse in all gates.
 
     Attributes:
         name: As options and documents call it.
@@ -42,7 +42,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def default(self) -> str:
-        """What is let pass where the plan says nothing of it, as a person writes it."""
+        """Default threshold, as a person writes it."""
         return f"{self.threshold:g}" if self.is_default else "off"
 
     def shown(self, value: float) -> str:
@@ -144,7 +144,7 @@ BY_NAME = {gate.name: gate for gate in GATES}
 
 
 class GateView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate says of one hardware class in a rollout.
+    """Result of a gate for one hardware class in a rollout.
 
     Attributes:
         name: Its name; `failures` for the share of devices that failed or stayed silent.
@@ -158,9 +158,9 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
             None for the failures of a wave that is over. Below 3 devices it rests on an assumed
             spread; see `Gate.spread`.
         before, now: The mean of what was measured, in `unit`; None when there is none.
-        verdict: `pass`, `breach`, `hold` (1 or 2 devices measured a breach, which is evidence
-            about these devices only: a person decides), `accepted` (a person resumed after the
-            breach), `too few` devices, `no baseline`, `no evidence` or `off`.
+        verdict: `pass`, `breach`, `hold` (1 or 2 devices measured a breach, which is evidence about
+            these devices only: a person decides), `accepted` (a person resumed after the breach),
+            `too few` devices, `no baseline`, `no evidence` or `off`.
         because: The same in one sentence.
     """
 

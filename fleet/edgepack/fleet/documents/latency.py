@@ -11,7 +11,7 @@ Dimension = Literal[
 
 
 class LatencyQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Which latencies are asked for.
+    """Question about latencies.
 
     Attributes:
         model: Of this model; "" means all.
@@ -65,7 +65,7 @@ class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured in a stretch of time.
+    """Latencies in a period of time.
 
     Attributes:
         since, until: What is covered: `since` is that of the first sum, seconds since the epoch.

@@ -25,7 +25,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseShare(msgspec.Struct, frozen=True, kw_only=True):
-    """How many devices run a release.
+    """Share of devices that run a release.
 
     Attributes:
         model: The model's name.
@@ -43,7 +43,7 @@ class ReleaseShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many devices there are, and how they stand.
+    """Counts of devices by state.
 
     Attributes:
         enrolled: All of them.

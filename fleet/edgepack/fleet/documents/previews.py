@@ -1,4 +1,4 @@
-"""What a rollout or a rollback will mean, before it is started: as the API takes and gives it."""
+"""Previews of a rollout or a rollback, as the API returns them."""
 
 from typing import Literal
 
@@ -45,7 +45,7 @@ class PreviewPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rollout would mean if it were started now.
+    """Preview of a rollout that would start now.
 
     Attributes:
         bundle: What it would roll out.
@@ -87,7 +87,7 @@ class RollbackPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RollbackPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rollback would mean if it were started now.
+    """Preview of a rollback that would start now.
 
     Attributes:
         takes_back: The release that devices leave.

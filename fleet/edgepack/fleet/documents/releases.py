@@ -43,7 +43,7 @@ class BundleHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PublishingView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a publisher needs to sign a release, or that it is none any more.
+    """Data for a publisher to sign a release, or to end it.
 
     Attributes:
         bundle: The release.
@@ -77,7 +77,7 @@ class SignedMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class MetadataBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """All metadata that a device may lack.
+    """Metadata that a device may lack.
 
     Attributes:
         files: Contents, by name: every root, and the newest of all else.
@@ -87,7 +87,7 @@ class MetadataBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of signed metadata.
+    """Result of publishing signed metadata.
 
     Attributes:
         role: Whose it is.

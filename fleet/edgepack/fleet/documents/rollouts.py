@@ -24,7 +24,7 @@ MAX_WAIT_S = 366 * 24 * 3600.0
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which devices a rollout is for.
+    """Selection of a rollout's devices.
 
     Attributes:
         kind: Everybody, a group, those that an expression means, or the devices that are named.
@@ -239,7 +239,7 @@ class RollbackRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown
 
 
 class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
-    """One device's part in a rollout.
+    """Assignment of one device to a rollout.
 
     Attributes:
         device: Its id.
@@ -249,8 +249,8 @@ class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
         offered_at, decided_at: When it was offered the release and when its part was decided,
             seconds since the epoch (UTC); None before.
         because: The reason in one sentence.
-        device_state: The life cycle state that the device itself says; "" when its report is not
-            of this rollout.
+        device_state: The life cycle state that the device itself says; "" when its report is not of
+            this rollout.
         progress: 0..1 of the bytes while it downloads.
         provider, variant: What serves on it now; "" while nothing does.
     """
@@ -332,7 +332,7 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         rollout: Its id, such as `r1`.
         bundle: What it rolls out.
         selector: Its devices, in words.
-        waves: As they were asked for, such as `1,10%,100%`.
+        settings: As they were asked for.
         wave: The wave that is under way, from 1; 0 means that none has begun.
         wave_count: How many waves its devices make.
         state: `RUNNING`, `PAUSED`, `FINISHED` or `ABORTED`; `PREPARING` while a large one gets its
@@ -340,8 +340,6 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         because: The reason in one sentence.
         started_at, changed_at: When it was started and last changed its state or wave, seconds
             since the epoch (UTC).
-        soak_s, min_inferences, deadline_s, max_failed_share, min_sample, on_breach, split_by,
-            gate_evidence: See `RolloutSettings`.
         gates: The result of each gate for each hardware class: the current result while the rollout
             runs, the result at the decision once a gate or a person stopped it or it ended; empty
             in a list of rollouts.
@@ -354,7 +352,6 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
             room at a site, measurements; "" for nothing.
         waits_reason: The same as one word: `limits`, `start`, `measurements`, and, where a person
             has to act, `approval` or `evidence` (a wave measured too little); "" for nothing.
-        max_per_site, approve_waves, not_before, window: See `RolloutSettings`.
         takes_back: The release that its devices leave, when it is a rollback; None otherwise.
         counts: Devices by the state of their part.
         wave_counts: The same for each wave.
@@ -367,19 +364,13 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     rollout: str
     bundle: BundleRef
     selector: str
-    waves: str
+    settings: RolloutSettings
     wave: int
     wave_count: int
     state: str
     because: str
     started_at: float
     changed_at: float
-    soak_s: float
-    min_inferences: int
-    deadline_s: float
-    max_failed_share: float
-    min_sample: int
-    on_breach: str
     counts: dict[str, int]
     wave_counts: tuple[dict[str, int], ...] = ()
     takes_back: BundleRef | None = None
@@ -387,15 +378,9 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     latency: tuple[LatencyView, ...] = ()
     release_problem: str = ""
     gates: tuple[GateView, ...] = ()
-    split_by: SplitBy = ""
     held: dict[str, str] = {}
     set_aside: tuple[SetAside, ...] = ()
     waits_for: str = ""
     waits_reason: str = ""
-    gate_evidence: GateEvidence = "required"
     gates_at: float | None = None
     stopped_by: str = ""
-    max_per_site: int = 0
-    approve_waves: bool = False
-    not_before: float | None = None
-    window: str = ""

@@ -75,7 +75,7 @@ class NewWebhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebhookTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a message that was sent for a trial.
+    """Result of a test message.
 
     Attributes:
         delivered: Whether it was taken.

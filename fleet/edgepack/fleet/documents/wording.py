@@ -1,4 +1,4 @@
-"""How people read what the fleet knows: times, sizes, states and names in a few words."""
+"""Wording of times, sizes, states and names in a few words."""
 
 import time
 from collections import defaultdict
@@ -42,7 +42,7 @@ def counts_line(rollout: RolloutView) -> str:
 
 
 def numbers_line(numbers: Mapping[str, int]) -> str:
-    """How many of what: `3 need, 1 event`."""
+    """Return counts in words: `3 need, 1 event`."""
     return ", ".join(f"{number} {what}" for what, number in numbers.items())
 
 
@@ -61,7 +61,7 @@ def failures_line(outcomes: Outcomes) -> str:
 
 
 def gate_numbers(view: GateView) -> tuple[str, str, str, str, str]:
-    """What a gate measured: before, now, the change, its lower bound, what is let pass."""
+    """Return a gate's numbers as text: before, now, change, lower bound, threshold."""
     gate = BY_NAME.get(view.name)
     if gate is None:  # a share as it stands
         share, threshold = (f"{x:.0%}" if x is not None else "" for x in (view.now, view.threshold))
@@ -108,7 +108,7 @@ def quiet_gates(gates: Sequence[GateView]) -> tuple[str, ...]:
 
 
 def details_line(details: Mapping[str, Number]) -> str:
-    """What an act rested on: `wave 1, devices 5, value 0.4`; what is empty is left out."""
+    """Return the details of an action: `wave 1, devices 5, value 0.4`, without empty values."""
     return ", ".join(
         name if value is True else f"{name} {f'{value:g}' if isinstance(value, float) else value}"
         for name, value in ((_words_of(name), value) for name, value in details.items())
@@ -135,7 +135,7 @@ def short_provider(provider: str) -> str:
 
 
 def ago(moment: float | None, now: float) -> str:
-    """How long ago something was, for people."""
+    """Return the age of a moment for people."""
     if moment is None:
         return "never"
     seconds = max(0, int(now - moment))

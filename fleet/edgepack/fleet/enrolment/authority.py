@@ -79,7 +79,7 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """Its certificate."""
+        """Certificate of the authority."""
         return _pem(self._certificate).decode()
 
     def renew(self, *, days: int = AUTHORITY_DAYS) -> None:
@@ -95,7 +95,7 @@ class Authority:
 
     @property
     def ends_at(self) -> float:
-        """When its certificate ends, seconds since the epoch."""
+        """End of the certificate, seconds since the epoch."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     def sign_client(self, request_pem: str, name: str) -> str:
@@ -181,7 +181,7 @@ class Authority:
             self._write_revocations(revoked)
 
     def revoke_certificate(self, pem: str) -> None:
-        """The same for a certificate of which the number was not kept.
+        """Revoke a certificate whose serial number was not stored.
 
         Raises:
             FleetError: It is not a certificate, the CA's own, or another CA issued it.

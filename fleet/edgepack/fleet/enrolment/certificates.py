@@ -1,4 +1,4 @@
-"""What the fleet keeps of a certificate that it issued."""
+"""Facts of an issued certificate that the fleet stores."""
 
 import hashlib
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from edgepack.agent.enrolment.identity import ends_on, is_renewal_due
 
 
 class CertificateFacts(NamedTuple):
-    """What is kept of a certificate.
+    """Facts of a certificate.
 
     Attributes:
         serial: Its number, hex.
@@ -27,7 +27,7 @@ class CertificateFacts(NamedTuple):
 
 
 def read_certificate(pem: str) -> CertificateFacts:
-    """What is kept of a certificate that was checked."""
+    """Return the facts of a verified certificate."""
     certificate = x509.load_pem_x509_certificate(pem.encode())
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):

@@ -53,7 +53,7 @@ class RevocationHook:
         self._thread.join(timeout=10)
 
     def warnings(self) -> tuple[str, ...]:
-        """Why the broker does not have the newest list; empty where it has."""
+        """Return why the broker lacks the newest list; empty if it has the list."""
         return (self._said,) if self._said else ()
 
     def _run(self) -> None:

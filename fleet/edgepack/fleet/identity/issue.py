@@ -27,7 +27,7 @@ MAX_TOKEN = 200
 
 
 class NoTokenError(FleetError):
-    """Somebody has no token to enrol with."""
+    """Error of a request without an enrolment token."""
 
     def __init__(self) -> None:
         super().__init__(

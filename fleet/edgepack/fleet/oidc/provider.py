@@ -47,7 +47,7 @@ Key = RSAKey | ECKey
 
 
 class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """What the provider says of itself."""
+    """Endpoints of the provider."""
 
     issuer: str
     authorization_endpoint: str
@@ -97,7 +97,7 @@ class Provider:
         self._exchanges = Backoff(clock)
 
     def login_url(self, attempt: Attempt) -> str:
-        """Where the browser goes to log in.
+        """Return the URL of the provider's login page.
 
         Raises:
             FleetError: The provider does not say.
@@ -119,7 +119,7 @@ class Provider:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{query}"
 
     def finish(self, attempt: Attempt, answer: Mapping[str, str]) -> Actor:
-        """Who logged in.
+        """Return the logged-in user.
 
         1. The answer is to this attempt, and of this provider (RFC 9207, where it says so).
         2. The code is exchanged for an ID token.
@@ -156,7 +156,7 @@ class Provider:
         return self._actor(claims)
 
     def of_token(self, token: str) -> Actor:
-        """Whose ID token it is.
+        """Return the user of an ID token.
 
         Raises:
             FleetError: Nobody's that may come in; why.

@@ -1,4 +1,4 @@
-"""What the fleet knows of an OpenID Connect provider: a TOML file."""
+"""Settings of an OpenID Connect provider: a TOML file."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How people log in.
+    """Settings of logins.
 
     Attributes:
         issuer: The provider's issuer identifier, an https URL.
@@ -42,7 +42,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def redirect_url(self) -> str:
-        """Where the provider sends a browser back to."""
+        """URL to which the provider redirects a browser."""
         return self.url.rstrip("/") + CALLBACK
 
     def role_of(self, claims: dict[str, Any]) -> Role | None:

@@ -1,4 +1,4 @@
-"""What the builds of a model's releases asked of its variants, beside what devices measured."""
+"""Budgets of a model's builds, for comparison with devices' measurements."""
 
 from msgspec.structs import replace
 
@@ -24,7 +24,7 @@ def with_budgets(feedback: Feedback, folder: ReleaseFolder) -> Feedback:
 
 
 def _manifest(folder: ReleaseFolder, digest: str) -> Manifest | None:
-    """None where the release's files were deleted, or are not here yet."""
+    """Return the manifest; None if the release's files are deleted, or missing yet."""
     try:
         return read_manifest(folder.find(digest))
     except (FleetError, BundleError, OSError):

@@ -50,7 +50,7 @@ OPEN = ("PREPARING", "RUNNING", "PAUSED")
 
 
 class _Trouble(msgspec.Struct):
-    """What came of a release that cannot be fetched: why, and when it is tried again."""
+    """Failure of fetching a release: the reason, and the time of the next attempt."""
 
     said: str
     source: str
@@ -115,7 +115,7 @@ class ReleaseCache:
             self._woken.set()
 
     def warnings(self) -> tuple[str, ...]:
-        """What this controller cannot fetch, one sentence each."""
+        """Return the releases that this controller cannot fetch, one sentence each."""
         return tuple(trouble.said for trouble in tuple(self._troubles.values()))
 
     def _run(self) -> None:

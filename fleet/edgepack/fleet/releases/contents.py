@@ -1,4 +1,4 @@
-"""What a release that the fleet holds has inside: its manifest, and the report of its build."""
+"""Contents of a stored release: its manifest, and the report of its build."""
 
 import hashlib
 from functools import lru_cache

@@ -40,7 +40,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wanted_of(row: ReleaseRow) -> Wanted:
-    """Of a row of the database."""
+    """Return the fetch request of a row of the database."""
     return Wanted(
         digest=row.digest,
         name=row.name,
@@ -80,7 +80,7 @@ def fetch_release(
     is_stopping: Callable[[], bool],
     limits: WaitLimits = LIMITS,
 ) -> None:
-    """Brings the files of a release to their place, or nothing of them.
+    """Fetch all files of a release, or none.
 
     1. It has a source.
     2. No more is fetched than was recorded, and nothing of a registry unless a trusted key signed

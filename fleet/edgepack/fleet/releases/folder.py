@@ -42,7 +42,7 @@ _LOST = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a release and where it is cut.
+    """File of a release, with its chunks.
 
     Attributes:
         path: Where it lies.
@@ -86,7 +86,7 @@ class ReleaseDamagedError(FleetError):
 
 
 class ReleaseFolder:
-    """Where the bundles lie: `<root>/<digest>/`, each a whole verified bundle.
+    """Folder of bundles: `<root>/<digest>/`, each a complete verified bundle.
 
     Args:
         root: Made when it is missing. Several controllers may share it.
@@ -164,7 +164,7 @@ class ReleaseFolder:
             self.set_aside(damage)
 
     def find(self, digest: str) -> Path:
-        """Where the files of a release lie.
+        """Return the folder of a release.
 
         Raises:
             ReleaseAwayError: They are not here; whoever fetches them is told.

@@ -69,7 +69,7 @@ def check_listed(repository: ImageRepository, bundle: BundleRef) -> None:
 
 
 def show_publishing(repository: ImageRepository, bundle: BundleRef) -> PublishingView:
-    """What a publisher needs to sign a release.
+    """Return the data for a publisher to sign a release.
 
     Raises:
         FleetError: No publisher may release that model.

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def read_head(head: BundleHead, trust: TrustPolicy) -> tuple[BundleRef, Manifest]:
-    """What bundle it is whose manifest and signature these are.
+    """Return the bundle of a manifest and its signature.
 
     Raises:
         FleetError: The fleet trusts no key.

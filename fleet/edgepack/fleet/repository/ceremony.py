@@ -1,4 +1,4 @@
-"""What is done with keys that lie offline: making a repository, and changing who may sign what."""
+"""Ceremonies with offline keys: create a repository, and change the signers of roles."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -125,7 +125,7 @@ def new_keys(
 def delegate(
     targets: Targets, role: str, keys: Sequence[Key], models: Sequence[str], *, threshold: int
 ) -> None:
-    """Lets a publisher release models, or the director say what devices run.
+    """Delegate models to a publisher, or devices' orders to the director.
 
     Who has patterns of his own is asked before who may release every model, and decides alone.
     """
@@ -207,7 +207,7 @@ def add_publisher(
     models: Sequence[str],
     threshold: int,
 ) -> None:
-    """Lets a publisher release models; one that is there gets these keys and models instead.
+    """Add a publisher for models, or replace the keys and models of a publisher.
 
     Raises:
         FleetError: The keys cannot be so many, or the targets key is not within reach.

@@ -32,7 +32,7 @@ class Director:
         self._repository, self._tenant, self._wall = repository, tenant, wall
 
     def sign(self, device: str, payload: bytes) -> bytes:
-        """What is published to a device: the encoded `Desired`, and beside it the same, signed.
+        """Return the message for a device: the encoded `Desired`, and its signed form.
 
         Devices that were enrolled before the fleet had a root read the one, all others the other.
         What nothing is wanted by any more stays empty.

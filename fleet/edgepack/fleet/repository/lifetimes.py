@@ -1,4 +1,4 @@
-"""How long metadata holds, and from when on it is made anew."""
+"""Lifetimes of metadata, and the times of renewal."""
 
 import datetime
 
@@ -14,7 +14,7 @@ WARNED_DAYS = 30.0
 
 
 def expiry_of(role: str, now: float) -> datetime.datetime:
-    """When metadata of a role expires that is signed now; whole seconds."""
+    """Return the expiry of a role's metadata signed now; whole seconds."""
     moment = int(now + life_days(role) * DAY_S)
     return datetime.datetime.fromtimestamp(moment, datetime.UTC)
 

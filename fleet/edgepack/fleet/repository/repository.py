@@ -44,11 +44,11 @@ WARNED_SHARE = 0.8
 
 
 class ImageRepository:
-    """One fleet's repository.
+    """Repository of one fleet.
 
     Args:
-        folder: Holds `metadata/`, the controller's keys in `online/` and, until somebody takes
-            them elsewhere, the others in `offline/`.
+        folder: Holds `metadata/`, the controller's keys in `online/` and, until somebody takes them
+            elsewhere, the others in `offline/`.
         wall: Clock, seconds since the epoch.
         offline: Where the other keys lie now.
     """
@@ -84,7 +84,7 @@ class ImageRepository:
 
     @property
     def state(self) -> State:
-        """All metadata as it is now; read anew when somebody has written.
+        """Current metadata; read again after a write.
 
         Raises:
             FleetError: There is none, or a file is damaged.

@@ -1,4 +1,4 @@
-"""All metadata of a repository at one moment, and what follows from it."""
+"""Metadata of a repository at one moment, with derived facts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +40,7 @@ class State:
         return {TARGETS: self.targets, **self.publishers}
 
     def delegator(self, role: str) -> Root | Targets:
-        """Who names the keys of a role."""
+        """Return the role that defines the keys of a role."""
         return self.root.signed if role in self.root.signed.roles else self.targets.signed
 
     def delegations(self) -> dict[str, DelegatedRole]:
@@ -81,7 +81,7 @@ class State:
 
 
 def read_state(files: MetadataFiles) -> State:
-    """What the files hold: the newest root, and what the timestamp names.
+    """Return the state of the files: the newest root, and the files of the timestamp.
 
     Raises:
         FleetError: A file is missing or damaged.

@@ -1,4 +1,4 @@
-"""How sure a mean or a share over devices is: one-sided confidence bounds.
+"""Confidence bounds of a mean or a share over devices, one-sided.
 
 That of a mean is by Student's t, that of a share by the binomial distribution.
 
@@ -45,7 +45,9 @@ class Mean(NamedTuple):
 
 
 def quantile(freedom: int) -> float:
-    """What Student's t of so many degrees of freedom (1 or more) exceeds in 2.5 % of cases."""
+    """Return the 97.5 % quantile of Student's t with this number of degrees of freedom (1 or
+    more).
+    """
     if freedom <= len(_T):
         return _T[freedom - 1]
     # Two terms of the expansion around the normal distribution: off by less than 0.001 here.
@@ -55,7 +57,7 @@ def quantile(freedom: int) -> float:
 
 
 def least_share(hits: int, devices: int) -> float:
-    """What the true share exceeds with a confidence of 99.75 %, by so many hits among devices.
+    """Return the lower bound of the share with 99.75 % confidence, from hits among devices.
 
     For few hits it is the exact bound (Clopper and Pearson, Biometrika 26, 1934), for more Wilson's
     with continuity correction (method 4 of Newcombe, Statistics in Medicine 17, 1998). Where the
@@ -81,7 +83,7 @@ def least_share(hits: int, devices: int) -> float:
 
 
 def _chance(hits: int, devices: int, share: float) -> float:
-    """How probable so many hits or more are among devices, of which a share hits."""
+    """Return the probability of at least this number of hits among devices, for a share of hits."""
     log_hit, log_miss = math.log(share), math.log1p(-share)
     whole = math.lgamma(devices + 1)
     fewer = (

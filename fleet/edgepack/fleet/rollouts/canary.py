@@ -5,13 +5,11 @@ another device that waits tries the release. So an odd device does not stop a go
 bad release is stopped once 3 devices have measured it.
 """
 
-import msgspec
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database import assignments, devices
 from edgepack.fleet.database.assignments import Assignment
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.documents.rollouts import SetAside
 from edgepack.fleet.rollouts import counting, rules
 from edgepack.fleet.rollouts.offers import speaks_of
 from edgepack.fleet.rollouts.waves import parse_waves
@@ -27,7 +25,7 @@ def find_canary(
     assignment = find_assignment(session, rollout)
     if assignment is None:
         return None
-    aside = [one.wanted for one in read(rollout) if one.wave == rollout.wave + 1]
+    aside = [one.wanted for one in rollout.set_aside if one.wave == rollout.wave + 1]
     return rules.Canary(
         device=assignment.device,
         because=assignment.because,
@@ -36,11 +34,6 @@ def find_canary(
         has_another=find_another(session, rollout, assignment) is not None,
         set_aside=tuple(aside),
     )
-
-
-def read(rollout: RolloutRow) -> tuple[SetAside, ...]:
-    """Return the devices that a rollout has set aside."""
-    return msgspec.json.decode(rollout.set_aside, type=tuple[SetAside, ...])
 
 
 def find_assignment(session: Session, rollout: RolloutRow) -> Assignment | None:
@@ -54,7 +47,7 @@ def find_another(
     session: Session, rollout: RolloutRow, assignment: Assignment
 ) -> Assignment | None:
     """Return the device that can try instead; where waves are selectors, a person chose each."""
-    if any(step.unit not in ("devices", "percent") for step in parse_waves(rollout.waves)):
+    if any(step.unit not in ("devices", "percent") for step in parse_waves(rollout.settings.waves)):
         return None
     return assignments.next_to_try(
         session, rollout.number, assignment.wave, assignment.hardware_class

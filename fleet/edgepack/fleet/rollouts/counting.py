@@ -62,7 +62,7 @@ def count(waves: Iterable[Wave], states: Collection[AssignmentState]) -> int:
 
 
 def tell_outcome(waves: Sequence[Wave]) -> str:
-    """What a rollout has come to, in one sentence."""
+    """Return the outcome of a rollout in one sentence."""
     devices = sum(sum(wave.values()) for wave in waves)
     return (
         f"{count(waves, {'COMMITTED'})} of {counted(devices, 'device')} committed, "

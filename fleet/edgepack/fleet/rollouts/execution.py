@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -45,7 +44,7 @@ OPEN = counting.UNDECIDED | {"SILENT"}
 
 
 class Moved(NamedTuple):
-    """What reports have come to.
+    """Result of reports.
 
     Attributes:
         passed: Devices that have passed the number of what they were told, and do not speak of it.
@@ -75,15 +74,14 @@ def pause(session: Session, rollout: RolloutRow, now: float) -> None:
 
 
 def resume(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Go on; what was breached so far is accepted, and so are the failures of the current wave.
+    """Resume; accept the breaches so far and the failures of the current wave.
 
     Hardware classes that are held back go on, too.
     """
     judged = judgement.judge(session, rollout, now)
     current = counting.total(judged.classes)[max(rollout.wave, 0) : rollout.wave + 1]
     failed = counting.count(current, counting.FAILURES)
-    held = msgspec.json.decode(rollout.held, type=dict[str, str])
-    if rollout.state == "RUNNING" and not held and not judged.holds:
+    if rollout.state == "RUNNING" and not rollout.held and not judged.holds:
         raise FleetError(
             f"rollout {name_of(rollout.number)} is RUNNING, and holds nothing back",
             remedy=f"edgepack rollout status {name_of(rollout.number)}",
@@ -93,13 +91,12 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
     because = f"resumed by a person, {', '.join(said)} accepted"
     change(session, rollout, "resume", because, now)
     rollout.accepted_failures = failed
-    accepted = set(msgspec.json.decode(rollout.accepted, type=list[str])) | seen
-    rollout.accepted = msgspec.json.encode(sorted(accepted)).decode()
-    rollout.held = "{}"
+    rollout.accepted = tuple(sorted({*rollout.accepted, *seen}))
+    rollout.held = {}
 
 
 def approve(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Lets the next wave begin.
+    """Approve the next wave.
 
     Raises:
         FleetError: It asks nobody, the wave is approved already, or there is none.
@@ -107,7 +104,7 @@ def approve(session: Session, rollout: RolloutRow, now: float) -> None:
     name = name_of(rollout.number)
     following = rollout.wave + 1
     problem = ""
-    if not rollout.approves or rollout.state not in ("RUNNING", "PAUSED"):
+    if not rollout.settings.approve_waves or rollout.state not in ("RUNNING", "PAUSED"):
         problem = f"rollout {name} waits for nobody's approval"
     elif following >= rollout.wave_count:
         problem = f"rollout {name} has begun its last wave"
@@ -190,7 +187,7 @@ def _has_passed(reported: Reported, assignment: Assignment, rollout: RolloutRow)
 def _note(
     assignment: Assignment, state: str, rollout: RolloutRow, said: ReportedModel, now: float
 ) -> StateChange | None:
-    """What a report makes of an assignment; None when it says nothing new of it.
+    """Return the state change that a report causes; None without a change.
 
     What was decided stays so; only a silent device may still speak up.
     """

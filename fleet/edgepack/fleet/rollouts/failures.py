@@ -31,7 +31,7 @@ FAILURES_GATE = "failures"
 
 
 class Threshold(msgspec.Struct, frozen=True, kw_only=True):
-    """How many failures a wave may have.
+    """Threshold of failures in a wave.
 
     Attributes:
         max_failed_share: 0..1, greatest share of failed (or silent) among decided devices.
@@ -53,7 +53,7 @@ def judge_failures(
     accepted_failures: int,
     accepted: Collection[str],
 ) -> tuple[GateView, ...]:
-    """What the gate says of the current wave.
+    """Return the gate's result for the current wave.
 
     Args:
         rule: What is let pass.

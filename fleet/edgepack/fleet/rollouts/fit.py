@@ -1,4 +1,4 @@
-"""Whether a bundle has a variant for a device, by what the device said of itself.
+"""Fit of a bundle's variants to a device, from the device's last report.
 
 It is the device's own matching that judges. What only the device's settings say (providers that it
 may not use, whether it takes degraded variants) is not known here and stands in no one's way.
@@ -22,7 +22,7 @@ RUNTIME = "the release is for other versions of ONNX Runtime"
 
 
 class Misfit(NamedTuple):
-    """Why a device will reject a bundle.
+    """Reason why a device will reject a bundle.
 
     Attributes:
         because: `HARDWARE` or `RUNTIME`.
@@ -34,7 +34,8 @@ class Misfit(NamedTuple):
 
 
 def find_misfit(manifest: Manifest, facts: DeviceFacts) -> Misfit | None:
-    """Why no variant of a bundle fits a device; None when one does, or nothing runs there anyway.
+    """Return why no variant of a bundle fits a device; None if a variant fits, or nothing can run
+    there.
 
     Args:
         manifest: The bundle's manifest.

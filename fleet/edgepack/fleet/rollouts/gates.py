@@ -1,4 +1,4 @@
-"""What the gates of a rollout say, from sums alone: see `edgepack.fleet.documents.gates`.
+"""Gates of a rollout, evaluated from sums alone: see `edgepack.fleet.documents.gates`.
 
 A gate is judged for each hardware class by itself. Where too few devices of the current wave have
 measured, those of the waves before are taken together with them.
@@ -28,7 +28,7 @@ STOPS: frozenset[GateVerdict] = frozenset({"breach", "hold"})
 
 
 class Plan(NamedTuple):
-    """How a rollout is judged by what its devices measure.
+    """Plan of evaluation: thresholds and sample sizes of a rollout's gates.
 
     Attributes:
         thresholds: By gate, what is let pass; None switches it off, a missing one has its default.
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     needs_evidence: bool = True
 
     def threshold(self, gate: Gate) -> float | None:
-        """What a gate lets pass."""
+        """Return the threshold of a gate."""
         return self.thresholds.get(gate.name, gate.threshold if gate.is_default else None)
 
     @property
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
 
 
 def key(gate: str, hardware_class: str) -> str:
-    """How a breach is remembered that a person accepted."""
+    """Return the key of an accepted breach."""
     return f"{gate}/{hardware_class}"
 
 
@@ -122,7 +122,7 @@ def judge(
     over: Collection[str],
     settled: Collection[str] | None = None,
 ) -> tuple[GateView, ...]:
-    """What each gate says of each hardware class that measured anything.
+    """Return the result of each gate for each hardware class with measurements.
 
     Args:
         plan: How to judge.

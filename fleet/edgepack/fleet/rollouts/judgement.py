@@ -1,4 +1,4 @@
-"""What is known of a rollout, as the rules and gates take it, and what they say of it now."""
+"""Facts of a rollout for rules and gates, with the present results of the gates."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,12 +9,11 @@ from sqlalchemy.orm import Session
 from edgepack.fleet.database import assignments, measurements
 from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.gates import GateView
-from edgepack.fleet.documents.rollouts import OnBreach
 from edgepack.fleet.rollouts import canary, counting, failures, gates, rules
 
 
 class Judgement(NamedTuple):
-    """What the rules look at.
+    """Facts for the rules.
 
     Attributes:
         rollout: The rollout, as they take it.
@@ -28,12 +27,12 @@ class Judgement(NamedTuple):
 
     @property
     def views(self) -> tuple[GateView, ...]:
-        """What all gates say."""
+        """Results of all gates."""
         return (*rules.failures(self.rollout, self.classes), *self.measured)
 
     @property
     def accepted_by_resume(self) -> frozenset[str]:
-        """What a person accepts who lets the rollout go on, as `Plan.accepted` stores it."""
+        """Breaches that a resume accepts, in the form of `Plan.accepted`."""
         seen = {
             gates.hold_key(view.name, view.hardware_class)
             if view.verdict == "hold"
@@ -63,11 +62,11 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
         now: Seconds since the epoch; None to show what the last step looked at.
     """
     classes = classes_of(session, rollout)
-    plan = plan_of(rollout)
+    plan, settings = plan_of(rollout), rollout.settings
     sums: measurements.ClassSums = {}
     measured: tuple[GateView, ...] = ()
     since = rollout.evidence_since
-    is_due = since is not None and now is not None and now - since >= rollout.evidence_s
+    is_due = since is not None and now is not None and now - since >= settings.evidence_s
     if now is None:
         is_due = rollout.waits_reason != "measurements"
     # What goes back to what served before is not held against what it leaves.
@@ -80,7 +79,7 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
             if is_due or not gates.awaited(plan, {name: sums.get(name, ())}, rollout.wave)
         }
         measured = gates.judge(plan, sums, rollout.wave, over, settled)
-    held = frozenset(msgspec.json.decode(rollout.held, type=dict[str, str]))
+    held = frozenset(rollout.held)
     awaited = {name: waves for name, waves in sums.items() if name not in held}
     return Judgement(
         rollout=rules.Rollout(
@@ -88,20 +87,20 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
             wave=rollout.wave,
             wave_count=rollout.wave_count,
             threshold=failures.Threshold(
-                max_failed_share=rollout.max_failed_share,
-                min_sample=rollout.min_sample,
-                on_breach=msgspec.convert(rollout.on_breach, OnBreach),
+                max_failed_share=settings.max_failed_share,
+                min_sample=settings.min_sample,
+                on_breach=settings.on_breach,
             ),
             accepted_failures=rollout.accepted_failures,
-            is_split=rollout.split_by == "hardware",
+            is_split=settings.split_by == "hardware",
             held=held,
             accepted=plan.accepted,
-            is_early=now is not None and now < (rollout.not_before or 0.0),
-            approved=rollout.approved if rollout.approves else None,
+            is_early=now is not None and now < (settings.not_before or 0.0),
+            approved=rollout.approved if settings.approve_waves else None,
             waits=now is not None and not is_due and gates.awaited(plan, awaited, rollout.wave) > 0,
             lacks=gates.missing_evidence(plan, awaited, rollout.wave),
             canary=canary.find_canary(session, rollout, classes),
-            set_aside=tuple(one.wanted for one in canary.read(rollout)),
+            set_aside=tuple(one.wanted for one in rollout.set_aside),
         ),
         classes=classes,
         measured=measured,
@@ -109,12 +108,12 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
 
 
 def plan_of(rollout: RolloutRow) -> gates.Plan:
-    """How a rollout is judged by what its devices measure."""
+    """Return the plan of evaluation of a rollout."""
     return gates.Plan(
-        thresholds=msgspec.json.decode(rollout.gates, type=dict[str, float | None]),
-        min_sample=rollout.min_sample,
-        accepted=frozenset(msgspec.json.decode(rollout.accepted, type=list[str])),
-        needs_evidence=rollout.gate_evidence == "required",
+        thresholds=rollout.settings.gates,
+        min_sample=rollout.settings.min_sample,
+        accepted=frozenset(rollout.accepted),
+        needs_evidence=rollout.settings.gate_evidence == "required",
     )
 
 

@@ -1,4 +1,4 @@
-"""Which devices a rollout has: those that it begins with, and those that join later.
+"""Membership of devices in rollouts: at the start, and later.
 
 Every function works inside the caller's transaction and returns what is to be published once
 that is durable.
@@ -55,7 +55,7 @@ def show_preview(
     settings: RolloutSettings,
     manifest: Manifest | None = None,
 ) -> RolloutPreview:
-    """What a rollout would mean if it were started now.
+    """Return the preview of a rollout that would start now.
 
     Raises:
         FleetError: A number makes no sense, no device is selected, or the fleet holds another
@@ -101,23 +101,9 @@ def begin(
     """
     rollout = RolloutRow(
         digest=release.digest,
-        selector=msgspec.json.encode(selector).decode(),
-        waves=settings.waves,
+        selector=selector,
+        settings=_plan(settings),
         wave_count=0,
-        soak_s=settings.soak_s,
-        min_inferences=settings.min_inferences,
-        deadline_s=settings.deadline_s,
-        max_failed_share=settings.max_failed_share,
-        min_sample=settings.min_sample,
-        on_breach=settings.on_breach,
-        gates=msgspec.json.encode(settings.gates).decode(),
-        gate_evidence=settings.gate_evidence,
-        split_by=settings.split_by,
-        evidence_s=settings.evidence_s,
-        max_per_site=settings.max_per_site,
-        approves=settings.approve_waves,
-        not_before=settings.not_before,
-        window=settings.window,
         state="RUNNING" if at_once is None or len(rows) <= at_once else "PREPARING",
         because=f"started for {selector}",
         started_at=now,
@@ -133,7 +119,7 @@ def begin(
         zones = {_only(row.attributes, ZONE) for row in rows}
         for zone in zones:
             zone_of(zone)  # which refuses one that is none
-        rollout.zones = msgspec.json.encode(sorted(zones)).decode()
+        rollout.zones = tuple(sorted(zones))
     session.flush()
     slots = (
         (row.id, wave_slot(row.attributes, rollout, waves[row.id], class_of(row.hardware_class)))
@@ -141,7 +127,7 @@ def begin(
     )
     assignments.add(session, rollout.number, islice(slots, at_once))
     record_change(session, rollout, "", rollout.because, now)
-    plan = msgspec.to_builtins(_plan(settings))
+    plan = msgspec.to_builtins(rollout.settings)
     thresholds = {f"gate {name}": value for name, value in plan.pop("gates").items()}
     numbers: Numbers = {"devices": len(rows), **plan, **thresholds}
     action: Action = "rollout.rollback" if takes_back else "rollout.start"
@@ -157,8 +143,10 @@ def seat_keys(settings: RolloutSettings) -> frozenset[str]:
 
 def wave_slot(found: Attributes, rollout: RolloutRow, wave: int, hardware_class: str) -> WaveSlot:
     """Return the place in a rollout of a device with these attributes."""
-    site = _only(found, SITE) if rollout.max_per_site else ""
-    return WaveSlot(wave, hardware_class, site, _only(found, ZONE) if rollout.window else "")
+    site = _only(found, SITE) if rollout.settings.max_per_site else ""
+    return WaveSlot(
+        wave, hardware_class, site, _only(found, ZONE) if rollout.settings.window else ""
+    )
 
 
 def _only(found: Attributes, label: str) -> str:
@@ -180,7 +168,7 @@ def classify(rows: Sequence[Candidate]) -> Callable[[str], str]:
 
 
 def _plan(settings: RolloutSettings) -> RolloutSettings:
-    """What a request says of how to go about it, without what it says of anything else."""
+    """Return only the plan's settings of a request."""
     names = RolloutSettings.__struct_fields__
     return RolloutSettings(**{name: getattr(settings, name) for name in names})
 
@@ -195,9 +183,7 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
     )
     newest: dict[str, RolloutRow] = {}
     for rollout, name in session.execute(query):
-        if name not in newest and _is_for(
-            msgspec.json.decode(rollout.selector, type=Selector), device
-        ):
+        if name not in newest and _is_for(rollout.selector, device):
             newest[name] = rollout
     publications: list[Publication] = []
     for name, rollout in newest.items():
@@ -208,13 +194,13 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
         classes = judgement.classes_of(session, rollout)
         if own_class not in classes and len(classes) >= MAX_CLASSES:
             own_class = OTHER_CLASSES
-        if own_class in msgspec.json.decode(rollout.held, type=dict[str, str]):
+        if own_class in rollout.held:
             continue
         own = wave_slot(attributes(device), rollout, rollout.wave_count - 1, own_class)
-        zones = set(msgspec.json.decode(rollout.zones, type=list[str])) | {own.zone}
-        rollout.zones = msgspec.json.encode(sorted(zones)).decode()
+        zones = {*rollout.zones, own.zone}
+        rollout.zones = tuple(sorted(zones))
         assignments.add(session, rollout.number, [(device.id, own)])
-        if rollout.state == "FINISHED" and (rollout.window or own.site):
+        if rollout.state == "FINISHED" and (rollout.settings.window or own.site):
             change(session, rollout, "retry", f"{device.id} joined, and waits for its turn", now)
         elif rollout.state == "FINISHED":
             waiting = assignments.of_devices(session, (device.id,), ("WAITING",))

@@ -1,4 +1,4 @@
-"""What a device is told when a rollout offers it a release, and when it takes that back."""
+"""Orders to devices when a rollout offers a release, and when it withdraws the offer."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -176,9 +176,9 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
         signature=FileRef(
             path=SIGNATURE_FILE, size_bytes=release.signature_bytes, sha256=release.signature_sha256
         ),
-        soak_s=rollout.soak_s,
-        min_inferences=rollout.min_inferences,
-        deadline_s=rollout.deadline_s * DECIDES_WITHIN,
+        soak_s=rollout.settings.soak_s,
+        min_inferences=rollout.settings.min_inferences,
+        deadline_s=rollout.settings.deadline_s * DECIDES_WITHIN,
         max_slowdown=_max_slowdown(rollout),
         issued_at=now,
     )
@@ -186,5 +186,4 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
 
 def _max_slowdown(rollout: RolloutRow) -> float | None:
     """Return the slowdown that the gate `p95` lets pass; None where it is off."""
-    thresholds = msgspec.json.decode(rollout.gates, type=dict[str, float | None])
-    return thresholds.get("p95", BY_NAME["p95"].threshold)
+    return rollout.settings.gates.get("p95", BY_NAME["p95"].threshold)

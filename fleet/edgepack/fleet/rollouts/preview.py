@@ -1,4 +1,4 @@
-"""What a rollout means to each of its devices, before it is started; nothing is changed here."""
+"""Preview of a rollout for each of its devices; changes nothing."""
 
 import heapq
 from collections import Counter, defaultdict
@@ -31,7 +31,7 @@ MAX_DETAIL = 300
 
 
 class Verdict(NamedTuple):
-    """What a rollout means to one device; see `PreviewPart`.
+    """Effect of a rollout on one device; see `PreviewPart`.
 
     Attributes:
         remedy: What to do instead where it is refused.
@@ -59,7 +59,7 @@ def preview(
     *,
     supersede: bool = False,
 ) -> RolloutPreview:
-    """What rolling a bundle out to devices would mean now.
+    """Return the preview of a bundle for these devices.
 
     Args:
         session: The transaction.
@@ -89,7 +89,7 @@ def preview(
 
 
 def _refusal(bundle: BundleRef, verdicts: Verdicts) -> tuple[str, str]:
-    """Why a rollout cannot be started for all of its devices, and what to do instead."""
+    """Return why a rollout cannot start for all of its devices, with the remedy."""
     for verdict, names in verdicts.items():
         if verdict.outcome == "refused":
             total = sum(map(len, verdicts.values()))
@@ -100,7 +100,7 @@ def _refusal(bundle: BundleRef, verdicts: Verdicts) -> tuple[str, str]:
 
 
 def _note(session: Session, rows: Sequence[Candidate], selector: Selector) -> str:
-    """What a person may not have meant."""
+    """Return a warning about a possibly unintended selection."""
     enrolled, _ = devices.count_devices(session)
     if selector.kind == "all" or len(rows) < max(enrolled, 2):
         return ""
@@ -148,7 +148,7 @@ def judge(
     *,
     supersede: bool = False,
 ) -> tuple[dict[Verdict, list[str]], dict[str, str]]:
-    """What a bundle means to each device.
+    """Return the effect of a bundle on each device.
 
     1. A device is in one rollout of a model at a time until its result is decided, unless the new
        rollout takes the device over.

@@ -1,9 +1,8 @@
-"""What still points to a release, so that it cannot be deleted."""
+"""Uses of a release that prevent its deletion."""
 
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 
-import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -65,16 +64,15 @@ def _rollouts(session: Session, release: ReleaseRow) -> list[str]:
         .order_by(RolloutRow.number.desc())
     )
     reasons: list[str] = []
-    seen: set[str] = set()
+    seen: set[Selector] = set()
     for rollout in session.scalars(query):
         is_open = rollout.state in OPEN
-        selector = msgspec.json.decode(rollout.selector, type=Selector)
-        is_joined = selector.kind != "devices" and rollout.selector not in seen
+        is_joined = rollout.selector.kind != "devices" and rollout.selector not in seen
         seen.add(rollout.selector)
         if is_open and release.digest in (rollout.digest, rollout.takes_back):
             reasons.append(f"rollout {name_of(rollout.number)} is {rollout.state}")
         elif is_joined and rollout.digest == release.digest:
-            joins = f"who joins {selector} gets it by rollout {name_of(rollout.number)}"
+            joins = f"who joins {rollout.selector} gets it by rollout {name_of(rollout.number)}"
             reasons.append(joins)
     return reasons
 

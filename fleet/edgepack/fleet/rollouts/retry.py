@@ -7,7 +7,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments
 from edgepack.fleet.database.assignments import StateChange
 from edgepack.fleet.database.schema import AssignmentRow, ReleaseRow, RolloutRow
-from edgepack.fleet.rollouts import canary, execution
+from edgepack.fleet.rollouts import execution
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import open_rollouts
 from edgepack.text import counted
@@ -16,7 +16,7 @@ AGAIN = ("FAILED", "SILENT")
 
 
 def retry(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Has all devices that failed wait for the release again; it goes on where it was over.
+    """Return all failed devices to waiting; a finished rollout continues.
 
     Devices stay out of it if another rollout of the model has them by now, or if they committed a
     release of a later rollout.
@@ -28,7 +28,7 @@ def retry(session: Session, rollout: RolloutRow, now: float) -> None:
     model = session.get_one(ReleaseRow, rollout.digest).name
     others = {*open_rollouts(session, model, but=rollout.number)}
     others |= _committed_later(session, model, rollout.number)
-    aside = {one.wanted for one in canary.read(rollout)}
+    aside = {one.wanted for one in rollout.set_aside}
     retried = [
         assignment
         for assignment in assignments.of_rollout(session, rollout.number, (*AGAIN, "WITHDRAWN"))

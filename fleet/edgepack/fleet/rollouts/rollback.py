@@ -37,32 +37,38 @@ from edgepack.text import counted, natural_order
 from edgepack.wire.messages import BundleRef
 
 _ROLLOUT = re.compile(r"r\d+")
-_WITHDRAWN = ", which it ran before, was withdrawn"
 
 IsReleased = Callable[[BundleRef], bool]
 """Whether the image repository lists a bundle: devices take back nothing that was withdrawn."""
 
 
+class Obstacle(NamedTuple):
+    """The reason why a device cannot go back, and whether the reason is a withdrawn release."""
+
+    because: str
+    is_withdrawn: bool = False
+
+
 class Plan(NamedTuple):
-    """What taking a release back means.
+    """Plan of a rollback.
 
     Attributes:
         release: The release that is taken back.
         ended: The rollout that ends with it; None when a release was named.
         going: By digest of the release that they go back to: the devices.
-        staying: By the reason why they cannot go back: the devices.
+        staying: By the obstacle to their way back: the devices.
     """
 
     release: ReleaseRow
     ended: RolloutRow | None
     going: dict[str, list[Candidate]]
-    staying: dict[str, list[Candidate]]
+    staying: dict[Obstacle, list[Candidate]]
 
 
 def show_rollback(
     session: Session, request: RollbackRequest, is_released: IsReleased
 ) -> RollbackPreview:
-    """What a rollback would mean if it were started now.
+    """Return the preview of a rollback that would start now.
 
     Args:
         session: The transaction.
@@ -80,7 +86,7 @@ def show_rollback(
         waves = divide(rows, steps, "").values()
         to = session.get_one(ReleaseRow, digest).bundle
         parts.append(_part(rows, to=to, wave_count=max(waves) + 1))
-    parts += [_part(rows, because=because) for because, rows in plan.staying.items()]
+    parts += [_part(rows, because=obstacle.because) for obstacle, rows in plan.staying.items()]
     return RollbackPreview(
         takes_back=plan.release.bundle,
         ends=_ends(plan.ended),
@@ -123,7 +129,7 @@ def rollback(
 
 
 class WayBack(NamedTuple):
-    """Where the devices that committed a rollout's release go back to.
+    """Releases to which the devices of a rolled-back release return.
 
     Attributes:
         going: By digest of the release that they go back to: the devices.
@@ -148,9 +154,9 @@ def find_way_back(
     rows = committed_candidates(session, rollout.number, Asked(release.name), name)
     going, staying = _divide(session, release, rows, rollout, is_released)
     withdrawn = [
-        f"{counted(len(rows), 'device')} cannot go back: {because}"
-        for because, rows in staying.items()
-        if because.endswith(_WITHDRAWN)
+        f"{counted(len(rows), 'device')} cannot go back: {obstacle.because}"
+        for obstacle, rows in staying.items()
+        if obstacle.is_withdrawn
     ]
     return WayBack(going, "; ".join(withdrawn))
 
@@ -172,13 +178,14 @@ def take_back_class(session: Session, rollout: RolloutRow, way: WayBack, now: fl
 
 
 def _at_once(rollout: RolloutRow) -> RolloutSettings:
-    """How devices are led back from a release that breached a gate: they are in danger."""
+    """Return the settings for an urgent rollback after a breach: all devices at once."""
+    settings = rollout.settings
     return RolloutSettings(
         waves="100%",
-        soak_s=rollout.soak_s,
-        deadline_s=rollout.deadline_s,
-        max_failed_share=rollout.max_failed_share,
-        min_sample=rollout.min_sample,
+        soak_s=settings.soak_s,
+        deadline_s=settings.deadline_s,
+        max_failed_share=settings.max_failed_share,
+        min_sample=settings.min_sample,
     )
 
 
@@ -233,8 +240,8 @@ def _divide(
     rows: Iterable[Candidate],
     ended: RolloutRow | None,
     is_released: IsReleased,
-) -> tuple[dict[str, list[Candidate]], dict[str, list[Candidate]]]:
-    """Return devices by the release that they go back to, and by the reason why they cannot."""
+) -> tuple[dict[str, list[Candidate]], dict[Obstacle, list[Candidate]]]:
+    """Return devices by the release that they go back to, and by the obstacle to it."""
     # A rollout that is not over would bring this release again.
     bringing = {
         device: rollout
@@ -243,7 +250,7 @@ def _divide(
     }
     others = bringing | open_rollouts(session, release.name)
     going: dict[str, list[Candidate]] = defaultdict(list)
-    staying: dict[str, list[Candidate]] = defaultdict(list)
+    staying: dict[Obstacle, list[Candidate]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: natural_order(row.id)):
         runs, kept = row.runs, row.kept
         is_running_it = runs is not None and runs.digest == release.digest
@@ -251,17 +258,20 @@ def _divide(
             continue
         other = others.get(row.id)
         if runs is not None and not is_running_it:
-            staying[f"{title(runs)} serves there by now"].append(row)
+            obstacle = Obstacle(f"{title(runs)} serves there by now")
         elif other is not None and other is not ended:
-            staying[f"in rollout {name_of(other.number)}, which is {other.state}"].append(row)
+            obstacle = Obstacle(f"in rollout {name_of(other.number)}, which is {other.state}")
         elif kept is None:
-            staying["it keeps no release to go back to"].append(row)
+            obstacle = Obstacle("it keeps no release to go back to")
         elif not _is_held(session, kept):
-            staying[f"the fleet does not hold {full_title(kept)}, which it ran before"].append(row)
+            obstacle = Obstacle(f"the fleet does not hold {full_title(kept)}, which it ran before")
         elif not is_released(kept):
-            staying[f"{full_title(kept)}{_WITHDRAWN}"].append(row)
+            because = f"{full_title(kept)}, which it ran before, was withdrawn"
+            obstacle = Obstacle(because, is_withdrawn=True)
         else:
             going[kept.digest].append(row)
+            continue
+        staying[obstacle].append(row)
     return going, staying
 
 
@@ -295,10 +305,10 @@ def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:
 
 
 def _refusal(plan: Plan) -> str:
-    """Why nothing can be taken back; a rollout that nobody has committed can be ended still."""
+    """Return why no device can roll back; a rollout without commits can still be ended."""
     if plan.going or (_ends(plan.ended) and not plan.staying):
         return ""
-    reason = next(iter(plan.staying), "no device runs it")
+    reason = next(iter(plan.staying), Obstacle("no device runs it")).because
     return f"no device can go back from {full_title(plan.release.bundle)}: {reason}"
 
 

@@ -84,12 +84,12 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tried(self) -> tuple[str, ...]:
-        """All devices that tried the release in this wave."""
+        """Devices that tried the release in this wave."""
         return (*self.set_aside, self.device)
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules need to know of a rollout.
+    """Facts of a rollout for the rules.
 
     Attributes:
         state: Its state.
@@ -201,7 +201,7 @@ def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> Rollou
 def decide(
     rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ()
 ) -> Decision | None:
-    """What to do now; devices past their deadline must count as silent already.
+    """Decide the next action; devices past their deadline must already count as silent.
 
     1. A breach stops it, or holds a hardware class back, before anything new is offered. If a wave
        has one device, another device tries the release first.
@@ -270,7 +270,7 @@ def tried_key(wave: int) -> str:
 
 
 def _try_another(rollout: Rollout, breach: Breach) -> Breach | TryAnother:
-    """Let another device try the release after one that was alone; condemn it from 3 devices
+    """Let another device try the release after an only device; condemn the release from 3 devices
     on.
     """
     canary = rollout.canary
@@ -354,7 +354,7 @@ def judge(rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ())
 
 
 def failures(rollout: Rollout, classes: Classes) -> tuple[GateView, ...]:
-    """What the gate of failures says of the current wave, and of each class where it is split."""
+    """Return the failures gate's result for the current wave, and for each class if split."""
     groups: Classes = classes if rollout.is_split else {"": total(classes)}
     return judge_failures(
         rollout.threshold,

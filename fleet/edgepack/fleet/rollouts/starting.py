@@ -152,7 +152,9 @@ def _finish(
     rows: Sequence[Candidate],
     now: float,
 ) -> None:
-    """All have their part: they are taken over from older rollouts, and the leader looks."""
+    """Finish the start: all devices have assignments, older rollouts lose them, and the leader is
+    notified.
+    """
     if request.supersede:
         states = counting.LIVE  # decided devices, too: a rollout that keeps no device ends
         older = open_rollouts(session, release.name, states=states, but=rollout.number)

@@ -36,7 +36,7 @@ PREPARES_WITHIN_S = 60.0
 
 
 class Step(NamedTuple):
-    """What to publish, and how many rollouts are RUNNING."""
+    """Result of a step: the messages to publish, and the number of RUNNING rollouts."""
 
     publications: tuple[Publication, ...]
     running: int
@@ -67,7 +67,7 @@ def step(session: Session, now: float, is_released: IsReleased) -> Step:
 
 
 def _end_unprepared(session: Session, now: float) -> None:
-    """Aborts rollouts to which nobody adds devices any more: whoever prepared them has ended."""
+    """Abort rollouts whose preparing process has ended."""
     query = select(RolloutRow).where(
         RolloutRow.state == "PREPARING", RolloutRow.changed_at < now - PREPARES_WITHIN_S
     )
@@ -78,10 +78,10 @@ def _end_unprepared(session: Session, now: float) -> None:
 
 def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
     """Note who said nothing decisive until the deadline; this holds for a paused rollout, too."""
-    before = now - rollout.deadline_s
+    before = now - rollout.settings.deadline_s
     late = assignments.offered_before(session, rollout.number, counting.UNDECIDED, before)
     if late:
-        because = f"said nothing decisive within {rollout.deadline_s:g} s"
+        because = f"said nothing decisive within {rollout.settings.deadline_s:g} s"
         assignments.record(
             session, [StateChange(assignment, "SILENT", because, now) for assignment in late]
         )
@@ -92,7 +92,7 @@ def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
             "rollout=%s silent=%s count=%d because=deadline",
             *(name_of(rollout.number), names, len(late)),
         )
-        numbers: Numbers = {"devices": len(late), "deadline_s": rollout.deadline_s}
+        numbers: Numbers = {"devices": len(late), "deadline_s": rollout.settings.deadline_s}
         note_act(session, rollout, "rollout.silent", f"{names}: {because}", numbers, now)
 
 
@@ -114,7 +114,7 @@ def _carry_out(
                 numbers: Numbers = {"wave": wave + 1, "devices": count, **_said(judged.views)}
                 note_act(session, rollout, "rollout.wave", because, numbers, now)
             closed = closed_zones(rollout, now)
-            limits = Limits(tuple(judged.rollout.held), closed, rollout.max_per_site)
+            limits = Limits(tuple(judged.rollout.held), closed, rollout.settings.max_per_site)
             offered = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP, limits)
             left = count - len(offered) if len(offered) < OFFERS_A_STEP else 0
             rollout.waits_for = _tell_limits(rollout, left)
@@ -142,9 +142,10 @@ def _carry_out(
 
 
 def _tell_limits(rollout: RolloutRow, left: int) -> str:
-    limits = [f"the window {rollout.window} where they are"] if rollout.window else []
-    if rollout.max_per_site:
-        limits.append(f"room at their site, {rollout.max_per_site} at once")
+    settings = rollout.settings
+    limits = [f"the window {settings.window} where they are"] if settings.window else []
+    if settings.max_per_site:
+        limits.append(f"room at their site, {settings.max_per_site} at once")
     return f"{counted(left, 'device')}: {' and '.join(limits)}" if left and limits else ""
 
 
@@ -161,13 +162,14 @@ def _tell(rollout: RolloutRow, reason: str, because: str) -> str:
                 "For devices on which no application runs the model: --gate-evidence optional"
             )
         case "start":
-            start = datetime.fromtimestamp(rollout.not_before or 0.0, UTC)
+            start = datetime.fromtimestamp(rollout.settings.not_before or 0.0, UTC)
             return f"its start, {start:%Y-%m-%d %H:%M} UTC"
-    return f"what devices of wave {following - 1} measure, {rollout.evidence_s:g} s at most"
+    wait_s = rollout.settings.evidence_s
+    return f"what devices of wave {following - 1} measure, {wait_s:g} s at most"
 
 
 def _said(views: tuple[GateView, ...]) -> Numbers:
-    """What gates said that had anything to judge: by gate and class, what they judged by."""
+    """Return the numbers of gates with evidence, by gate and class."""
     return {
         f"{view.name} {view.hardware_class}".rstrip(): round(number, 6)
         for view in views
@@ -242,7 +244,7 @@ def _set_aside(
     entry = SetAside(
         wanted=assignment.device, chosen=chosen.device, because=because, wave=rollout.wave + 1
     )
-    rollout.set_aside = msgspec.json.encode((*canary.read(rollout), entry)).decode()
+    rollout.set_aside = (*rollout.set_aside, entry)
     rollout.evidence_since, rollout.changed_at = None, now
     told = f"{entry.wanted} is set aside, {entry.chosen} tries the release instead: {because}"
     record_change(session, rollout, rollout.state, told, now)
@@ -261,8 +263,7 @@ def _hold(
 ) -> tuple[Publication, ...]:
     """Hold a hardware class back, while the others go on."""
     store_hold(session, rollout, name, now)
-    held = msgspec.json.decode(rollout.held, type=dict[str, str]) | {name: breach.because}
-    rollout.held = msgspec.json.encode(held).decode()
+    rollout.held = rollout.held | {name: breach.because}
     rollout.changed_at = now
     record_change(session, rollout, rollout.state, f"{name} is held back: {breach.because}", now)
     if breach.action == "pause":

@@ -1,4 +1,4 @@
-"""Who is addressed when: waves, written as `1,10%,100%`, and the devices in each.
+"""Waves, written as `1,10%,100%`, with the devices of each wave.
 
 A wave may also be of the devices that an expression means (`site=berlin`), and `each site` makes
 one wave of each value of the label `site`.
@@ -30,7 +30,7 @@ EACH_SITE = "each site"
 
 
 class WaveStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a rollout has addressed in all once this wave has begun.
+    """Step of waves: the total of addressed devices after this wave has begun.
 
     Attributes:
         amount: A number of devices, or a percentage of the rollout's devices.
@@ -156,7 +156,7 @@ def divide_devices(
 
 
 def divide(rows: "Sequence[Candidate]", steps: Sequence[WaveStep], salt: str) -> dict[str, int]:
-    """The same for devices as they are enrolled, with the attributes that `keys_of` names."""
+    """Divide enrolled devices, with the attributes that `keys_of` names."""
     online = {row.id: row.online for row in rows}
     by_id = {row.id: row.attributes for row in rows} if keys_of(steps) else {}
     return divide_devices(online, steps, salt, lambda device: by_id[device])
@@ -179,7 +179,7 @@ def _choose(
     device_count: int,
     attributes_of: Callable[[str], Attributes],
 ) -> list[list[str]]:
-    """Of the devices that no wave has yet those of a step, wave by wave."""
+    """Return the devices of a step that no earlier wave has, wave by wave."""
     match step.unit:
         case "where":
             matches = parse_where(step.where).matches

@@ -63,9 +63,9 @@ def closed_zones(rollout: RolloutRow, now: float) -> tuple[str, ...]:
 
     Of a name that is not a zone (a device joined with it) nobody knows: it counts as closed.
     """
-    if not rollout.window:
+    if not rollout.settings.window:
         return ()
-    window = parse_window(rollout.window)
+    window = parse_window(rollout.settings.window)
 
     def is_open(zone: str) -> bool:
         try:
@@ -73,8 +73,7 @@ def closed_zones(rollout: RolloutRow, now: float) -> tuple[str, ...]:
         except FleetError:
             return False
 
-    zones = msgspec.json.decode(rollout.zones, type=list[str])
-    return tuple(zone for zone in zones if not is_open(zone))
+    return tuple(zone for zone in rollout.zones if not is_open(zone))
 
 
 def zone_of(name: str) -> tzinfo:

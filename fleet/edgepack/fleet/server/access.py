@@ -1,4 +1,4 @@
-"""Who is let in: by a token with each request, or by a session that a token opened.
+"""Access to the server: by a token in each request, or by a session opened with a token.
 
 The token in the fleet's folder is an administrator's. A session ends with the token that opened it.
 """
@@ -116,7 +116,7 @@ class Access:
             return None
 
     def of_session(self, secret: str) -> LoggedIn | None:
-        """Whose session it is; None for nobody's, or one that is over."""
+        """Return the user of a session; None for an unknown or ended session."""
         if not secret or len(secret) > MAX_SECRET:
             return None
         with self._store.reading() as session:

@@ -41,7 +41,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Pages(NamedTuple):
-    """What is served beside the API.
+    """Pages served besides the API.
 
     Attributes:
         routes: The pages.
@@ -102,7 +102,7 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
     async def refused(request: Request, error: Exception) -> Response:
-        """What the framework refuses: a path that is not there, a method that it does not take."""
+        """Return the response to a request that the framework rejects: unknown path or method."""
         status, headers = 500, {}
         if isinstance(error, HTTPException):
             status, headers = error.status_code, dict(error.headers or {})
@@ -141,7 +141,7 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
 
 
 def _methods(request: Request) -> set[str]:
-    """What a path takes: the first one that fits, over all of its routes."""
+    """Return the methods of a path's first matching route, over all of its routes."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     fits = (one.path for one in routes if one.matches(request.scope)[0] is not Match.NONE)
     path = next(fits, "")

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class _Part(Protocol):
-    """What works in a thread of its own."""
+    """Component with a thread of its own."""
 
     def start(self) -> None:
         """Start it."""
@@ -237,7 +237,7 @@ def _broker(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> Br
 
 
 def _as(access: BrokerAccess, folder: DataFolder, name: str) -> BrokerAccess:
-    """How a controller of that name gets in."""
+    """Return the broker access of a controller."""
     if not access.is_tls:
         return access
     authority = Authority(folder.pki)

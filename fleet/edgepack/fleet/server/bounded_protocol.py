@@ -24,7 +24,7 @@ class AcceptedPeer:
 
     @property
     def phase(self) -> Phase:
-        """What the connection waits for."""
+        """Phase of the connection, as a wait for an event."""
         return self.protocol.phase if self.protocol is not None else "handshake"
 
     @property
@@ -57,7 +57,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def phase(self) -> Phase:
-        """What the connection waits for."""
+        """Phase of the connection, as a wait for an event."""
         if self.cycle is None:
             return "head"
         if self.cycle.response_complete:

@@ -45,7 +45,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many connections there may be.
+    """Limits on the number of connections.
 
     Attributes:
         total: At most so many together.
@@ -63,7 +63,7 @@ class Peer(Protocol):
 
     @property
     def phase(self) -> Phase:
-        """What the connection waits for."""
+        """Phase of the connection, as a wait for an event."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -74,7 +74,7 @@ class Peer(Protocol):
 
 
 class Connection:
-    """One accepted connection.
+    """Accepted connection.
 
     Attributes:
         address: Of the client, as limits count it.

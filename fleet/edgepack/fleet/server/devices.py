@@ -1,4 +1,4 @@
-"""What people can ask of a running fleet about devices and their certificates."""
+"""Methods of a running fleet for devices and their certificates."""
 
 import msgspec
 
@@ -46,7 +46,7 @@ DEVICE = "a device"
 
 
 class DeviceMethods(Parts, frozen=True, kw_only=True):
-    """What can be asked about devices and their certificates."""
+    """Methods for devices and their certificates."""
 
     def devices(self, wanted: DeviceFilter, after: str, limit: int) -> tuple[DeviceView, ...]:
         """Return a page of all devices, or of some.

@@ -38,7 +38,7 @@ MAX_NAMED = 5
 
 
 class Expiry(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that expires soon, or has expired.
+    """Expiry: a certificate or metadata that expires soon, or has expired.
 
     Attributes:
         kind: What it is.

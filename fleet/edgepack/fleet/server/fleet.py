@@ -1,4 +1,4 @@
-"""What people can ask of a running fleet; the API and the dashboard call this."""
+"""Methods of a running fleet; the API and the dashboard call these."""
 
 from sqlalchemy import select
 
@@ -74,7 +74,7 @@ class Fleet(
             return latency_report.report(session, question, self.store.now())
 
     def feedback(self, model: str) -> Feedback:
-        """What devices measured of a model's variants.
+        """Return the measurements of a model's variants.
 
         Raises:
             FleetError: The fleet has no release of that name.

@@ -1,4 +1,4 @@
-"""Where the API listens, and by which certificate."""
+"""Listening sockets of the API, with their certificate."""
 
 import socket
 import ssl
@@ -42,7 +42,7 @@ def check_tls(certificate: Path | None, key: Path | None) -> None:
 
 @contextmanager
 def open_listener(host: str, port: int) -> Iterator[socket.socket]:
-    """The socket that the API listens at.
+    """Yield the socket of the API.
 
     Raises:
         FleetError: The port is taken, or the address is not of this machine.

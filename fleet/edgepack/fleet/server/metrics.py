@@ -1,4 +1,4 @@
-"""What Prometheus reads of a fleet: `/metrics`, in the OpenMetrics format.
+"""Metrics of a fleet for Prometheus: `/metrics`, in the OpenMetrics format.
 
 Everything is read when it is asked for, from counters and indexes; names of devices are on none of
 it, so that its size does not grow with the fleet.

@@ -1,4 +1,4 @@
-"""What the API does: one row an operation.
+"""Operations of the API, one row each.
 
 `api.py` serves each row, and `openapi.py` describes it. Another operation is another row.
 """
@@ -42,13 +42,13 @@ _ROLLOUT = "/v1/rollouts/{name}"
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One thing that the API does.
+    """Operation of the API.
 
     Attributes:
         method, path: Where.
         says: What it does, for the description.
-        does: A method of `Fleet` or `Access`. It gets the path's parameters, then the document
-            that was sent, then what `reads` makes of the request; its return type is the answer's.
+        does: A method of `Fleet` or `Access`. It gets the path's parameters, then the document that
+            was sent, then what `reads` makes of the request; its return type is the answer's.
         takes: The document that it is sent; `ARCHIVE` for a bundle, None for nothing.
         asks: What its query may name.
         reads: Makes arguments of the request; may raise `FleetError`.

@@ -22,7 +22,7 @@ class Warner(Protocol):
     """A part that may have something to warn of."""
 
     def warnings(self) -> tuple[str, ...]:
-        """What it cannot do, one sentence each."""
+        """Return the component's problems, one sentence each."""
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Which of the controllers on one folder this is: no two have one place, or one SQLite."""
+"""Place of this controller among the controllers on one folder: each place, and SQLite, once."""
 
 import fcntl
 from contextlib import ExitStack

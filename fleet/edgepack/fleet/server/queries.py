@@ -1,4 +1,4 @@
-"""What people look at: bounded reads of a running fleet, that change nothing."""
+"""Queries of a running fleet: bounded reads that change nothing."""
 
 import time
 from typing import get_args
@@ -86,7 +86,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
     def audit(
         self, *, rollout: str = "", device: str = "", limit: int = 50
     ) -> tuple[AuditEntry, ...]:
-        """What was last done to a rollout or a device, and by whom; the newest first."""
+        """Return the last actions on a rollout or a device, newest first."""
         return self.fleet.audit_log(Wanted(rollout=rollout, device=device), limit)
 
     def rollouts(
@@ -132,7 +132,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
             return self.fleet.with_problem(msgspec.structs.replace(head, gates=gates, gates_at=at))
 
     def rollout_latency(self, name: str) -> tuple[LatencyView, ...]:
-        """What the inferences of a rollout's release took on its devices."""
+        """Return the latency of a rollout's release on its devices."""
         with self.fleet.store.reading() as session:
             return latency_views.latency_of(session, execution.find(session, name))
 
@@ -152,7 +152,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
             return status.first_assignments(session, execution.find(session, name), limit)
 
     def latency(self, digest: str, hardware_class: str) -> tuple[LatencyView, ...]:
-        """What a release's inferences took on a hardware class."""
+        """Return the latency of a release on a hardware class."""
         with self.fleet.store.reading() as session:
             return latency_views.latency_of_release(session, digest, hardware_class)
 
@@ -218,7 +218,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
             return tuple(self.fleet.release_view(row) for row in rows)
 
     def shares(self, model: str) -> tuple[ReleaseShare, ...]:
-        """What the devices that have a model run of it."""
+        """Return the serving releases of a model's devices."""
         with self.fleet.store.reading() as session:
             return overview.share_releases(session, model)
 
@@ -253,7 +253,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
         return read_report(self.fleet.releases.find(digest))
 
     def preview(self, digest: str, selector: Selector, settings: RolloutSettings) -> RolloutPreview:
-        """What a rollout of a release that the fleet holds would mean.
+        """Return the preview of a rollout of a stored release.
 
         Raises:
             FleetError: See `edgepack.fleet.rollouts.membership.show_preview`.

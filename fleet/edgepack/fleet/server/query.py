@@ -1,4 +1,4 @@
-"""What a request asks beside its document: bounded, and refused where it makes no sense.
+"""Query parameters of a request: bounded, and rejected if invalid.
 
 Each function gives the arguments of an operation, as `Operation.reads` wants them.
 """
@@ -39,25 +39,25 @@ def bearer(request: Request) -> tuple[str]:
 
 
 def actor(request: Request) -> tuple[str]:
-    """Who asks."""
+    """Return the actor."""
     return (request.state.by,)
 
 
 def _page(request: Request) -> tuple[str, int]:
-    """Where a page begins, and how much it has at most."""
+    """Return the start of a page and its maximal length."""
     asked = request.query_params
     limit = min(inventory.PAGE, read_number(asked.get("limit", str(inventory.PAGE)), "limit"))
     return asked.get("after", ""), max(1, limit)
 
 
 def devices(request: Request) -> tuple[DeviceFilter, str, int]:
-    """Which devices, and which page of them."""
+    """Return the filter and the page of devices."""
     asked = {name: request.query_params.get(name, "") for name in DeviceFilter.__struct_fields__}
     return DeviceFilter(**asked), *_page(request)
 
 
 def rollout_devices(request: Request) -> tuple[str, str, int]:
-    """In which state, and which page."""
+    """Return the state and the page."""
     return request.query_params.get("state", ""), *_page(request)
 
 
@@ -71,7 +71,7 @@ def events(request: Request) -> tuple[int, int]:
 
 
 def audit(request: Request) -> tuple[Wanted, int]:
-    """Which entries of the audit log, and how many."""
+    """Return the filter and the number of audit entries."""
     asked = request.query_params
     wanted = Wanted(
         **{name: asked.get(name, "") for name in ("actor", "action", "rollout", "device", "model")},
@@ -82,12 +82,12 @@ def audit(request: Request) -> tuple[Wanted, int]:
 
 
 def keep(request: Request) -> tuple[int]:
-    """How many releases are kept."""
+    """Return the number of releases to retain."""
     return (read_number(request.query_params.get("keep", str(KEPT_RELEASES)), "keep"),)
 
 
 def latency(request: Request) -> tuple[LatencyQuestion]:
-    """Which latencies."""
+    """Return the question about latencies."""
     asked = dict(request.query_params)
     words = {name: asked.get(name, "") for name in ("model", "group", "where")}
     by = {"by": asked["by"].split(",") if asked["by"] else []} if "by" in asked else {}

@@ -1,4 +1,4 @@
-"""What people can ask of a running fleet about releases and their signed metadata."""
+"""Methods of a running fleet for releases and their signed metadata."""
 
 import shutil
 import tempfile
@@ -36,7 +36,7 @@ UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
 
 
 class ReleaseMethods(Parts, frozen=True, kw_only=True):
-    """What can be asked about releases and their signed metadata."""
+    """Methods for releases and their signed metadata."""
 
     def room_for_upload(self, size_bytes: int) -> Path:
         """Return a new folder to receive an upload of about that size.
@@ -90,7 +90,7 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         return self.release_view(row)
 
     def publishing(self, words: str) -> PublishingView:
-        """What a publisher needs to sign a release, or its end.
+        """Return the data for a publisher to sign a release, or its end.
 
         Raises:
             FleetError: There is no such release, or nobody may release its model.
@@ -150,7 +150,7 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         return view
 
     def release_view(self, row: ReleaseRow) -> ReleaseView:
-        """What is shown of a release."""
+        """Return the view of a release."""
         return ReleaseView(
             bundle=row.bundle,
             size_bytes=row.size_bytes,

@@ -1,4 +1,4 @@
-"""What people can ask of a running fleet about rollouts."""
+"""Methods of a running fleet for rollouts."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -39,10 +39,10 @@ class Act(Protocol):
 
 
 class RolloutMethods(Parts, frozen=True, kw_only=True):
-    """What can be asked about rollouts."""
+    """Methods for rollouts."""
 
     def preview_rollout(self, request: PreviewRequest) -> RolloutPreview:
-        """What a rollout would mean.
+        """Return the preview of a rollout.
 
         Raises:
             EdgepackError: No trusted key signed the bundle, or see
@@ -91,11 +91,11 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
         return self._act(name, execution.pause)
 
     def resume(self, name: str) -> RolloutView:
-        """Go on after a pause."""
+        """Resume a paused rollout."""
         return self._act(name, execution.resume)
 
     def approve(self, name: str) -> RolloutView:
-        """Let the next wave begin."""
+        """Approve the next wave."""
         return self._act(name, execution.approve)
 
     def retry(self, name: str) -> RolloutView:
@@ -107,7 +107,7 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
         return self._act(name, partial(execution.abort, because="aborted by a person"))
 
     def preview_rollback(self, request: RollbackRequest) -> RollbackPreview:
-        """What a rollback would mean.
+        """Return the preview of a rollback.
 
         Raises:
             FleetError: See `edgepack.fleet.rollouts.rollback.show_rollback`.

@@ -104,7 +104,7 @@ def serve(
 
 
 def _settle_collector() -> None:
-    """Python's garbage collector looks at what was there from the start no more.
+    """Exclude the present objects from Python's garbage collector.
 
     To look at all modules again and again was a seventh of a rollout's processor time, and nothing
     else ran meanwhile: 80 ms at a time.

@@ -1,4 +1,4 @@
-"""How a fleet is served."""
+"""Settings of a served fleet."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from edgepack.fleet.server.connections import ConnectionLimits
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to serve.
+    """Settings of the server.
 
     Attributes:
         data: The fleet's folder.

@@ -1,9 +1,7 @@
-"""What people can ask of a running fleet about webhooks."""
+"""Methods of a running fleet for webhooks."""
 
 import secrets
 import time
-
-import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import webhooks
@@ -23,7 +21,7 @@ TRIAL = "webhook.test"
 
 
 class WebhookMethods(Parts, frozen=True, kw_only=True):
-    """What can be asked about webhooks."""
+    """Methods for webhooks."""
 
     def webhooks(self) -> tuple[WebhookView, ...]:
         """Return all webhooks."""
@@ -48,7 +46,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
             key=f"msg_{secrets.token_hex(8)}",
             url=request.url,
             secret=secret,
-            types=msgspec.json.encode(request.types).decode(),
+            types=request.types,
             is_unsafe=request.is_unsafe,
             made_at=now,
             made_by=self.by,
@@ -88,7 +86,7 @@ def _view(row: WebhookRow) -> WebhookView:
     return WebhookView(
         name=row.name,
         url=row.url,
-        types=webhooks.types_of(row),
+        types=row.types,
         is_unsafe=row.is_unsafe,
         made_at=row.made_at,
         made_by=row.made_by,

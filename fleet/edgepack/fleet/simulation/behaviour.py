@@ -1,4 +1,4 @@
-"""What a simulated device pretends to measure, and how a newer release changes it."""
+"""Behaviour of a simulated device: its measurements, and their change by a newer release."""
 
 import random
 import re
@@ -27,7 +27,7 @@ PROVIDER = ProviderFacts(
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What one device measures.
+    """Measurements of one device.
 
     Attributes:
         median_ms: Of its latencies, milliseconds.
@@ -59,7 +59,7 @@ _PLUS = {
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """How newer releases change what a hardware class measures: `gate` by so much."""
+    """Change of a hardware class's measurements by newer releases: `gate` by a number."""
 
     hardware_class: str
     gate: str
@@ -94,7 +94,7 @@ def parse_change(text: str) -> Change:
 
 
 class Pretence:
-    """What one device measures of one model, release by release.
+    """Measurements of one device for one model, release by release.
 
     Args:
         behaviour: Of its class, of the first release that it runs.

@@ -40,7 +40,7 @@ class StoredFile:
         return os.pread(self._descriptor, self.sizes[index], self._starts[index])
 
     def close(self) -> None:
-        """Lets go of all of it."""
+        """Release all files."""
         os.close(self._descriptor)
 
 
@@ -68,7 +68,7 @@ class ChunkStore:
         return file
 
     def close(self, sha256: str) -> None:
-        """A device wants the file no more."""
+        """Release a file that the device no longer needs."""
         self._users[sha256] -= 1
         if not self._users[sha256]:
             del self._users[sha256]

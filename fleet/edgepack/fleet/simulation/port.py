@@ -1,4 +1,4 @@
-"""What a simulated device can do to the world."""
+"""Interface of a simulated device to its environment."""
 
 from collections.abc import Callable
 

@@ -34,7 +34,7 @@ BUSY_S = 0.005
 
 
 class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What to simulate.
+    """Settings of a simulation.
 
     Attributes:
         count: Number of devices.
@@ -113,7 +113,7 @@ class _Connection:
         self.client.publish(topic, payload, qos=qos, retain=retain)
 
     def _ignore(self, _: object) -> None:
-        """A subscription that fails is made again when the device connects again."""
+        """Ignore a failed subscription: the device repeats it when it reconnects."""
 
     def _receive(self, topic: bytes, payload: bytes) -> None:
         if self._takes_bytes_per_s:

@@ -29,7 +29,7 @@ from edgepack.wire.signed import BatchSigner, Sign
 
 
 class SimulatedDevice:
-    """One device.
+    """Simulated device.
 
     Args:
         device: Its id.

@@ -1,4 +1,4 @@
-"""One model of a simulated device: it is fetched, soaks and commits, or fails, or falls silent."""
+"""Model of a simulated device: fetches, soaks and commits, or fails, or falls silent."""
 
 import random
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Fate = Literal["commit", "fail", "silent"]
 
 
 class SimulatedModel:
-    """One model.
+    """Simulated model.
 
     Args:
         name: Its name.
@@ -117,7 +117,7 @@ class SimulatedModel:
             self._next_at = self._clock() + STEP_S
 
     def resume(self) -> None:
-        """Go on after the connection was opened anew."""
+        """Continue after a new connection."""
         self._transfer.resume()
 
     def tick(self) -> None:
@@ -127,7 +127,7 @@ class SimulatedModel:
             self._advance()
 
     def reported(self) -> ReportedModel:
-        """What the device's report says of it."""
+        """Return the model's part of the device's report."""
         order = self._order if self._fate != "silent" else None
         return ReportedModel(
             state=self.state,

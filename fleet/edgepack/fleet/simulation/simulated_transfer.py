@@ -1,4 +1,4 @@
-"""How a simulated device gets a bundle: it asks for chunks and checks them, and keeps none itself.
+"""Transfer of a bundle to a simulated device: requests and checks chunks, and stores none.
 
 The manifest and the signature come first and are checked whole; the manifest then says which
 chunks the first variant has, and each of those is checked against the signed index.
@@ -73,21 +73,21 @@ class SimulatedTransfer:
         self._scheduler: NeedScheduler | None = None
 
     def start(self, order: RunModel) -> None:
-        """Wants the manifest and the signature of a bundle, and then what the manifest names."""
+        """Request a bundle's manifest and signature, and then the files of the manifest."""
         self._order, self._manifest = order, None
         for ref in (order.manifest, order.signature):
             self._want_whole(ref)
         self._scheduler = NeedScheduler(self._clock(), self._rng)
 
     def resume(self) -> None:
-        """Go on after the connection was opened anew."""
+        """Continue after a new connection."""
         for file in self._files.values():
             self._listen(file)
         if self._scheduler is not None:
             self._scheduler.note_connected(self._clock())
 
     def drop(self) -> None:
-        """Wants nothing any more."""
+        """Cancel all requests."""
         for file in tuple(self._files.values()):
             self._leave(file)
         self._scheduler = None

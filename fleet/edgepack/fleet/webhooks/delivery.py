@@ -35,7 +35,7 @@ AGENT = "edgepack-webhook"
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes to send to a webhook."""
+    """Webhook with the data for sending."""
 
     name: str
     key: str
@@ -45,7 +45,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hook_of(row: WebhookRow) -> Hook:
-    """Of a row of the database."""
+    """Return the webhook of a row of the database."""
     return Hook(name=row.name, key=row.key, url=row.url, secret=row.secret, is_unsafe=row.is_unsafe)
 
 
@@ -156,7 +156,7 @@ class Deliverer:
 
     @contextmanager
     def _leading(self) -> Iterator[Session]:
-        """A transaction of whoever leads; raises as `Lead.check` does."""
+        """Yield a transaction of the leader; raise as `Lead.check` does."""
         with self._store.transaction() as session:
             self._lead.check(session)
             yield session

@@ -1,4 +1,4 @@
-"""One message on its way: signed as Standard Webhooks has it, posted where it may go.
+"""Delivery of one message: signed by the Standard Webhooks format, posted to an allowed address.
 
     webhook-id: the same each time that a message is sent again
     webhook-timestamp: seconds since the epoch
@@ -38,7 +38,7 @@ Resolve = Callable[[str, int], Sequence[str]]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where messages go.
+    """Target of messages.
 
     Attributes:
         host, port: Of the receiver.
@@ -162,7 +162,7 @@ def post(
 
 
 def why(error: Exception) -> str:
-    """Why a message could not be posted, in a few letters that can be shown."""
+    """Return why a message could not be posted, short and printable."""
     said = getattr(error, "problem", "") or getattr(error, "strerror", "") or str(error)
     return printable(said or type(error).__name__)
 

@@ -1,4 +1,4 @@
-"""How Alembic reaches the database: over the connection and in the transaction of `migrate`."""
+"""Access of Alembic to the database: over the connection and in the transaction of `migrate`."""
 
 from alembic import context
 
