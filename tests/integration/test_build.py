@@ -121,6 +121,7 @@ def test_the_same_inputs_give_the_same_bytes(material: Path, tmp_path: Path) -> 
     profile = tmp_path / "always.toml"  # `cpu` publishes the float model where that is faster,
     profile.write_text(  # which for a model as small as this is a matter of luck.
         '[profile]\nname = "always"\nextends = "cpu"\n[gates]\nfloat_instead = []\n'
+        "[gates.accuracy.any]\nkeep = 0.9\n"
     )
     folders = []
     for name in ("first", "second"):

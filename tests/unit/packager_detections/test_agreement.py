@@ -12,7 +12,7 @@ from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.contract import Agreement
 from edgepack.tasks.description import ModelDescription, TaskOutputs
 from edgepack.tasks.details import BOX_BIAS
-from tests.unit.packager_detections.drawn_objects import (
+from tests.unit.tasks.drawn_objects import (
     YOLO,
     Floats,
     as_yolo,

@@ -67,6 +67,7 @@ def test_nonsense_is_refused_with_the_key_and_the_choices(
     [
         ("fase", "values", "the model has no output 'fase'; it has face, age, label"),
         ("age", "embedding", "has no row of numbers along its last axis, and embedding are one"),
+        ("age", "classification", "has no row of numbers along its last axis, and classification"),
         ("label", "embedding", "output 'label' holds int64: embedding are floats"),
     ],
 )

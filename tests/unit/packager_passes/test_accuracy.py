@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from edgepack.bundle.golden import compare_outputs
+from edgepack.bundle.manifest import GoldenAgreement, GoldenTolerance
 from edgepack.errors import BuildError
 from edgepack.packager.gates.accuracy import Reference
-from edgepack.packager.gates.tolerances import Seen, derive_tolerances
+from edgepack.packager.gates.tolerances import Seen, derive_agreements, derive_tolerances
 from edgepack.packager.gates.user_metric import evaluate_metric, judge_metric
 from edgepack.packager.profiles.schema import AccuracyBudget, AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
@@ -40,9 +41,13 @@ def _tasks(expected: list[Outputs]) -> dict[str, str]:
     return {name: description.task_of(name) for name in expected[0]}
 
 
-def _see(expected: list[Outputs], got: list[Outputs]) -> Seen:
+def _derive_limits(
+    expected: list[Outputs], got: list[Outputs]
+) -> tuple[dict[str, GoldenTolerance], tuple[GoldenAgreement, ...]]:
     reference = Reference(expected, BUDGETS)
-    return Seen(errors=reference.errors(got), agreements=reference.measure(got))
+    seen = [Seen(errors=reference.errors(got), agreements=reference.measure(got))]
+    description = reference.description
+    return derive_tolerances(seen, description), derive_agreements(seen, description)
 
 
 def test_outputs_are_told_apart_by_what_they_hold() -> None:
@@ -354,12 +359,11 @@ def _noisy(values: list[np.ndarray], noise: float, seed: int) -> list[np.ndarray
 
 def test_a_probe_tolerates_another_rounding_and_refuses_a_broken_model() -> None:
     values = _outputs(30, (1, 10))
-    seen = _see(_named(values), _named(_noisy(values, 0.05, 1)))
-    tolerances = derive_tolerances([seen])
+    limits = _derive_limits(_named(values), _named(_noisy(values, 0.05, 1)))
     golden = values[:6]
 
     def is_right(got: list[np.ndarray]) -> bool:
-        return compare_outputs(_named(golden), _named(got), tolerances).right
+        return compare_outputs(_named(golden), _named(got), *limits).right
 
     assert is_right(_noisy(golden, 0.06, 2))
     assert not is_right([np.roll(value, 1, axis=-1) for value in golden])
@@ -376,9 +380,9 @@ def test_a_probe_tolerates_an_error_twice_as_large_by_either_measure(
 ) -> None:
     values = _outputs(30, (1, 400))
     noisy = _noisy(values, 0.1, 1)
-    tolerance = derive_tolerances([_see(_named(values), _named(noisy))])["y"]
+    tolerance = _derive_limits(_named(values), _named(noisy))[0]["y"]
     worse = [a + times * (b - a) for a, b in zip(values, noisy, strict=True)]
-    (error,) = _see(_named(values), _named(worse)).errors
+    (error,) = Reference(_named(values), BUDGETS).errors(_named(worse))
     assert (error.worst_cosine >= tolerance.cosine_min) == is_right
     assert (error.worst_nrmse <= tolerance.nrmse_max) == is_right
 
@@ -386,16 +390,15 @@ def test_a_probe_tolerates_an_error_twice_as_large_by_either_measure(
 def test_samples_of_one_value_tolerate_what_they_are_off_together() -> None:
     values = [np.array([[value]], np.float32) for value in np.linspace(0.2, 3.0, 12)]
     noisy = [value * (1.3 if number % 2 else 0.7) for number, value in enumerate(values)]
-    tolerances = derive_tolerances([_see(_named(values), _named(noisy))])
-    assert compare_outputs(_named(values), _named(noisy), tolerances).right
+    limits = _derive_limits(_named(values), _named(noisy))
+    assert compare_outputs(_named(values), _named(noisy), *limits).right
 
 
 def test_even_a_coarse_variant_has_a_tolerance_that_zeros_fail() -> None:
     values = _outputs(30, (1, 10))
-    seen = _see(_named(values), _named(_noisy(values, 0.6, 1)))
-    tolerances = derive_tolerances([seen])
+    limits = _derive_limits(_named(values), _named(_noisy(values, 0.6, 1)))
     zeros = [np.zeros_like(value) for value in values[:6]]
-    assert not compare_outputs(_named(values[:6]), _named(zeros), tolerances).right
+    assert not compare_outputs(_named(values[:6]), _named(zeros), *limits).right
 
 
 def test_every_integer_of_many_counts_and_the_output_is_named() -> None:

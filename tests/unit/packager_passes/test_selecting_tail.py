@@ -10,7 +10,7 @@ from onnx import helper
 
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates.accuracy import Reference
-from edgepack.packager.gates.tolerances import Seen, derive_tolerances
+from edgepack.packager.gates.tolerances import Seen, derive_agreements, derive_tolerances
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.profiles.reading import resolve_profile
@@ -112,9 +112,11 @@ def test_a_variant_keeps_its_tail_float_and_its_outputs(tmp_path: Path, profile:
     lowered = _lowered_names(model)
     assert {"conv", "box", "score"} <= lowered
     assert not lowered & {"top", "take", "last", "columns", "where", "turn"}
-    assert sorted(variant.tolerances) == ["boxes", "scores"]
-    assert all(limits.overlap_min for limits in variant.tolerances.values())
-    assert not set(source.watched) & set(variant.tolerances), "no device has these outputs"
+    assert not variant.tolerances, "values say nothing where rows change places"
+    assert [one.part.outputs for one in variant.agreements] == [("boxes",), ("scores",)], (
+        "no device has the outputs that are watched"
+    )
+    assert all(one.keep > 0.0 for one in variant.agreements)
     assert f"explained_variance[{_SCORES}]" in variant.accuracy.details
     assert variant.accuracy.details["overlap[boxes]"] > 0.5
     assert any(note.startswith("Of what the float model selects") for note in variant.notes)
@@ -152,9 +154,10 @@ def test_a_device_must_find_half_of_what_the_worst_sample_has_here() -> None:
     known = declare(boxes="selection", count="selection")
     reference = Reference(expected, {}, known)
     seen = Seen(errors=reference.errors(got), agreements=reference.measure(got))
-    limits = derive_tolerances([seen])
-    assert limits["boxes"].overlap_min == pytest.approx(0.5 * 10 / 15, abs=1e-3)
-    assert limits["count"].overlap_min == 0.0, "an error of one is not a broken model"
+    assert derive_tolerances([seen], known) == {}
+    of_boxes, of_count = derive_agreements([seen], known)
+    assert of_boxes.keep == pytest.approx(0.5 * 10 / 15, abs=1e-3)
+    assert of_count.keep == 0.0, "an error of one is not a broken model"
 
 
 def test_the_variant_selects_what_its_own_scores_say(tmp_path: Path) -> None:

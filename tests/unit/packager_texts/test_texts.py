@@ -311,3 +311,19 @@ def test_a_text_recognizer_that_people_use_is_told_by_its_characters() -> None:
     spaces = (5710, 6624)  # an ideographic one in its list, and the one that the list leaves out
     told = TextHead(output="softmax_11.tmp_0", blank=0, spaces=spaces, source="metadata")
     assert _head(source) == told
+
+
+def test_what_is_forgiven_is_not_called_sure() -> None:
+    shares = np.full((1, 24, 5), 1e-5)
+    shares[0, ::2, 1], shares[0, 1::2, 0] = 1.0, 1.0
+    shares[0, 4, 1:3] = 0.49, 0.51
+    other = shares.copy()
+    other[0, 4, 1:3] = 0.51, 0.49
+    expected: list[Outputs] = [{"said": shares}] * 15 + [{"said": other}] * 15
+    swapped: list[Outputs] = [{"said": other}] * 2 + expected[2:-2] + [{"said": shares}] * 2
+    verdict = Reference(expected, {}, _described(_HEAD)).judge(swapped)
+    assert verdict.value > 0.999
+    assert verdict.bounds[0][0] == pytest.approx(1 - 4 / 360)
+    assert verdict.passed
+    assert is_doubtful(verdict)
+    assert samples_to_prove(verdict, 30) is None, "no number would, if each of them is one"

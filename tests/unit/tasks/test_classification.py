@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.classification.measure import compare_decisions, compare_rows, same_decisions
 from edgepack.tasks.contract import Measure
+from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.intervals import kept_low, share_low
+from edgepack.tasks.table import TASKS
 
 
 def _measure(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Measure:
@@ -63,3 +65,16 @@ def test_a_share_of_few_samples_is_less_sure_than_of_many() -> None:
 def test_samples_that_lose_alike_make_a_sure_number_and_one_outlier_does_not() -> None:
     assert kept_low([0.1] * 20, [1.0] * 20) == pytest.approx(0.9)
     assert kept_low([0.0] * 19 + [2.0], [1.0] * 20) < 0.8
+
+
+@pytest.mark.parametrize("task", ["classification", "probabilities"])
+def test_a_sample_without_rows_is_measured_beside_others(task: str) -> None:
+    rng = np.random.default_rng(0)
+    drawn = [np.exp(rng.normal(0, 3, (2 * (count % 3), 5))) for count in range(20)]
+    shares = [(rows / rows.sum(axis=-1, keepdims=True)).astype(np.float32) for rows in drawn]
+    outputs: list[Outputs] = [{"y": rows} for rows in shares]
+    opened = TASKS[task].open(TaskOutputs(task=task, outputs=("y",)), outputs)
+    agreement = opened.measure(outputs)
+    assert (agreement.value, set(agreement.losses)) == (1.0, {0.0})
+    if task == "classification":
+        assert agreement.measures[0].metric == "sequence_agreement"

@@ -1,9 +1,11 @@
 """Tasks leave padding out: where the float model's value is NaN, nothing is compared."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.arrays import Floats, Tensor
 from edgepack.tasks.contract import Agreement
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.table import TASKS
@@ -11,17 +13,17 @@ from edgepack.tasks.table import TASKS
 _STEPS, _IN_USE, _COUNT = 24, 16, 20
 
 
-def _measure(task: str, expected: list[Tensor], got: list[Tensor]) -> Agreement:
+def _measure(task: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Agreement:
     opened = TASKS[task].open(TaskOutputs(task=task, outputs=("y",)), [{"y": v} for v in expected])
     return opened.measure([{"y": value} for value in got])
 
 
-def _draw(width: int) -> list[Tensor]:
+def _draw(width: int) -> list[Floats]:
     rng = np.random.default_rng(0)
     return [rng.uniform(0.1, 0.9, (1, _STEPS, width)) for _ in range(_COUNT)]
 
 
-def _padded(values: list[Tensor]) -> list[Tensor]:
+def _padded(values: Sequence[Floats]) -> list[Floats]:
     padded = [value.copy() for value in values]
     for value in padded:
         value[:, _IN_USE:] = np.nan

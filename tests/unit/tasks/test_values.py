@@ -156,3 +156,11 @@ def test_outputs_that_hold_nothing_are_the_same(shape: tuple[int, ...]) -> None:
     assert explain(empty, empty).value == 1.0
     error = measure_error("h", empty, empty)
     assert (error.nrmse, error.max_abs_error) == (0.0, 0.0)
+
+
+def test_samples_without_objects_are_measured_beside_others() -> None:
+    rng = np.random.default_rng(0)
+    boxes = [rng.uniform(0, 90, (count % 3, 4)).astype(np.float32) for count in range(_COUNT)]
+    assert all(measure.value == 1.0 for measure in _measure(boxes, boxes).values())
+    nothing = [np.zeros((2, 0, 3), np.float32)] * _COUNT
+    assert all(measure.value == 1.0 for measure in _measure(nothing, nothing).values())

@@ -41,19 +41,15 @@ def compare_decisions(output: str, expected: Sequence[Tensor], got: Sequence[Ten
 
     Floats without a row of classes decide nothing: their values are compared.
     """
-    if not _holds_decisions(expected):
+    first = next((value for value in expected if value.size), expected[0])
+    if first.dtype.kind == "f" and (not first.ndim or first.shape[-1] < 2):
         measure, losses = measure_explained(output, expected, got)
         return Compared(measures=(measure,), losses=losses)
     pairs = zip(expected, got, strict=True)
     same = [same_decisions(want, have) for want, have in pairs]
-    if is_one_decision(expected[0]):
+    if is_one_decision(first):
         return _compare_samples(output, expected, got, same)
     return compare_rows(output, same)
-
-
-def _holds_decisions(expected: Sequence[Tensor]) -> bool:
-    first = next((value for value in expected if value.size), expected[0])
-    return first.dtype.kind != "f" or (first.ndim > 0 and first.shape[-1] > 1)
 
 
 def _compare_samples(

@@ -49,6 +49,8 @@ def compare_probabilities(
 
 def _divergence(want: Tensor, have: Tensor, is_one_of: bool) -> float:
     """Return the mean Kullback-Leibler divergence of a sample's rows, or of single values."""
+    if not want.size:
+        return 0.0
     first, second = (_bounded(value) for value in (want, have))
     if is_one_of:
         return float((first * np.log(first / second)).sum(axis=-1).mean())

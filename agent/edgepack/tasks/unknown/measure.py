@@ -107,9 +107,11 @@ def _measure_possible(
 
 def _may_be_summed(values: Sequence[Tensor]) -> bool:
     """Return whether an output may be a map that is summed: many values, none of them negative."""
+    if min(value.size for value in values) < _FEWEST_SUMMED:
+        return False
     least = min(float(np.nanmin(value)) for value in values)
     greatest = max(float(np.nanmax(value)) for value in values)
-    return min(value.size for value in values) >= _FEWEST_SUMMED and least >= -0.01 * greatest
+    return least >= -0.01 * greatest
 
 
 def _may_be_crossed(values: Sequence[Tensor]) -> bool:

@@ -140,7 +140,8 @@ def check_outputs(
             )
         if declaration.task in _OF_FLOATS:
             _check_floats(declaration.task, by_name[name], where)
-        if declaration.task in _OF_ROWS:
+        is_scores = declaration.task == "classification" and by_name[name].dtype.startswith("float")
+        if is_scores or declaration.task in _OF_ROWS:
             _check_row(declaration.task, by_name[name], where)
         _check_keys(declaration, where)
         _check_detections(declaration, by_name, where)

@@ -80,7 +80,9 @@ def derive_agreements(
     kept: dict[int, float] = {}
     for place in seen:
         for number, agreement in enumerate(place.agreements):
-            kept[number] = min(agreement.value, kept.get(number, 1.0))
+            is_selection = agreement.task == SELECTION
+            value = 1.0 - max(agreement.losses) if is_selection else agreement.value
+            kept[number] = min(value, kept.get(number, 1.0))
     return tuple(
         GoldenAgreement(part=part, keep=_least(part.task, kept[number]))
         for number, part in enumerate(parts)

@@ -8,7 +8,7 @@ from edgepack.tasks.detections.boxes import Boxes
 from edgepack.tasks.detections.decoding import find_boxes, settle
 from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead, LayoutName
 from edgepack.tasks.detections.regions import find_regions
-from tests.unit.packager_detections.drawn_objects import SIDE, YOLO, as_yolo, draw_scenes
+from tests.unit.tasks.drawn_objects import SIDE, YOLO, as_yolo, draw_scenes
 
 _BOX = np.array([40.0, 60.0, 104.0, 108.0])
 """Corners of the one object, of class 1, that each layout is to tell."""
