@@ -1,4 +1,4 @@
-"""What a build does, told as it happens; whoever runs it decides how to show that."""
+"""Progress of a build, reported as events; the caller decides how to show it."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 
 class BuildStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What is being done, and how far it is.
+    """Step of a build, with its progress.
 
     Attributes:
         what: The step; it goes on until another one is told. "" where this is a part of the step
@@ -32,7 +32,7 @@ class BuildStep(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float | None = None
 
     def __str__(self) -> str:
-        """E.g. `cpu: candidate 3, ranking nodes, 12 of 40`."""
+        """Return the step in words: `cpu: candidate 3, ranking nodes, 12 of 40`."""
         pieces = f"{self.done} of {self.total}" if self.total else ""
         told = ", ".join(part for part in (self.what, self.detail, pieces) if part)
         outcome = f": {self.outcome}" if self.outcome else ""

@@ -50,7 +50,7 @@ _RUNS = 5
 
 
 class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device like this machine would have made of the bundle.
+    """Result of the bundle on a device like this machine.
 
     Attributes:
         by_variant: What was seen of each.

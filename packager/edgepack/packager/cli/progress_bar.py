@@ -33,14 +33,16 @@ def show_progress() -> Iterator[Progress]:
 
 @contextmanager
 def progress_bar(console: "Console") -> Iterator[Progress]:
-    """One line that is gone at the end: step, candidates, the best so far, the time."""
+    """Yield a progress bar of one line that disappears at the end: step, candidates, the best so
+    far, time.
+    """
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.progress import Progress as Bars
     from rich.table import Column
     from rich.text import Text
 
     class Time(ProgressColumn):
-        """What is left for the search, where it is limited; else what was taken."""
+        """Time left for a limited search; else the elapsed time."""
 
         def render(self, task: Task) -> Text:
             ends_at = task.fields["ends_at"]

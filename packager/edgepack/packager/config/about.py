@@ -1,4 +1,5 @@
-"""What a person says of a model and its data: `[about]` and `[datasets]` of an `edgepack.toml`.
+"""Description of a model and its data by the user: `[about]` and `[datasets]` of an
+`edgepack.toml`.
 
 A build cannot find it out, and whoever runs the model asks for it: it goes into the bundle's bill
 of materials.

@@ -1,4 +1,4 @@
-"""What a model's inputs are: `[inputs]` of an `edgepack.toml`.
+"""Inputs of a model: `[inputs]` of an `edgepack.toml`.
 
 Calibration, evaluation and golden inputs all read their files by these declarations, so that
 a preprocessing cannot be one thing here and another there.
@@ -72,7 +72,7 @@ InputDeclaration = ImageInput | TokenInput | RawInput
 
 
 class WantedInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sample holds.
+    """Inputs of a sample.
 
     Attributes:
         specs: The model's inputs.

@@ -1,4 +1,4 @@
-"""Which outputs of a model are a detector's boxes, told from what stands before them.
+"""Outputs of a model that are a detector's boxes, recognized from the nodes before them.
 
 Each row of `_ROWS` knows one layout (`tensors.detections.LAYOUTS`) by sizes and operators: as many
 places as the grids of a pyramid have cells, four numbers a place beside scores, a map of
@@ -38,7 +38,7 @@ Sizes = tuple[int | None, ...]
 
 
 class FoundHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a graph tells of its boxes.
+    """Boxes found in a graph.
 
     Attributes:
         head: The head; None where no row fits.
@@ -241,7 +241,9 @@ def _centernet(view: _View) -> DetectionHead | None:
 
 
 def _yolo(view: _View) -> DetectionHead | None:
-    """As many places as a pyramid of grids has cells, each with a box and scores."""
+    """Return a head with as many places as a pyramid of grids has cells, each with a box and
+    scores.
+    """
     for name, shape in view.outputs.items():
         if len(shape) != _COORDINATES - 1 or None in shape[1:]:
             continue

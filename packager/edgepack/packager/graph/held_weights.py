@@ -87,7 +87,7 @@ def hold_weights(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
 
 
 def load_held(model: onnx.ModelProto) -> None:
-    """Brings weights back into memory, in place, but for those of a large model."""
+    """Load held weights into memory, in place, except weights of a large model."""
     if not is_large(model):
         for tensor in model.graph.initializer:
             stored_tensors.load(tensor)

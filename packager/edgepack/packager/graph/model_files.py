@@ -64,7 +64,7 @@ def load_model(path: Path) -> onnx.ModelProto:
 
 
 def attach_weights(model: onnx.ModelProto, folder: Path) -> None:
-    """Brings a model's external data within reach, in place.
+    """Make a model's external data reachable, in place.
 
     They are loaded, except for the weights of a large model: those stay where they are, and
     `stored_tensors.values` reads them. Their file must stay as long as the model is used.
@@ -206,7 +206,7 @@ def cpu_session(
 
 
 def keep_runtime_quiet() -> None:
-    """For a program whose stderr a person reads: ONNX Runtime writes nothing there by itself.
+    """Silence ONNX Runtime's own log on stderr, for programs whose stderr a person reads.
 
     Sessions have a log of their own (`quiet_options`); this one is of all else.
     """

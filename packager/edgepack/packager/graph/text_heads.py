@@ -1,4 +1,4 @@
-"""Which output of a model may be text, told from what stands before it.
+"""Output of a model that may be text, recognized from the nodes before it.
 
 A reader takes pictures or sound and gives a row of classes for each step along them. Whether its
 classes are characters with a blank among them, the float model's values tell

@@ -91,7 +91,7 @@ def _change_node(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.No
 
 
 def _write_out(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProto]:
-    """What the standard defines the node as, in the other operator set."""
+    """Return the nodes that the standard defines for this node, in the other operator set."""
     _schema(node, step.start)
     nodes = write_out(node, step.start, graph.types)
     if nodes is None:

@@ -50,7 +50,7 @@ from edgepack.packager.runtime.tool_versions import tool_versions
 
 
 class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was built.
+    """Result of a build.
 
     Attributes:
         output: The bundle.
@@ -69,7 +69,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variants(self) -> Mapping[str, VariantReport]:
-        """What was built for each profile, by the profile's name."""
+        """Built variants, by the profile's name."""
         return {variant.profile: variant for variant in self.report.variants}
 
     @property

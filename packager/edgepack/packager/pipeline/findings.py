@@ -1,4 +1,4 @@
-"""What the float model's values settle of what a model is for."""
+"""Findings in the float model's values about the model's purpose."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ LOOKED_AT = 16
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the float model finds in samples.
+    """Findings of the float model in samples.
 
     Attributes:
         head: Where it tells that, settled; None where nothing is known of what it is for.

@@ -72,7 +72,7 @@ def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -
 
 
 def wanted_inputs(source: SourceModel, request: BuildRequest) -> WantedInputs:
-    """What samples of a model hold."""
+    """Return the inputs of a model's samples."""
     return WantedInputs(specs=source.inputs, declarations=request.declarations, fixed=source.fixed)
 
 

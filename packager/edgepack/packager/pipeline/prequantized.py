@@ -1,4 +1,4 @@
-"""What is done with a model that comes quantized: it is passed on with its own scales.
+"""Handling of a quantized source model: it keeps its own scales.
 
 One whose weights alone are integers is a float model to who wants integers: see `unfold`.
 
@@ -100,7 +100,7 @@ def _avoid_int16_saturation(entry: Combination) -> Combination:
 
 
 def describe_own(own: SourceQuantization, profile: Profile) -> tuple[str, ...]:
-    """Notes: that the model stays as it is, and how that differs from the profile's recipe."""
+    """Return notes: the model stays unchanged, and its differences from the profile's recipe."""
     settings = profile.quantize
     first = f"The model comes quantized ({own.precision}): its own scales are kept."
     if settings is None:

@@ -41,7 +41,7 @@ _BEST = {_DECIBELS: MOST_DECIBELS}
 def propose_budgets(
     profiles: Sequence[Profile], evidence: Sequence[Evidence]
 ) -> tuple[BudgetProposal, ...]:
-    """What profiles might ask for, by what devices measured of their variants.
+    """Propose tighter budgets from devices' measurements of a profile's variants.
 
     Args:
         profiles: What is built.

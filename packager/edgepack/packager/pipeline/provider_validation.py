@@ -33,7 +33,7 @@ _TIMEOUT_S = 600.0
 
 
 class ProviderRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
         trial: Placement and outputs, of the samples that run whatever the time.

@@ -1,4 +1,4 @@
-"""What a build is asked for: by options, which the command line has too, and by an `edgepack.toml`.
+"""Request for a build: options of the command line, and an `edgepack.toml`.
 
 An option counts before the file, and the file before the default (`derive_request`).
 """
@@ -123,7 +123,7 @@ class BuildOptions(TypedDict, total=False):
 
 
 class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be built.
+    """Request for a build.
 
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
@@ -176,7 +176,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
-    """What is to be built, by options, by the file that they name, and by defaults.
+    """Derive the request from options, from their file, and from defaults.
 
     Args:
         model: The ONNX file, or a local Hugging Face model folder.
@@ -318,7 +318,7 @@ def _budget_s(given: str | float | None, configured: str, path: str) -> float | 
 
 
 def _builder_id(given: str | None) -> str:
-    """Who builds: the option, else the environment, else nobody in particular.
+    """Return the builder: the option, else the environment, else a default.
 
     Raises:
         BuildError: It is not a URI.

@@ -23,7 +23,7 @@ from edgepack.packager.tensors.sequence import Samples, SampleSplit
 
 
 class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What every variant of a build is made from and judged by.
+    """Inputs of every variant's preparation and evaluation.
 
     Attributes:
         source: The source model, with static shapes where a profile needs them.
@@ -46,7 +46,7 @@ class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be made for one profile.
+    """Plan of the variant for one profile.
 
     Attributes:
         combinations: The profile with each combination of searched settings, at least one, in the
@@ -150,7 +150,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
-    """One combination of settings with the model that was selected for it.
+    """Combination of settings with its selected model.
 
     Attributes:
         combination: Its settings.
@@ -173,7 +173,7 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def evaluator(self) -> Evaluator:
-        """Where its candidates are measured."""
+        """Evaluator of the combination's candidates."""
         return Evaluator(self.profile, self.venue)
 
     @property

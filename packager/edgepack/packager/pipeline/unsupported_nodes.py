@@ -1,4 +1,4 @@
-"""What is done where a provider refuses a whole graph: the nodes to blame stay float, or are named.
+"""Handling of a graph that a provider rejects: responsible nodes stay float, or are reported.
 
 A vendor's compiler may refuse all of a graph for one node, in words that name none. The whole build
 would be refused for a node whose float form the provider takes, or leaves to the CPU. So the nodes
@@ -38,7 +38,7 @@ _MOST_S_ONE = 60.0
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
-    """What was prepared anew.
+    """Preparation with nodes left float.
 
     Attributes:
         searched: With nodes that stay float.
@@ -94,7 +94,7 @@ class _Openings:
     count: int = 0
 
     def find_nodes(self) -> Found:
-        """What must stay float, unless that is all that could be lowered."""
+        """Return the nodes that must stay float, unless these are all nodes."""
         selector, best = self.search.selector, self.searched.selection.found
         if best is None or not self.searched.selection.is_lowered:
             return Found()

@@ -234,7 +234,7 @@ def _parameters(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
 
 
 def _metrics(variant: Variant) -> Iterator[dict[str, str]]:
-    """What was measured on samples that nothing else had seen."""
+    """Yield the measurements on held-out samples."""
     accuracy = variant.facts.accuracy
     values = {accuracy.metric: accuracy.value} | accuracy.details
     for name, value in sorted(values.items()):
@@ -262,7 +262,7 @@ def _library(version: str) -> dict[str, Any]:
 
 
 def _dependencies(record: BuildRecord, datasets: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Who needs what; a data set that a model was made with is one of its dependencies."""
+    """Yield the dependencies; a data set of a model is a dependency of the model."""
     refs = [str(dataset["bom-ref"]) for dataset in datasets]
     variants = [_variant_ref(variant) for variant in record.variants]
     yield {"ref": BUNDLE_REF, "dependsOn": variants}

@@ -1,4 +1,4 @@
-"""What is known at the end of a build of where everything came from."""
+"""Record of a build's inputs at its end."""
 
 from collections.abc import Mapping
 from typing import Any

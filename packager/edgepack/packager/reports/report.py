@@ -70,7 +70,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent's own probe saw of a variant here.
+    """Result of the agent's probe of a variant on this host.
 
     Attributes:
         ran: Whether it could run on this machine at all.
@@ -87,7 +87,7 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a variant, whether its gates refused it or not.
+    """Facts of a variant, rejected or not.
 
     Attributes:
         precision, accuracy, placement: See `VariantFacts`.
@@ -114,7 +114,7 @@ class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantReport(MeasuredVariant, frozen=True, kw_only=True):
-    """One variant that passed its gates, or was published all the same.
+    """Variant that passed its gates, or was published degraded.
 
     Attributes:
         name, provider, device: See `Variant`.
@@ -167,7 +167,7 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was calibrated with and judged by.
+    """Samples of a build: numbers and sources.
 
     `captured_count` of those that were calibrated with were captured by devices. `preprocessing`
     says for each input how files became values, and which values.
@@ -247,7 +247,7 @@ def latency_text(variant: VariantReport) -> str:
 
 
 def speed_text(variant: VariantReport) -> str:
-    """How fast it is beside the float model, in words; "" where that was not measured."""
+    """Return the speed against the float model in words; "" if not measured."""
     timing = variant.timing
     if timing is None or not timing.latency_ms or not timing.float_latency_ms:
         return ""

@@ -1,4 +1,4 @@
-"""What 16-bit floats do to a model, shown on a CPU that computes them in 32 bits.
+"""Effect of 16-bit floats on a model, shown on a CPU that computes in 32 bits.
 
 ONNX Runtime's CPU provider widens 16-bit operators and drops the conversions between two of them,
 so that nothing is rounded and nothing overflows on the way: 1000 * 1000 / 1000 is 1000 there and

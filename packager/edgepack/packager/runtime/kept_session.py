@@ -82,7 +82,7 @@ class RememberingSession:
         return outputs
 
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
-        """See `Session.run_timed`."""
+        """Run inputs and measure the time; see `Session.run_timed`."""
         return self._given.get(digest_of(feeds)) or self._session.run_timed(feeds)
 
 

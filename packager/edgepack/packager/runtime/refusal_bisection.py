@@ -25,7 +25,7 @@ between quantized ones it stays what it is."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of looking.
+    """Result of the bisection.
 
     Attributes:
         nodes: What must stay float, in graph order; empty where that does not help.

@@ -51,7 +51,7 @@ MORE_S = 1.0
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run.
+    """Request to run models.
 
     Attributes:
         model: Path of the model.
@@ -72,7 +72,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line for the child: one of these.
+    """Request of one line to the child.
 
     Attributes:
         load: Name of the provider that the trial will ask for: its plug-in is loaded before there
@@ -87,7 +87,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: a placement and how many samples ran, or why there is none."""
+    """Answer of the child: a placement and the number of samples, or the reason for none."""
 
     placement: Placement | None = None
     ran: int = 0
@@ -174,7 +174,7 @@ def try_model(
 
 
 def main() -> None:
-    """The child: does what each line asks for and answers."""
+    """Answer each line. For the child."""
     end_with_parent()
     answers, kept = redirect_stdout(), KeptSession()
     for line in sys.stdin.buffer:

@@ -18,7 +18,7 @@ from edgepack.text import counted
 
 
 class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """What was added.
+    """Captured samples that were added.
 
     Attributes:
         count: How many samples; those that were given, or captured twice, are left out.
@@ -30,7 +30,7 @@ class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
-        """What a person should know, one sentence."""
+        """Note for a person, one sentence."""
         return (
             f"{counted(self.count, 'sample')} that devices captured were added to those for "
             f"ranges, sha256:{self.sha256[:12]}."

@@ -1,4 +1,4 @@
-"""Which held-out samples travel in the bundle as golden inputs, with the float model's outputs."""
+"""Selection of held-out samples as golden inputs, with the float model's outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How fast candidates are, against the float model and against each other."""
+"""Race of candidates: speed against the float model and against each other."""
 
 import time
 from collections.abc import Sequence

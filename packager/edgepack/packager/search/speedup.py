@@ -1,4 +1,4 @@
-"""How many times as fast as the float model a candidate is, with a confidence interval.
+"""Speedup of a candidate against the float model, with a confidence interval.
 
 Both models run in pairs. A race is one pair of sessions: its result is the median of the log ratios
 of its pairs, which one interrupted inference does not move. Sessions differ too (where memory lies,

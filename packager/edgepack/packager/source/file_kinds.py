@@ -1,4 +1,4 @@
-"""What a file that was given as a model really is, when it is not ONNX model."""
+"""Kinds of files that were given as a model and are not ONNX."""
 
 import re
 import zipfile
@@ -95,7 +95,7 @@ def unreadable(path: Path) -> BuildError:
 
 
 def _recognise(path: Path, head: bytes) -> tuple[str, str]:
-    """What the first bytes say, and what to do; empty when they may be ONNX."""
+    """Return the format and the remedy from the first bytes; empty for possible ONNX."""
     if head.startswith(b"PK\x03\x04"):
         return _zip(path)
     for kind in _KINDS:

@@ -43,7 +43,7 @@ def take_known_branches(model: onnx.ModelProto) -> int:
 
 
 class KnownValues:
-    """What is known of a model's tensors without running it.
+    """Values of a model's tensors that are known without a run.
 
     Args:
         model: The model; it must not change.

@@ -1,4 +1,4 @@
-"""What an output means to whoever uses it, where that is known and not judged by its values."""
+"""Meanings of outputs that are known without a look at their values."""
 
 import enum
 from collections.abc import Collection, Mapping
@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 
 class Meaning(enum.Enum):
-    """What an output means.
+    """Meaning of an output.
 
     The names that a person may write in `[outputs]` are the values of all but `SELECTED`.
     """

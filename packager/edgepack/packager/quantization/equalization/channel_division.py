@@ -133,7 +133,7 @@ class ChannelDivision:
         return name not in self._index.outputs and name not in self._index.body_reads
 
     def _divide(self, name: str, divisors: Channels, *, alone: bool) -> str | None:
-        """Let the node that makes a tensor divide it.
+        """Divide a tensor by its producing node.
 
         Args:
             name: The tensor.

@@ -1,4 +1,4 @@
-"""Which nodes cost the accuracy: measured one at a time, the others float."""
+"""Ranking of nodes by their cost: measured one at a time, with all other nodes float."""
 
 from functools import partial
 

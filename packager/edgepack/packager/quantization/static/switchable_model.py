@@ -112,7 +112,7 @@ class _OpenPiece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _KeptRuns:
-    """What pieces exchanged in the last float inferences, as far as it fits into memory."""
+    """Cache of tensors between pieces in the last float inferences, limited by memory."""
 
     def __init__(self) -> None:
         self._runs: dict[bytes, dict[str, Tensor]] = {}

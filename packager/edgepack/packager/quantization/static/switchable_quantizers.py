@@ -1,4 +1,4 @@
-"""One model in which every node's quantization can be switched on and off from outside.
+"""Model with a switch for every node's quantization.
 
 Each node that a plan quantizes becomes an `If` with the node as it is in one branch, and in the
 other the node with its inputs, weights and outputs rounded. So any subset of nodes can be tried by
