@@ -90,8 +90,8 @@ def describe_values(tensor: str, values: Values) -> Distribution | None:
         values: (n,) of a numeric type, of all samples.
 
     Returns:
-        None where nothing can be told by it: all values are equal, none is finite, or they are
-        integers that name something, such as tokens.
+        None where nothing can be determined by it: all values are equal, none is finite, or they
+        are integers that name something, such as tokens.
     """
     finite = values[np.isfinite(values)].astype(np.float64)
     levels = np.unique(finite)

@@ -36,13 +36,13 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         inferences, failures: Real inferences, and those that raised.
         p50_ms, p95_ms, p99_ms: Of the real inferences, milliseconds; None where there was none.
         drift: Median over devices of the population stability index of what they see against what
-            the build saw; None where none told it.
+            the build saw; None where none reported it.
         worst_drift: The greatest.
-        drift_devices: How many told it.
+        drift_devices: How many reported it.
         shadow_count: Inferences that a second model computed, too.
         shadow_agreed: Those of them in which both came to the same.
-        metric, budget: What the accuracy gate of its build judged, and the least that it let pass;
-            "" and None where that is not known.
+        metric, budget: What the accuracy gate of its build judged, and its budget; "" and None
+            where that is not known.
     """
 
     version: Word

@@ -130,7 +130,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         metric: Name of the metric the accuracy gate judged (`top1_agreement`, `cosine` …).
         value: The variant's value.
         float_value: The float model's value of the same metric (1.0 for agreement metrics).
-        budget: The least value that the gate let pass.
+        budget: The least value that the gate accepted.
         sample_count: Held-out samples measured.
         provider: Provider that the variant was measured on.
         details: Further metrics by name (`sqnr_db`, `max_abs_error` …).
@@ -262,9 +262,9 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         format, minor: `FORMAT_VERSION` and `FORMAT_MINOR` of who wrote it.
         name: Model name, `[A-Za-z0-9._-]+`.
         version: Version of the model, for people (`1.2.0`).
-        release: Release counter, 0 … 2**53; a device never goes to a lower one, save back to
-            the slot that was committed before.
-        created_at: RFC 3339 time in UTC, or "" when the build was told none (a time would make
+        release: Release counter, 0 … 2**53; a device never goes to a lower one, save back to the
+            slot that was committed before.
+        created_at: RFC 3339 time in UTC, or "" when the build had none (a time would make
             two builds of the same inputs differ).
         source_sha256: Digest of the source model's bytes, external data included.
         tools: Versions of the tools that built it.

@@ -2,7 +2,7 @@
 
 The role `director` is delegated by the targets key. Each order stands at `director/MODEL/DIGEST`,
 with the digest and length that the image repository lists; the order itself is `custom`, as text,
-since TUF's canonical JSON has no fractions. What shall be removed has no file and stands beside.
+since TUF's canonical JSON has no fractions. What shall be removed has no file and stands next to.
 """
 
 import datetime

@@ -291,7 +291,7 @@ class TrustedRepository:
         return False
 
     def _check_fresh(self, role: str) -> None:
-        """Reject to go on from what has expired: nothing below it would be accepted."""
+        """Reject to continue from what has expired: nothing below it would be accepted."""
         signed = self._set[role]
         if signed.is_expired(self._set.reference_time):
             when = f"{signed.expires:%Y-%m-%d %H:%M} UTC"

@@ -64,7 +64,7 @@ class BundleRef(msgspec.Struct, frozen=True, kw_only=True):
         version: Model version, for people.
         release: Release counter.
         digest: Lower-case hex of the signed root digest: what the bundle *is*; the same for the
-            same content whoever signed it, and the name of its slot on a device.
+            same content with any signer, and the name of its slot on a device.
 
     Example:
         ```python
@@ -96,7 +96,7 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
         signature: Its `model.sig`.
         soak_s: How long the new model must serve without trouble before it is committed.
         min_inferences: Real inferences that its soak must see; 0 asks for none. A soak that saw
-            fewer goes on until it has, or `deadline_s` is over: then the update fails.
+            fewer continues until it has, or `deadline_s` is over: then the update fails.
         deadline_s: Time that the device has, from when it takes the order; None leaves no longer
             than `soak_s` for that.
         rollback: Whether going back to the release that was committed before is asked for.
@@ -140,7 +140,7 @@ ModelOrder = RunModel | RemoveModel
 class Desired(Message, frozen=True, kw_only=True):
     """Controller to device: all models that it shall run.
 
-    A model that is not named stays as it is: removal is said, never inferred.
+    A model that is not named stays unchanged: removal is said, never inferred.
 
     Attributes:
         sequence: Grows with every change; the device says in its report which one it heard last.
@@ -414,7 +414,7 @@ class Need(Message, frozen=True, kw_only=True):
         under_way: Whether chunks come, so that what was sent later than all that came may be on its
             way still. Without it nothing has come for a while.
         bytes_per_s: What the device may be sent a second, by its settings; it is then served by
-            itself. 0 is no limit.
+            itself. 0 means no limit.
     """
 
     digest: str

@@ -94,7 +94,7 @@ def check_released(
     Args:
         config: The agent's settings.
         bundle: What shall be installed.
-        metadata: Folder or URL of newer metadata; None looks for a folder beside the bundle.
+        metadata: Folder or URL of newer metadata; None looks for a folder next to the bundle.
         beside: Where the bundle lies.
 
     Raises:

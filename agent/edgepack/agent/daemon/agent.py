@@ -1,4 +1,4 @@
-"""The agent's loop: one thread that takes what came, goes on with the updates, and reports."""
+"""The agent's loop: one thread that takes what came, continues with the updates, and reports."""
 
 import logging
 import threading

@@ -31,7 +31,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
         authority: PEM of the fleet's certificate authority.
         root: The fleet's TUF root metadata.
         certificate, key: PEM of both, where they were made for it; else "".
-        sources: URLs of what has bundles beside the broker, as its settings name them.
+        sources: URLs of bundle sources other than the broker, as its settings name them.
         enrol_at: URL of the fleet, which gives a certificate for a key that is made here; else "".
         enrol_authority: PEM of whose certificates are believed there; "" for this machine's.
         token: What it shows there: once, and for this device alone.

@@ -60,8 +60,8 @@ def run_child(
 ) -> Ending:
     """Run a child to its end, or end it at its limit with all that it started.
 
-    Its answer goes to a file, not a pipe: whoever else holds a pipe open, such as a process that it
-    left behind, would make its reader wait.
+    Its answer goes to a file, not a pipe: anyone that else holds a pipe open, such as a process
+    that it left behind, would make its reader wait.
 
     Args:
         command: See `start_python`.

@@ -1,4 +1,4 @@
-"""Opening a release that lies in a slot, for whoever serves it."""
+"""Opening a release that lies in a slot, for anyone that serves it."""
 
 import os
 from pathlib import Path

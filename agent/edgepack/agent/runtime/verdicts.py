@@ -2,8 +2,8 @@
 made it right is the same.
 
 A verdict stands for one bundle, variant, provider, runtime and set of drivers on one processor.
-When any of these changes (a driver update, another ONNX Runtime) it is void, and the variant
-proves itself anew. Only "right" is kept: what failed may have failed for a passing reason.
+When any of these changes (a driver update, another ONNX Runtime) it is void, and the variant proves
+itself again. Only "right" is kept: what failed may have failed for a passing reason.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The process in which the release before runs (`edgepack.agent.runtime.shadow`).
 
 One thread opens it and asks; others look at it now and then, and end it where it takes too long or
-too much. Whoever waits for its answer then gets none.
+too much. Anyone that waits for its answer then gets none.
 """
 
 import contextlib

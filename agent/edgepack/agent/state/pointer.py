@@ -21,7 +21,7 @@ POINTER_FILE = "active.json"
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """A release that computes some real inferences beside the one that soaks, to compare both.
+    """A release that computes some real inferences next to the one that soaks, to compare both.
 
     Attributes:
         bundle: What served before.
@@ -48,7 +48,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         choice: Which variant of it runs, and why; `choice.chosen` is never "".
         since: When the pointer was switched to it, seconds since the epoch.
         committed: Whether it has stood its soak.
-        shadow: What runs beside it while it soaks; None when nothing does.
+        shadow: What runs next to it while it soaks; None when nothing does.
         basis: Versions and settings that the choice was based on (`runtime.basis`); empty where
             they are not known.
     """

@@ -24,7 +24,7 @@ _Key = tuple[str, str, str]
 
 
 class TelemetryBuffer:
-    """Collects what serving processes saw, for the fleet and for whoever watches a soak.
+    """Collects what serving processes saw, for the fleet and for anyone that watches a soak.
 
     A soak looks often and the broker may be away for long: reports on the same model merge, so
     the box stays small.

@@ -1,8 +1,8 @@
 """The spool: how processes that serve a model tell the agent what inferences took.
 
-Each process keeps one small file per model it served, under `<state_dir>/latency/`, and writes
-it anew every few seconds. Its counts only grow, so the agent may read it whenever it likes, and
-a process never needs to know whether the agent runs.
+Each process keeps one small file per model it served, under `<state_dir>/latency/`, and writes it
+again every few seconds. Its counts only grow, so the agent may read it whenever it likes, and a
+process never needs to know whether the agent runs.
 """
 
 import os

@@ -67,7 +67,7 @@ def take_ahead(
 
     Raises:
         OSError: The disk is full.
-        HaltedError: It was told to end.
+        HaltedError: The work was halted.
     """
     pace = _Pace(bandwidth, halt)
     pace.await_leave()

@@ -63,7 +63,9 @@ class NeedScheduler:
 
     @property
     def limit(self) -> float | None:
-        """Bytes a second that this device may be sent now; None is no limit, 0 nothing at all."""
+        """Bytes a second that this device may be sent now; None means no limit, 0 nothing at
+        all.
+        """
         return self._bandwidth.now()
 
     @property
@@ -111,7 +113,7 @@ class NeedScheduler:
         """Return the messages to publish now; the next time is set.
 
         What did not come counts as lost only when something came: a depot that is away loses
-        nothing, and must not be told to slow down.
+        nothing, and must not be ordered to slow down.
         """
         is_under_way, self._is_under_way = self._is_under_way, False
         awaited = self._has_asked and self.received and not is_under_way

@@ -38,7 +38,7 @@ def take_from_sources(
 
     Raises:
         OSError: The disk is full.
-        HaltedError: It was told to end.
+        HaltedError: The work was halted.
     """
     found = []
     bandwidth = parse_bandwidth(config.limits.bandwidth)

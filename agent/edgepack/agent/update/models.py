@@ -106,7 +106,9 @@ class Models:
             updater.start()
 
     def _look_for_providers(self) -> None:
-        """Note whether any execution provider is usable; go on with all models when one is back."""
+        """Note whether any execution provider is usable; continue with all models when one is
+        back.
+        """
         config = self._deps.config.providers
         self._providers_at = self._deps.clock.monotonic() + PROVIDERS_LOOK_S
         self._facts = self._deps.tools.read_facts()
@@ -189,7 +191,7 @@ class Models:
     def take(
         self, desired: Desired, refusals: Mapping[str, str] = NO_REFUSALS
     ) -> dict[str, OfferOutcome]:
-        """Take what the controller wants; a model that it does not name stays as it is.
+        """Take what the controller wants; a model that it does not name stays unchanged.
 
         Args:
             desired: What it wants.

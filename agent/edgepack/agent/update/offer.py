@@ -178,7 +178,7 @@ def check_room(
 def check_memory(
     needed_bytes: int, *, serving_bytes: int, others: Mapping[str, int], limit_bytes: int
 ) -> float:
-    """Reject a release that would not fit into memory beside all other models.
+    """Reject a release that would not fit into memory next to all other models.
 
     Args:
         needed_bytes: What its largest candidate takes.

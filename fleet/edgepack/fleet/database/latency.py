@@ -1,8 +1,8 @@
 """Latency of real inferences, in histograms that are summed up by minute, hour and day.
 
-A window that a device tells is added to three rows, one of each length, of what like devices told
-of that release; so a percentile over any devices and any time reads a few rows, however many
-devices there are. Which windows came already is remembered by device.
+A window that a device tells is added to three rows, one of each length, of what like devices
+reported of that release; so a percentile over any devices and any time reads a few rows, however
+many devices there are. Which windows came already is remembered by device.
 """
 
 import logging
@@ -124,7 +124,7 @@ _LABELLED_SUMS = _sums(LabelledLatencyRow, _LABELLED_KEY)
 
 
 def check_window(told: Telemetry) -> None:
-    """Judge what a device told.
+    """Judge what a device reported.
 
     Raises:
         TransferError: Its numbers contradict each other, or are beyond all that can be.
@@ -231,7 +231,7 @@ def _kinds(
 
 def _seen(session: Session, sources: Iterable[Source]) -> dict[Source, list[float]]:
     """Return the starts of the windows that came of each source, in order, and of all its device
-    told.
+    reported.
     """
     seen: dict[Source, list[float]] = {source: [] for source in sources}
     names = {"names": list({source.device for source in seen})}

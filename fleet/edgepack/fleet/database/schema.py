@@ -1,4 +1,4 @@
-"""The fleet's tables. What devices are told and what they said stands here, nowhere else.
+"""The fleet's tables. Orders to devices and their reports are stored only here.
 
 A new database is made from these classes, an existing one is changed by `migrations/`.
 """
@@ -354,8 +354,8 @@ class EnrolmentTokenRow(Base):
 class WebhookRow(Base):
     """Webhook with the progress of its deliveries; see `webhooks.py`.
 
-    The secret is kept itself: messages are signed with it. `key` begins
-    the ids of its messages, `audit_after` and `event_after` are the last that it has told.
+    The secret is kept itself: messages are signed with it. `key` begins the ids of its messages,
+    `audit_after` and `event_after` are the last that it has reported.
     """
 
     __tablename__ = "webhooks"
@@ -414,7 +414,7 @@ class AuditRow(Base):
 
 
 class LatencyRow(Base):
-    """Latencies that like devices told of a release in one stretch of time: see `latency.py`.
+    """Latencies that like devices reported of a release in one stretch of time: see `latency.py`.
 
     `rollout` is the newest one that gave them the release, 0 where none did; `histogram` an encoded
     `Histogram`; `length_s` and `start` are seconds, and seconds since the epoch.

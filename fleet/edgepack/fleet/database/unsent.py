@@ -1,7 +1,7 @@
 """Messages that the leader must publish after actions at any controller.
 
 Only the leader publishes, so that a device hears of each word before the next one. Kept is who is
-to be told and not what: it is always the newest.
+to be determined and not what: it is always the newest.
 """
 
 from collections.abc import Iterable

@@ -136,7 +136,7 @@ class Depot:
         self._put(_Request(device=device, need=need, said_at=said_at))
 
     def take_directly(self, device: str, payload: bytes, said_at: float) -> bool:
-        """Return the same as it came from the broker, for a device that the controller let in
+        """Return the same as received from the broker, for a device that the controller let in
         lately.
 
         Returns:

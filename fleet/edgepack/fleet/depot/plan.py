@@ -86,8 +86,8 @@ def make_plan(listeners: Sequence[Listener], sent: Sent, cursor: int, now: float
     Args:
         listeners: The devices that lack chunks; one with a limit of its own is served singly.
         sent: When each chunk went out.
-        cursor: Where the broadcast goes on: one that joins late gets the rest with the others, and
-            the beginning with others that joined late.
+        cursor: Where the broadcast continues: one that joins late gets the rest with the others,
+            and the beginning with others that joined late.
         now: Monotonic clock, seconds.
     """
     count = len(sent.plain)

@@ -186,7 +186,7 @@ class Stream:
         return max(map(self.size_of, members))
 
     def look(self, clock: Callable[[], float], silent_s: float) -> float:
-        """Plan anew where there is reason to, and wait no more for whoever is silent.
+        """Plan again where there is reason to, and wait no more for anyone that is silent.
 
         Args:
             clock: Monotonic, seconds.

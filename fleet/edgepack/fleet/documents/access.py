@@ -86,7 +86,7 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     """A token that was just made.
 
     Attributes:
-        token: The secret; it is told this once, and kept nowhere.
+        token: The secret; it is returned only once, and kept nowhere.
         view: What is known of it from now on.
     """
 

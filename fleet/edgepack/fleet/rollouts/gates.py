@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """Plan of evaluation: thresholds and sample sizes of a rollout's gates.
 
     Attributes:
-        thresholds: By gate, what is let pass; None switches it off, a missing one has its default.
+        thresholds: By gate, Threshold; None switches it off, a missing one has its default.
         min_sample: Devices before a wave that is under way is judged.
         accepted: Breaches that a person saw and resumed after, as `key` and `hold_key` give them,
             and waves that may begin without evidence, as `evidence_key` does.

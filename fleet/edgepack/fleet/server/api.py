@@ -58,11 +58,11 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
     Args:
         fleet: The running fleet.
         access: Who is let in: every request of the API must carry the bearer token of somebody.
-        pages: What is served beside the API.
+        pages: Pages served in addition to the API.
     """
 
     def acting(request: Request) -> Fleet:
-        """Return the fleet, told who asks."""
+        """Return the fleet with the actor of the request."""
         return msgspec.structs.replace(fleet, by=request.state.by)
 
     async def upload(request: Request) -> Response:

@@ -92,7 +92,7 @@ class SimulatedDevice:
         return topics.up(self._tenant, self.device, "reported"), encode(will)
 
     def connected(self) -> None:
-        """Hold its subscriptions and state what it is; what was under way goes on."""
+        """Hold its subscriptions and state what it is; what was under way continues."""
         for topic in topics.device_subscriptions(self._tenant, self.device):
             self._port.subscribe(topic)
         for model in self._models.values():

@@ -84,7 +84,7 @@ def progress_bar(console: "Console") -> Iterator[Progress]:
 
 
 def _together(before: BuildStep, step: BuildStep) -> BuildStep:
-    """Return a step with what was told of it, and of its profile's search, before."""
+    """Return a step with the earlier facts about it and about its profile's search."""
     if not step.what:
         step = replace(step, what=before.what, profile=before.profile)
     if step.profile != before.profile:

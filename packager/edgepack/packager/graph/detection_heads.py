@@ -1,7 +1,7 @@
 """Outputs of a model that are a detector's boxes, recognized from the nodes before them.
 
 Each row of `_ROWS` knows one layout (`tensors.detections.LAYOUTS`) by sizes and operators: as many
-places as the grids of a pyramid have cells, four numbers a place beside scores, a map of
+places as the grids of a pyramid have cells, four numbers a place next to scores, a map of
 probabilities behind two transposed convolutions. What looks like boxes and fits no row is asked
 for.
 """
@@ -226,7 +226,7 @@ def _is_selected(view: _View, name: str) -> bool:
 
 
 def _centernet(view: _View) -> DetectionHead | None:
-    """Return a map of centres beside two maps of pairs, cell by cell."""
+    """Return a map of centres next to two maps of pairs, cell by cell."""
     maps = {name: shape for name, shape in view.outputs.items() if len(shape) == _COORDINATES}
     for name, shape in maps.items():
         pairs = [

@@ -1,6 +1,6 @@
 """Writing ONNX models to disk, the same bytes for the same model, and opening them on the CPU.
 
-Protobuf cannot serialise more than 2 GB, so larger models keep their weights in one file beside
+Protobuf cannot serialise more than 2 GB, so larger models keep their weights in one file next to
 the model; everything here works on both.
 """
 
@@ -214,8 +214,8 @@ def keep_runtime_quiet() -> None:
 
 
 def quiet_options(*, threads: int = 0, optimize: bool = True) -> onnxruntime.SessionOptions:
-    """Return session options that print nothing short of a crash: errors are raised too, and told
-    once.
+    """Return session options that print nothing short of a crash: errors are raised too, and
+    reported once.
 
     Args:
         threads, optimize: See `open_on_cpu`.

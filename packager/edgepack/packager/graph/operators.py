@@ -78,7 +78,7 @@ def facts(op_type: str) -> Operator:
 
 
 def tells_places(node: onnx.NodeProto) -> bool:
-    """Return True if a node gives indices beside values."""
+    """Return True if a node gives indices next to values."""
     indices = facts(node.op_type).indices
     return indices is not None and len(node.output) > indices
 

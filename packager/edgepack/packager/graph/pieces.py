@@ -36,8 +36,8 @@ def cut(
         types: ONNX element type by tensor.
 
     Returns:
-        A piece for each start; the model as it is where the type of what they would exchange is not
-        known, or where no node makes one of its outputs.
+        A piece for each start; the model unchanged where the type of what they would exchange is
+        not known, or where no node makes one of its outputs.
     """
     graph = model.graph
     bounds = [*starts, len(graph.node)]

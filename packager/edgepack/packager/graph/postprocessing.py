@@ -2,7 +2,7 @@
 
 Detectors and retrieval models are exported with it. What it gives are decisions: where two scores
 are nearly equal, any rounding changes which comes first, and with it every integer and every row
-behind. How near a model stays to another is told by the floats that enter the tail.
+behind. How near a model stays to another is shown by the floats that enter the tail.
 """
 
 from collections.abc import Collection, Iterable
@@ -55,7 +55,7 @@ def find_postprocessing(graph: onnx.GraphProto) -> Postprocessing | None:
         graph: The graph with its types.
 
     Returns:
-        The tail; None where there is none, or where it cannot be told apart.
+        The tail; None where there is none, or where it cannot be distinguished.
     """
     index = index_graph(graph)
     constants = _constants(index)

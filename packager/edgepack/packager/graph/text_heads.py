@@ -75,7 +75,7 @@ def _may_be_steps(shape: tuple[int | None, ...]) -> bool:
 
 
 def _takes_signal(index: GraphIndex) -> bool:
-    """Return True if floats go in, and beside them lengths at most: whole numbers are tokens."""
+    """Return True if floats go in, and next to them lengths at most: whole numbers are tokens."""
     fed = [name for name in index.inputs if name not in index.initializers]
     floats = [name for name in fed if index.types.get(name) in _FLOATS]
     others = [index.shapes.get(name, (None, None)) for name in fed if name not in floats]

@@ -3,7 +3,8 @@
 A wake word's second model runs where the first one heard something: the condition follows from the
 input, so no value of it can be fixed. Hardware without control flow computes both then, and a Where
 takes what the If would have given. Where a value of an input would fold the If away, as a sampling
-rate does, it stays: whoever builds is told of that, and need not compute two networks for one.
+rate does, it stays: anyone that builds is notified of that, and need not compute two networks for
+one.
 """
 
 from copy import deepcopy

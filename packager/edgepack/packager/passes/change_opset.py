@@ -1,9 +1,9 @@
 """Changes a model's operator set node by node, where onnx's own converter cannot.
 
 That converter has no adapter for many operators, reads nothing beyond 2 GB and knows no other
-domains. Here only what really changed between two versions is rewritten; a node that both
-versions describe alike stays as it is. What a pass computes is compared with the source
-afterwards, so a change of meaning that is missing here is caught there.
+domains. Here only what really changed between two versions is rewritten; a node that both versions
+describe alike stays unchanged. What a pass computes is compared with the source afterwards, so a
+change of meaning that is missing here is caught there.
 """
 
 from collections.abc import Iterable, Mapping

@@ -114,7 +114,7 @@ def open_build_samples(
         source: The model; samples are checked against its inputs.
         profiles: Whether any needs calibration decides whether samples must be given.
         work: Folder for states that are carried along.
-        progress: Told about each file.
+        progress: Called for each file.
 
     Raises:
         BuildError: There are none, too few, or they do not fit the model, or the model does not run

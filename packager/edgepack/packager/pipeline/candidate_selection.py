@@ -79,7 +79,7 @@ class CandidateSelector:
         inputs: What candidates are made from and judged by.
         conditions: What the search may take and what it remembers.
         work_dir: Folder for everything that is written.
-        progress: Told about each step.
+        progress: Called for each step.
     """
 
     prepared: PreparedFloat

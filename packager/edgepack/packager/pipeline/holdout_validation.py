@@ -57,7 +57,7 @@ def search_until_valid(
         validator: Judges by held-out samples, and runs on the provider.
 
     Returns:
-        What goes on to the gates, within the budget or not.
+        What continues to the gates, within the budget or not.
 
     Raises:
         BuildError: A candidate cannot be made or run.

@@ -66,7 +66,7 @@ def check_plain_runtime(
         verdict: What it reached there: it is right where it reaches that, or its budget.
         inputs: Have the held-out samples.
         releases: Where to run it.
-        resources: The time that is left, and who is told.
+        resources: The time that is left, and who is notified.
     """
     if searched.evaluator.is_on_cpu and not searched.profile.provider.session and not releases[1:]:
         return PlainCheck(found=PlainRuntime(releases=(releases[0].release,), right=True))

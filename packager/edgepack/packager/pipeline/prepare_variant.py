@@ -65,7 +65,7 @@ def prepare_variant(
     Args:
         inputs: What it is made from and judged by.
         plan: The profile with the settings to search, and where it can run here.
-        resources: The time that is left, the journal, the provider's process, who is told.
+        resources: The time that is left, the journal, the provider's process, who is notified.
         work_dir: Folder for everything that is written; the variant ends up inside.
 
     Returns:

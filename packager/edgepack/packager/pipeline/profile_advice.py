@@ -141,7 +141,7 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
 
 
 def _value(own: Verdict, *, beside: Verdict) -> str:
-    """Return a verdict's value, with what it is of where that is not what it stands beside."""
+    """Return a verdict's value, with what it is of where that is not what it stands next to."""
     value = f"{own.value:.4f}"
     return value if own.what == beside.what else f"{own.what} {value}"
 

@@ -1,4 +1,4 @@
-"""A tighter accuracy budget, where real devices saw more errors than the build's gate let pass.
+"""A tighter accuracy budget, where real devices saw more errors than the build's gate accepted.
 
 It is proposed and nothing else: a person who wants it writes it into a profile. Two things are
 evidence, of the newest release that has any:

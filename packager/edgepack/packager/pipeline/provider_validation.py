@@ -54,7 +54,7 @@ class ProviderValidation:
         float_source: Runs the source model.
         tried: Samples, of which the first run, and the others as the time allows.
         process: Where they run, and what is kept for the rehearsal; None keeps none.
-        progress: Told of each run.
+        progress: Called for each run.
         deadline: The end of the profile's time.
     """
 

@@ -16,7 +16,7 @@ class Resources(msgspec.Struct, kw_only=True):
         limit: Ends the search in time.
         journal: What was measured before, and what is measured now.
         process: Runs the variant on its provider, and is kept for its rehearsal; None keeps none.
-        progress: Told about each step.
+        progress: Called for each step.
     """
 
     limit: TimeLimit = msgspec.field(default_factory=lambda: TimeLimit(None))

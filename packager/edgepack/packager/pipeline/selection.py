@@ -95,7 +95,7 @@ class PreparedFloat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that goes on to the gates.
+    """The model that continues to the gates.
 
     Attributes:
         path: The model, in the work folder.
@@ -156,7 +156,7 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
         combination: Its settings.
         venue: Where its profile can run here.
         prepared: The float model after its passes.
-        selection: The model that goes on to the gates.
+        selection: The model that continues to the gates.
         notes: Which combination was taken of several.
     """
 
@@ -178,7 +178,7 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the model that goes on to the gates."""
+        """Size of the model that continues to the gates."""
         found = self.selection.found
         if found is None or not self.selection.is_lowered:
             return self.prepared.size_bytes

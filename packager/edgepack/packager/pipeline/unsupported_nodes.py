@@ -2,7 +2,7 @@
 
 A vendor's compiler may refuse all of a graph for one node, in words that name none. The whole build
 would be refused for a node whose float form the provider takes, or leaves to the CPU. So the nodes
-are looked for (`runtime.refusal_bisection`), the search runs anew with these float, and the report
+are looked for (`runtime.refusal_bisection`), the search runs again with these float, and the report
 says so; how many nodes the provider must take, the placement gate says as always. Where that does
 not help, the refusal names what was found. Nor does it help where nothing else is lowered: what is
 left would be the float model under another name.
@@ -56,14 +56,14 @@ def exclude_unsupported(
     provider_validation: ProviderValidation,
     progress: Progress,
 ) -> Left:
-    """Search anew, without the nodes for which the provider refuses the model.
+    """Search again, without the nodes for which the provider refuses the model.
 
     Args:
-        search: Searches anew.
+        search: Searches again.
         searched: What the provider refused.
         error: In which words.
         provider_validation: Opens models on it.
-        progress: Told about each opening.
+        progress: Called for each opening.
 
     Raises:
         BuildError: The refusal, with the nodes where they were found.

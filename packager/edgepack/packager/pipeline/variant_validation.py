@@ -91,7 +91,7 @@ class VariantValidator:
         inputs: What it is judged by.
         provider_validation: Runs it on its provider.
         work_dir: The variant is written in its folder `variant`.
-        progress: Told about each step.
+        progress: Called for each step.
         limit: The time of the search, of the profile, and of the build.
     """
 

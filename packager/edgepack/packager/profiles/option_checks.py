@@ -2,7 +2,7 @@
 
 ONNX Runtime takes session entries that nobody reads, and providers take values that they do not
 know, without a word: what was meant to make a device faster then does nothing on all of them. What
-each provider documents is data beside the profiles (`options/NAME.toml`), with the source named
+each provider documents is data next to the profiles (`options/NAME.toml`), with the source named
 there. An option that is newer than the list is named under `unchecked`.
 """
 

@@ -91,7 +91,7 @@ class HighPrecision(msgspec.Struct, frozen=True, kw_only=True):
     Activations get 16 in place of 8 while weights stay as they are, or weights 8 in place of 4.
 
     Attributes:
-        words: What such a node is, as people are told: "16-bit".
+        words: What such a node is, in words for people: "16-bit".
         names: The nodes that can get it by themselves, in graph order.
     """
 
@@ -112,7 +112,7 @@ class CandidateMaker(abc.ABC):
     """Makes candidates of one float model.
 
     Attributes:
-        verb: What it does to nodes, as people are told: "quantized", "converted".
+        verb: What it does to nodes, in words for people: "quantized", "converted".
         methods: Methods in the order to try.
         costly_methods: Further ones, which take much longer; for where the others are not enough.
         high_precision: More bits for some nodes, where that is to be tried before any stays float.
@@ -143,7 +143,7 @@ class CandidateMaker(abc.ABC):
         Args:
             spec: The method, and the nodes that get more bits when they are lowered; no float ones.
             samples: Samples to measure on; as many are read as the cost allows.
-            progress: Told about each node.
+            progress: Called for each node.
             measured: What the same ranking measured before it was ended; added to.
         """
 
@@ -157,7 +157,7 @@ class PassCandidateMaker(CandidateMaker, Generic[_Settings]):
         settings: The profile's pass.
         samples: Calibration samples.
         work_dir: Folder for what it writes.
-        progress: Told about calibration.
+        progress: Called for calibration.
     """
 
     model: onnx.ModelProto

@@ -69,7 +69,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         words: What it says.
         box: What it covers.
-        line: From its edge to the middle of what it names; None beside that.
+        line: From its edge to the middle of what it names; None next to that.
     """
 
     words: str
@@ -87,7 +87,7 @@ def place_labels(markers: Sequence[Marker], taken: Sequence[Box], room: Box) -> 
 
     Args:
         markers: What is labelled; those that come first choose first.
-        taken: What labels keep clear of, beside the markers.
+        taken: What labels keep clear of, next to the markers.
         room: What they stay inside of.
     """
     covered = [*taken, *(marker.box for marker in markers)]

@@ -72,7 +72,7 @@ def explain_refusal(problem: str, best: MeasuredVariant) -> str:
     """Return the result of a rejected profile.
 
     Args:
-        problem: Why it was refused; told where accuracy is not the reason.
+        problem: Why it was refused; reported where accuracy is not the reason.
         best: Its best candidate.
     """
     accuracy = best.accuracy

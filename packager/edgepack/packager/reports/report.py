@@ -1,7 +1,7 @@
 """The report of a build: what was tried, measured and decided; `page` makes HTML of it.
 
 The report inside a bundle carries no times, so that the same inputs give the same bytes; the one
-beside the bundle carries them, and what the rehearsal saw. Fields are only ever added, each with a
+next to the bundle carries them, and what the rehearsal saw. Fields are only ever added, each with a
 default, so that a report of an older release is still read.
 """
 
@@ -94,7 +94,7 @@ class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
         size_bytes: Size of its model.
         attempts: What was tried.
         notes: Decisions a person should know of, one sentence each; times, which would make two
-            builds of the same inputs differ, only in the report beside the bundle.
+            builds of the same inputs differ, only in the report next to the bundle.
         sensitive_nodes: The nodes that cost the most, worst first; empty where none was ranked.
         inspection: A look inside the best lowered candidate; None where nothing was lowered.
         left_nodes: Nodes that the provider left to the CPU here, with its reasons.
@@ -122,7 +122,7 @@ class VariantReport(MeasuredVariant, frozen=True, kw_only=True):
         size_bytes: All its files together.
         recipe: The profile's passes in words.
         float_because: Why it is the float model in place of a quantized one; "" where it is not.
-        timing, rehearsal: Only in the report beside the bundle.
+        timing, rehearsal: Only in the report next to the bundle.
     """
 
     name: str
@@ -211,7 +211,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         evidence: What a fleet measured of these variants in earlier releases.
         proposals: Budgets that this speaks for; nothing was changed by them.
-        choice: What this machine would run, and why; only in the report beside the bundle.
+        choice: What this machine would run, and why; only in the report next to the bundle.
         warnings: What may make every number worthless; shown first.
     """
 

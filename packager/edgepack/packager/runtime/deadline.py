@@ -87,7 +87,7 @@ class Deadline:
         return checked
 
     def watch(self, progress: Progress) -> Progress:
-        """Return a `progress` that checks the time whenever a step is told."""
+        """Return a `progress` that checks the time whenever a step is reported."""
 
         def checked(step: BuildStep) -> None:
             progress(step)
@@ -100,7 +100,7 @@ class Deadline:
         """Run a block that the deadline stops in the middle of a computation.
 
         A timer's signal raises there, as Ctrl-C does; native code ends first. In another thread
-        than the main one, or beside somebody else's timer, the block ends at its next `check`.
+        than the main one, or next to somebody else's timer, the block ends at its next `check`.
 
         Raises:
             OutOfTimeError: The time is used up.

@@ -25,7 +25,7 @@ def open_rounding(path: Path) -> Run:
     """Open a model on the CPU provider so that 16-bit results are rounded to 16 bits.
 
     Args:
-        path: The model; the stand-in is written beside it, and gone when this returns.
+        path: The model; the stand-in is written next to it, and gone when this returns.
     """
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         stand_in = Path(folder) / "rounding.onnx"

@@ -20,7 +20,7 @@ def nodes_with_restored_weights(path: Path) -> tuple[str, ...]:
         path: A quantized model.
 
     Returns:
-        Their names in the graph that ONNX Runtime runs; a file beside the model is written and
+        Their names in the graph that ONNX Runtime runs; a file next to the model is written and
         removed again.
     """
     fused = path.with_suffix(".fused.onnx")

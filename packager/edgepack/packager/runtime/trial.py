@@ -76,8 +76,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         load: Name of the provider that the trial will ask for: its plug-in is loaded before there
-            is a model. That is not answered; what fails then fails in the trial too, and is told
-            there.
+            is a model. That is not answered; what fails then fails in the trial too, and is
+            reported there.
         trial, probe: What is answered.
     """
 
@@ -129,12 +129,12 @@ def try_model(
         samples: What to run; few, they are written to disk.
         settings: What it is opened with.
         timeout_s: Time limit, seconds, of the start of the process too.
-        least: How many samples run however slow, within the time limit, others as time allows;
-            None for all.
+        least: How many samples run however slow, within the time limit, others as time allows; None
+            for all.
         process: Starts it, whatever ran before, and leaves it running; None ends it here.
         variant: What the process remembers that it was started for.
         command: The child, where it runs in another environment than this one.
-        waiting: Told about every second that there is no answer yet.
+        waiting: Called for every second that there is no answer yet.
 
     Returns:
         Placement and outputs.

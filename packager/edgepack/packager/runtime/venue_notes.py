@@ -7,7 +7,7 @@ from edgepack.text import counted
 
 
 def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:
-    """State where a variant was judged, where it ran beside, and where it could not.
+    """State where a variant was judged, where it ran next to, and where it could not.
 
     Args:
         evaluator: Where candidates were measured.

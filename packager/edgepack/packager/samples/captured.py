@@ -1,4 +1,4 @@
-"""Samples that devices captured, beside those that a build was given.
+"""Samples that devices captured, next to those that a build was given.
 
 They are for ranges alone: what candidates are chosen and judged by stays what was given, so that
 the verdicts of two releases can be compared, and inputs that nobody looked at decide nothing. Who

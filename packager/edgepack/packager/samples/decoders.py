@@ -1,8 +1,8 @@
 """Recognition of decoders: their inputs and outputs, and the rule of each input.
 
-A decoder takes tokens and gives scores of the next one; beside them goes a cache that grows with
-each step, or a state. Caches are told as states are (`recurrence`), but for the axis that grows,
-which a run of the float model shows. Tokens name rows of a table that is as long as a row of
+A decoder takes tokens and gives scores of the next one; next to them goes a cache that grows with
+each step, or a state. Caches are recognized like states (`recurrence`), but for the axis that
+grows, which a run of the float model shows. Tokens name rows of a table that is as long as a row of
 scores; `[outputs.NAME] kind = "tokens"` says what graph and names leave open. What becomes of the
 other inputs their names, sizes and values tell, and a second step of the float model confirms it.
 """

@@ -41,7 +41,7 @@ def choose_golden(
         source: The float model; it runs as it was given, on ONNX Runtime's CPU provider.
         held_out: Where to pick from.
         work_dir: Folder for the model that runs.
-        progress: Told of each candidate that ran.
+        progress: Called for each candidate that ran.
         float_source: Remembers what the candidates gave.
         tells: Whether outputs have what the model is to find.
 

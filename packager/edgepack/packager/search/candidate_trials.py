@@ -20,7 +20,7 @@ class CandidateTrials:
 
     Args:
         measurer: Makes and measures candidates.
-        progress: Told about each candidate.
+        progress: Called for each candidate.
     """
 
     def __init__(self, measurer: CandidateMeasurer, progress: Progress) -> None:

@@ -1,6 +1,6 @@
 """Journal of a search's measurements on disk: an interrupted search continues.
 
-The first line says the version: a journal of another one is left as it is, and not used. Then one
+The first line says the version: a journal of another one is left unchanged, and not used. Then one
 line of JSON for each measurement, with a checksum of its own and with the digest of everything that
 the measurement depends on (`context`): model, samples, profile, tools, processor. Lines of another
 context are left alone and not read. A line that is cut short or changed is passed over.

@@ -53,7 +53,7 @@ def search(
     Args:
         measurer: Makes and measures candidates.
         max_float_share: Share of the nodes that may stay float, 0…1; any may get more bits.
-        progress: Told about each candidate.
+        progress: Called for each candidate.
         is_hopeless: Whether a candidate need not be improved, for a reason other than accuracy (far
             slower than the float model); asked once, with the first candidate.
 

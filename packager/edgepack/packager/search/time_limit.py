@@ -143,7 +143,7 @@ class TimeLimit:
             yield
 
     def watch(self, progress: Progress) -> Progress:
-        """Return a `progress` that checks the limit whenever a step is told."""
+        """Return a `progress` that checks the limit whenever a step is reported."""
 
         def watched(step: BuildStep) -> None:
             progress(replace(step, left_s=self.left_s))

@@ -157,7 +157,7 @@ def _bytes_needed(content: bytes) -> str | None:
     """Walk the top-level fields; state what runs past the end when those before it are ONNX's.
 
     Returns:
-        What is missing, in words, or None when the bytes are no beginning of an ONNX model.
+        What is missing, in words, or None when the bytes are not beginning of an ONNX model.
     """
     seen: set[int] = set()
     for field in fields(content, 0, len(content)):

@@ -1,4 +1,4 @@
-"""Operators that are wrong beside others, parted from them; with 16 bits.
+"""Operators that are wrong next to others, parted from them; with 16 bits.
 
 On maps of 9 to 12 rows, and no others, what follows a convolution was wrong. In a detector with
 such maps the output was 8 to 14 % off, now this, now that.
@@ -43,7 +43,7 @@ def flatten_tanh(site: Site) -> None:
     """Flatten a Tanh of 16 rows to one row.
 
     After a matrix product and before a product it was off by more than its size, now this, now
-    that; of any other number of rows it is right, and of one row whatever is beside.
+    that; of any other number of rows it is right, and of one row whatever is next to.
     """
     shape = site.index.shapes.get(site.node.input[0], ())
     if len(shape) > 1 and shape[-2] == _WRONG_TANH_ROWS and set(shape[:-2]) <= {1}:

@@ -36,7 +36,7 @@ class CalibratedModel:
         settings: The profile's quantize pass.
         samples: Calibration samples.
         work_dir: Folder for instrumented models.
-        progress: Told about calibration.
+        progress: Called for calibration.
     """
 
     model: onnx.ModelProto

@@ -122,7 +122,7 @@ def measure_halves(
         products: Some of its products.
         samples: At least two.
         path: Where the instrumented model is written.
-        progress: Told about each sample.
+        progress: Called for each sample.
 
     Returns:
         For each product two times float32 (groups, columns, columns).

@@ -88,7 +88,7 @@ class GptqRounder:
         index: Its graph, indexed.
         samples: Calibration samples.
         folder: Folder for the instrumented model.
-        progress: Told about each sample.
+        progress: Called for each sample.
     """
 
     model: onnx.ModelProto

@@ -34,7 +34,7 @@ def rank_nodes(
     Args:
         model: The model with switches.
         samples: Samples to measure on.
-        progress: Told about each node.
+        progress: Called for each node.
         measured: See `CandidateMaker.rank`.
 
     Returns:
