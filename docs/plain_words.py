@@ -41,7 +41,7 @@ LIMITS = {
     "class or module opens without a noun": Limit(3, now=3.8),
     "relative words in docstrings": Limit(0.3, now=1.8),
     "pointing words in docstrings": Limit(1.2, now=4.3),
-    "odd phrases in docstrings": Limit(0.5, now=1.3),
+    "odd phrases in docstrings": Limit(0.5, now=0.7),
     "odd phrases in errors": Limit(1),
     "odd phrases in other messages": Limit(1),
     "odd phrases in pages": Limit(1, now=5.5),

@@ -40,7 +40,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         worst_drift: The greatest.
         drift_devices: How many reported it.
         shadow_count: Inferences that a second model computed, too.
-        shadow_agreed: Those of them in which both came to the same.
+        shadow_agreed: Shadow inferences in which both releases agreed.
         metric, budget: What the accuracy gate of its build judged, and its budget; "" and None
             where that is not known.
     """

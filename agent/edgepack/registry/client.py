@@ -144,7 +144,7 @@ class Registry:
 
         Args:
             digest: `sha256:…`
-            size_bytes: How long it is; no more is read.
+            size_bytes: Length of the blob; further bytes are not read.
             write: Gets each piece.
 
         Raises:

@@ -53,7 +53,7 @@ class Limits(Protocol):
 
 
 class TrustedRepository:
-    """A repository as far as it is believed.
+    """Repository with its accepted metadata.
 
     Args:
         root: Root metadata that is trusted from the start.

@@ -459,7 +459,7 @@ class Telemetry(Message, frozen=True, kw_only=True):
         drift: How far inputs or outputs are from those of the calibration, as a population
             stability index; None where nobody measures it.
         shadow_count: Inferences that a second model computed, too, to compare.
-        shadow_agreed: Those of them in which both came to the same.
+        shadow_agreed: Shadow inferences in which both releases agreed.
         not_finite: Inferences with NaN or infinity in an output that has none in the golden
             samples; they are in `latency`, too.
     """

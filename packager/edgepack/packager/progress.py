@@ -15,7 +15,7 @@ class BuildStep(msgspec.Struct, frozen=True, kw_only=True):
         detail: Which part of the step; "" where it has none.
         done, total: How many pieces are done, and how many there are; total 0 means unknown.
         profile: For which profile; "" where it is for all.
-        outcome: What came of the step, reported at its end; "" before, and where that says nothing.
+        outcome: Result of the step, reported at its end; "" before, and without a result.
         candidates: How many candidates the search has measured.
         best: The best of them so far, in words; "" where none was.
         left_s: Seconds that are left for the search; None without a limit.

@@ -95,7 +95,7 @@ def check_released(
         config: The agent's settings.
         bundle: What shall be installed.
         metadata: Folder or URL of newer metadata; None looks for a folder next to the bundle.
-        beside: Where the bundle lies.
+        beside: Folder of the bundle.
 
     Raises:
         EdgepackError: The fleet's metadata does not list it, lacks, or has expired.

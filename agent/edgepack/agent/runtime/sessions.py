@@ -35,7 +35,7 @@ _DTYPES = {
 
 
 class SessionTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """An input or output of a model, as it is opened.
+    """Input or output of an opened model.
 
     Attributes:
         name: Its name.

@@ -54,7 +54,7 @@ class ShadowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of the child: once after opening, then for each inference.
 
     Attributes:
-        agreed: Whether both releases came to the same.
+        agreed: Whether both releases agreed.
         because: Why there will be no answers; it then ends.
     """
 

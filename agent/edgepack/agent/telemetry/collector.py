@@ -50,7 +50,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
         telemetry: One message for every bundle, variant and provider that ran.
         troubles: What processes had to say; see `Spooled`.
         dropped: Spool files that could not be read, with the reason.
-        shadowed: What came of shadow inferences, by digest of the release.
+        shadowed: Shadow results, by digest of the release.
     """
 
     telemetry: tuple[Telemetry, ...] = ()

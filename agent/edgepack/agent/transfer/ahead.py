@@ -34,7 +34,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         title: The source.
         size_bytes: What it gave.
-        because: Why it gave no more; "" where it gave all.
+        because: Reason for missing chunks; "" if the source sent all chunks.
     """
 
     title: str
@@ -106,7 +106,7 @@ def take_ahead(
 
 
 class _Pace:
-    """Waits so long that no more is taken than may be, by the hour."""
+    """Wait until the hourly limit allows further bytes."""
 
     def __init__(self, bandwidth: Bandwidth, halt: Halt) -> None:
         self._bandwidth, self._halt = bandwidth, halt

@@ -56,7 +56,7 @@ class HttpSource:
         """Give the chunks of one file after the other.
 
         Raises:
-            SourceError: It gives no more.
+            SourceError: The source cannot send further chunks.
         """
         try:
             for remote in remotes:

@@ -75,7 +75,7 @@ class NeedScheduler:
 
     @property
     def flow_s(self) -> float:
-        """Seconds from the first chunk that came to the last one."""
+        """Return the seconds from the first received chunk to the last."""
         return self._last_at - self._first_at
 
     def note_chunk(self, now: float, *, is_new: bool, place: tuple[str, int] | None = None) -> None:

@@ -67,7 +67,7 @@ class Source(Protocol):
         """Give what is wanted, in any order, some of it or all.
 
         Raises:
-            SourceError: It gives no more.
+            SourceError: The source cannot send further chunks.
         """
 
     def end(self) -> None:

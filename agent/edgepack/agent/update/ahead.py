@@ -34,7 +34,7 @@ def take_from_sources(
         halt: Ends it early.
 
     Returns:
-        What came of each that was asked.
+        Result of each requested source.
 
     Raises:
         OSError: The disk is full.

@@ -250,8 +250,8 @@ class UpdateContext:
         self.listen_to(target)
 
     def listen_to(self, target: ManifestDownload | Download) -> None:
-        """Listen to what is missing, unless this device has a limit: then it is sent what it asks
-        for, and no more.
+        """Listen to missing files, unless this device has a limit: then it receives only requested
+        chunks.
         """
         scheduler = self.scratch.need_scheduler
         is_limited = scheduler is not None and scheduler.limit is not None

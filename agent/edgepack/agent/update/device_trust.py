@@ -95,8 +95,8 @@ class DeviceTrust:
     def trouble(self) -> str:
         """Reason why nothing new can be installed, one sentence; "" without a reason.
 
-        A device that was just enrolled has no metadata yet. This is a failure only once the device
-        has waited in vain.
+        A device that was just enrolled has no metadata yet. This is a failure only after the device
+        has waited without success.
         """
         return "" if self._is_new() else self._trouble
 

@@ -63,7 +63,7 @@ class MetadataFetcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; a fetch that is under way is not waited for."""
+        """Stop the checks; a running fetch continues."""
         self._stopping.set()
 
     def _run(self) -> None:

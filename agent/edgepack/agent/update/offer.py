@@ -187,7 +187,7 @@ def check_memory(
         limit_bytes: What all may take together; 0 means any amount.
 
     Returns:
-        What is left for releases that come to other models meanwhile.
+        Free space left for releases of other models.
 
     Raises:
         DeviceError: There is no room.

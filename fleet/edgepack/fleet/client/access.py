@@ -59,7 +59,7 @@ class AccessMethods:
         Args:
             name: What it is called, in lists and in the audit log.
             role: `viewer` looks, `operator` rolls out and takes back, too, `admin` does all.
-            valid_s: For how long, seconds; None for as long as it is not revoked.
+            valid_s: Validity in seconds; None until the token is revoked.
 
         Returns:
             The token; its secret is returned only once.

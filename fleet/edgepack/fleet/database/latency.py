@@ -229,8 +229,8 @@ def _kinds(
 
 
 def _seen(session: Session, sources: Iterable[Source]) -> dict[Source, list[float]]:
-    """Return the starts of the windows that came of each source, in order, and of all its device
-    reported.
+    """Return the starts of each source's last windows, in order, and of all windows of its
+    device.
     """
     seen: dict[Source, list[float]] = {source: [] for source in sources}
     names = {"names": list({source.device for source in seen})}

@@ -90,10 +90,10 @@ class DeviceRow(Base):
 
     `desired` is the encoded message it was last told (null: nothing is wanted of it any more),
     `reported` the encoded message it last said; `desired_sequence` only grows. `session` is that of
-    its signed batches, `boot` the process that it is for, `report_count` and `event_count` are the
-    numbers of the last ones that were accepted. `labels` is an
-    encoded dictionary, `certificate` the serial number (hex) of the one that it has. `standing`
-    is what its last report comes to, see `standing.py`; "" before its first.
+    its signed batches, `boot` its process. `report_count` and `event_count` are the numbers of the
+    last accepted messages. `labels` is an encoded dictionary, `certificate` the serial number (hex)
+    of its certificate. `standing` is the state of its last report, see `standing.py`; "" before its
+    first report.
     """
 
     __tablename__ = "devices"

@@ -60,7 +60,7 @@ class Store:
         self._ahead_s = 0.0
 
     def now(self) -> float:
-        """Return seconds since the epoch, by the database's clock as far as it is known."""
+        """Return the estimated time of the database's clock, seconds since the epoch."""
         return time.time() + self._ahead_s
 
     def set_clock(self) -> None:

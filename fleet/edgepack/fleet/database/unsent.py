@@ -37,9 +37,7 @@ def add(session: Session, publications: Iterable[Publication]) -> None:
 
 
 def read(session: Session) -> Unsent:
-    """Return the oldest of what is to be said, as it is by now; nothing for a device that has
-    gone.
-    """
+    """Return the oldest unsent messages in their current form; none for a removed device."""
     rows = session.execute(_OLDEST).all()
     if not rows:
         return Unsent((), 0)

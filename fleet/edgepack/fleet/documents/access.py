@@ -56,7 +56,7 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         name: What it is called, in lists and in the audit log.
         role: What its owner may do.
-        valid_s: For how long, seconds; None for as long as it is not revoked.
+        valid_s: Validity in seconds; None until the token is revoked.
     """
 
     name: str

@@ -201,7 +201,7 @@ class ImageRepository:
             return self._signs_and_saves(role, draft)
 
     def withdraw(self, bundle: BundleRef) -> bool:
-        """List a bundle no more; False when a publisher must sign that elsewhere."""
+        """Withdraw a bundle; return False if a publisher must sign the withdrawal elsewhere."""
         path = target_path(bundle)
         with self.lock():
             role = self.publisher_of(path)

@@ -252,7 +252,7 @@ def note_act(
 def record_change(
     session: Session, rollout: RolloutRow, before: str, because: str, now: float
 ) -> None:
-    """Log and keep what a rollout has come to, and why."""
+    """Log and store the result of a rollout, with the reason."""
     name = name_of(rollout.number)
     log.info("rollout=%s from=%s to=%s because=%s", name, before, rollout.state, because)
     records.add_rollout_event(

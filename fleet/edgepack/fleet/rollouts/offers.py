@@ -185,5 +185,5 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
 
 
 def _max_slowdown(rollout: RolloutRow) -> float | None:
-    """Return the slowdown that the gate `p95` lets pass; None where it is off."""
+    """Return the slowdown threshold of the gate `p95`; None if the gate is off."""
     return rollout.settings.gates.get("p95", BY_NAME["p95"].threshold)

@@ -1,6 +1,6 @@
 """A device that speaks the real protocol and pretends the rest: no disk, no model is run.
 
-It reports, and hands what comes to its models (`simulated_model.py`).
+The device reports, and passes received messages to its models (`simulated_model.py`).
 """
 
 import random

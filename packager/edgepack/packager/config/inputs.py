@@ -90,8 +90,7 @@ def check_declarations(wanted: WantedInputs, path: str) -> None:
     """Reject declarations that do not fit the model.
 
     Args:
-        wanted: The inputs with their declarations; of those that became constants they count no
-            more.
+        wanted: Inputs with their declarations, without constant inputs.
         path: The file they were read from, for messages.
 
     Raises:

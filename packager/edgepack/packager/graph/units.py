@@ -153,7 +153,7 @@ def _is_pair(node: onnx.NodeProto) -> bool:
 
 
 def _belongs(index: GraphIndex, position: int, following: int) -> bool:
-    """Return True if a node is the rectifier that alone reads another, as it is computed."""
+    """Return True if a node is the rectifier that alone reads another node's computed output."""
     node, after = index.graph.node[position], index.graph.node[following]
     if not facts(after.op_type).rectifies or len(node.output) != 1:
         return False

@@ -29,7 +29,7 @@ def compute_both_branches(model: onnx.ModelProto, samples: Samples) -> tuple[str
         samples: What the model is fed: they tell of inputs that never change.
 
     Returns:
-        Names of the nodes that were replaced, those that came to light inside a branch included.
+        Names of the replaced nodes, including nodes inside a branch.
     """
     replaced: list[str] = []
     left: set[str] = set()

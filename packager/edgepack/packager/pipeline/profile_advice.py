@@ -107,7 +107,7 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
     """Return the advice about the checked profiles.
 
     Args:
-        outlooks: What came of it.
+        outlooks: Results of the profiles.
         found: What the search for the profile itself tried.
     """
     own = _all_lowered(found)

@@ -84,7 +84,7 @@ class ProviderValidation:
             stand_in: By output, on all held-out samples and on the CPU, as the variant stands.
 
         Returns:
-            What came of it; None where the provider cannot run here.
+            Result of the run; None if the provider cannot run here.
 
         Raises:
             ProviderRefusedError: The provider refused the model, failed, crashed or hung.

@@ -1,8 +1,8 @@
 """The bill of materials of a bundle: a CycloneDX 1.6 document with model cards (an "ML-BOM").
 
-What a build measured or knows stands there as it is; what only a person can know comes from
-`[about]` and `[datasets]` of `edgepack.toml`, else from the model's own files. What nobody said is
-left out: nothing is filled with "unknown". `minimum_elements` tells where each of the G7's stands.
+Measured and known facts are copied unchanged. Facts that only a person knows come from `[about]`
+and `[datasets]` of `edgepack.toml`, else from the model's own files. Missing facts are left out: no
+field is filled with "unknown". `minimum_elements` lists the places of the G7's elements.
 """
 
 import hashlib

@@ -145,7 +145,7 @@ class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A profile that no variant was made for, with the reason and the remedy.
 
     Attributes:
-        best: What it came to; None where it was refused before anything was measured.
+        best: Result of the best candidate; None if rejected before any measurement.
     """
 
     profile: str

@@ -15,8 +15,8 @@ from edgepack.tasks.arrays import Outputs
 class OutOfTimeError(BaseException):
     """The time is used up; what was finished until then stands.
 
-    Like KeyboardInterrupt it is no `Exception`: it may be raised inside any library, and no handler
-    for that library's errors may swallow it.
+    Like KeyboardInterrupt, this is not an `Exception`: any library may raise it, and no handler of
+    that library's errors may swallow it.
     """
 
 

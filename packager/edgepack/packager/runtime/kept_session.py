@@ -93,7 +93,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
         model_file: Its name.
         digests: SHA-256 of each file that lay in its folder, hex, by POSIX path below that.
         settings: What it was opened with.
-        session: What came of it, and of the trial.
+        session: Result of the session and of the trial.
     """
 
     model_file: str

@@ -87,7 +87,7 @@ class InputValues(msgspec.Struct, frozen=True, kw_only=True):
 def describe_inputs(
     samples: Samples, inputs: tuple[TensorSpec, ...], declarations: Mapping[str, InputDeclaration]
 ) -> tuple[InputValues, ...]:
-    """Return how each input was prepared, and the values that came of it.
+    """Return the preprocessing of each input, and the resulting values.
 
     Args:
         samples: Calibration samples; the first 16 are read.

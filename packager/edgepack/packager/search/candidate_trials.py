@@ -148,7 +148,7 @@ class CandidateTrials:
         )
 
     def _tell(self, number: int, measured: Candidate | None = None) -> None:
-        """Report that a candidate is tried, or what came of one that was not known before."""
+        """Report that a candidate is tried, or the result of a new candidate."""
         outcome = ""
         if measured is not None:
             verdict = measured.verdict

@@ -35,8 +35,8 @@ class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
         return verdict.passed and verdict.spare >= self.reserve and verdict.noise <= self.noise_max
 
     def relaxed(self, refused: Verdict, best: Verdict) -> "SearchTarget":
-        """Return half of what the best candidate gains on a refused one, where no more can be
-        met.
+        """Return half of the best candidate's gain on a rejected candidate, if a full gain is
+        impossible.
         """
         return SearchTarget(
             reserve=min(self.reserve, (refused.spare + best.spare) / 2),
