@@ -60,7 +60,7 @@ class Format(Generic[T]):
     """Format of a kind of document.
 
     Args:
-        title: What it is called, e.g. "journal".
+        title: Name of the document, e.g. "journal".
         kind: The type of its content.
         version: The version that is written here.
     """

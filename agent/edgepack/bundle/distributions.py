@@ -67,8 +67,8 @@ def stability_index(shares: Sequence[float], counts: Sequence[int]) -> float:
     Below 0.1 a distribution is usually taken for the same, above 0.25 for another.
 
     Args:
-        shares: What was expected, by bin.
-        counts: What was counted, in the same bins; not all 0.
+        shares: Expected shares, by bin.
+        counts: Counts, in the same bins; not all 0.
 
     Returns:
         Sum over the bins of (found - expected) * ln(found / expected), at least 0.

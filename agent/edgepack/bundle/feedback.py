@@ -21,15 +21,15 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version, digest: The release: its version, and its root digest (hex).
-        variant, provider: What was tried, and on which execution provider.
-        hardware_class: What these devices have in common.
+        variant, provider: Variant, and its execution provider.
+        hardware_class: Hardware class of these devices.
         is_simulator: Whether that provider only simulates its hardware there, or the devices are
             simulated themselves: its times say nothing of real ones.
         probed: Devices that ran the golden samples through it.
-        right: Those where every output held its tolerance.
+        right: Devices where every output held its tolerance.
         wrong_because: The reason that most of the others gave; "" where there is none.
         chosen: Devices that it serves on.
-        fallbacks: Those of them that were meant to use another provider.
+        fallbacks: Devices that should use another provider.
         probe_ms: Median over devices of the time of one golden inference, milliseconds; None where
             none was timed.
         worst_nrmse: Greatest relative error that one of them saw; None where none was measured.

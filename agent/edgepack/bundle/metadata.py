@@ -52,7 +52,7 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         method: The only one that there is; see `encrypted_files` and `recipients`.
-        keys: One for each recipient, in the order of their ids.
+        keys: Sealed keys, in the order of the recipients' ids.
     """
 
     method: Literal["hpke, aes-256-gcm in segments of 64 KiB"] = (
@@ -210,14 +210,14 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         profile: Name of the profile it was built for.
         profile_sha256: Digest of the resolved profile.
         precision: `fp32`, `fp16`, `a8w8`, `a16w8`, `xint8` …, for people and reports.
-        requires: What a device must be.
-        toolchain: What made it.
+        requires: Requirements on a device.
+        toolchain: Toolchain that made the variant.
         files: Its files, under `model/<variant>/`.
         accuracy: Measured against the float model.
         tolerances: By output name: what a probe on the device must reach.
         placement: Nodes taken by the provider at build time.
-        degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a
-            variant unless their policy allows it.
+        degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a variant
+            unless their policy allows it.
         plain_runtime: What ONNX Runtime makes of it by itself. Not written where it is compiled
             ahead of time, or where no time was left.
     """

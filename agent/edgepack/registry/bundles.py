@@ -47,7 +47,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reference: Where the bundle is, by the digest of its artifact.
         digest: Root digest of the bundle.
-        sent_bytes, size_bytes: What had to be sent, and what the bundle has.
+        sent_bytes, size_bytes: Sent bytes, and size of the bundle.
     """
 
     reference: str

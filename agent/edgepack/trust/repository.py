@@ -126,7 +126,7 @@ class TrustedRepository:
         Raises:
             TrustError: Something is not signed as it must be, older than what is known, expired, or
                 missing. What was accepted before stays.
-            OSError: What was accepted cannot be kept.
+            OSError: Accepted metadata cannot be stored.
         """
         try:
             self._walk(fetch)
@@ -146,7 +146,7 @@ class TrustedRepository:
 
         Raises:
             TrustError: A publisher's metadata does not hold, or is missing.
-            OSError: What was accepted cannot be kept.
+            OSError: Accepted metadata cannot be stored.
         """
         delegations = self.targets.delegations
         for role in (delegations.roles or {}) if delegations else {}:
@@ -159,7 +159,7 @@ class TrustedRepository:
 
         Raises:
             TrustError: A role's metadata does not hold, or is missing.
-            OSError: What was accepted cannot be kept.
+            OSError: Accepted metadata cannot be stored.
         """
         if not self._is_whole:
             raise TrustError("there is no metadata that holds now")

@@ -41,7 +41,7 @@ class WebClient(mqtt.Client):
 
         Args:
             ways: At least one, all of one scheme.
-            context: What TLS needs; None where the addresses have none.
+            context: TLS context; None for addresses without TLS.
             first: Index of the one to begin with, so that not all clients crowd on one node.
 
         Raises:

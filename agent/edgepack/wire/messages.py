@@ -125,7 +125,7 @@ class RemoveModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag
 
     Attributes:
         sequence: See `RunModel`.
-        rollout: Who asks, shown in reports.
+        rollout: Rollout of the order, shown in reports.
         issued_at: When the controller said so.
     """
 
@@ -157,11 +157,11 @@ class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: ONNX Runtime's name, e.g. `QNNExecutionProvider`.
         available: Whether a session can be asked for it here.
-        because: What was seen, e.g. "plug-in onnxruntime-qnn 2.7.0 lists device npu".
+        because: Evidence, e.g. "plug-in onnxruntime-qnn 2.7.0 lists device npu".
         version: Version of the provider's package or library, or "".
         devices: Hardware kinds that it offers: `cpu`, `gpu`, `npu`.
         is_simulator: Whether it simulates its hardware here (QNN HTP on x86-64).
-        brought_by: What would bring it where it is not there, or "".
+        brought_by: Package that installs a missing provider, or "".
     """
 
     name: str
@@ -275,7 +275,7 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         inferences: All that were tried.
-        failed: Those that raised.
+        failed: Inferences that raised.
         not_finite: Those with NaN or infinity in an output that has none in the golden samples.
     """
 

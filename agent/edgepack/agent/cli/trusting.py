@@ -93,7 +93,7 @@ def check_released(
 
     Args:
         config: The agent's settings.
-        bundle: What shall be installed.
+        bundle: Bundle to install.
         metadata: Folder or URL of newer metadata; None looks for a folder next to the bundle.
         beside: Folder of the bundle.
 

@@ -57,7 +57,7 @@ class Agent:
 
     Args:
         config: The agent's settings.
-        inbox: What came.
+        inbox: Received messages.
         publisher: Where messages go.
         telemetry: Latency reports to send.
         make_models: Makes the models; it gets what to call after every transition.

@@ -118,7 +118,7 @@ def check_alike(title: str, now: Iterable[SessionTensor], before: Iterable[Sessi
     """Reject two releases whose inferences cannot be compared.
 
     Args:
-        title: What they are, in the plural.
+        title: Name of the values, in the plural.
         now, before: Tensors of the release that serves, and of the one before.
 
     Raises:

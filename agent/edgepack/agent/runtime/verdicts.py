@@ -27,9 +27,9 @@ class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
     """Key of a cached probe result: all facts that the result depends on.
 
     Attributes:
-        digest, variant, provider: What was probed.
-        provider_version, runtime, drivers: What ran it.
-        hardware: What it ran on.
+        digest, variant, provider: Probed variant and provider.
+        provider_version, runtime, drivers: Software of the probe.
+        hardware: Hardware of the probe.
         threads: Threads within an operator.
         system: Operating system, processor features, Python and edgepack.
     """

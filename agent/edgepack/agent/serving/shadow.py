@@ -46,7 +46,7 @@ class ShadowRunner:
 
     Args:
         state_dir: The state folder.
-        shadow: What is to run, and how much of it.
+        shadow: Release to run, and share of inferences.
         opened: The release that soaks.
         recorder: Counts what comes of it.
     """

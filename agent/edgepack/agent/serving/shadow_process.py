@@ -37,7 +37,7 @@ class ShadowProcess:
     """A child, started by `open`, that any thread may end.
 
     Args:
-        memory_bytes: What it may take.
+        memory_bytes: Limit of its memory.
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -52,7 +52,7 @@ class ShadowProcess:
         """Start it, and wait until the release is ready.
 
         Args:
-            request: What to open.
+            request: Release to open.
             errors: A file for what it says on stderr, open as long as it may be asked.
 
         Raises:

@@ -205,7 +205,7 @@ class Slots:
         A note that is being written has another name until it is done, and is left alone.
 
         Returns:
-            What was removed.
+            Removed entries.
         """
         kept = frozenset(digests)
         removed = tuple(sorted(self.digests() - kept))

@@ -104,12 +104,12 @@ class StateFile(Generic[T]):
 
     Args:
         path: Where it is.
-        form: What it holds.
+        form: Format of the content.
         write: Writes it durably.
 
     Attributes:
         path: Where it is.
-        trouble: What was found wrong with it, one sentence; "" when all is well.
+        trouble: Problem of the file, one sentence; "" without a problem.
         is_sealed: Whether a newer edgepack wrote it, so that it must be left alone.
     """
 

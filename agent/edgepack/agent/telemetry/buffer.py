@@ -56,7 +56,7 @@ class TelemetryBuffer:
         """Return the windows since the last call, sent or not.
 
         Raises:
-            OSError: What was collected cannot be remembered.
+            OSError: The collected data cannot be stored.
         """
         self._gather()
         collected = Collected(
@@ -72,7 +72,7 @@ class TelemetryBuffer:
         """Remove and return the windows that wait to be sent.
 
         Raises:
-            OSError: What was collected cannot be remembered.
+            OSError: The collected data cannot be stored.
         """
         self._gather()
         temperature_c = highest_temperature_c()

@@ -27,7 +27,7 @@ class DriftWatch:
         """Take what was counted since it was last asked.
 
         Args:
-            release: What ran.
+            release: Release that ran.
             seen: By tensor.
 
         Returns:

@@ -15,11 +15,11 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
     """Shadow inferences of one release.
 
     Attributes:
-        count: Those that were compared.
+        count: Compared inferences.
         agreed: Shadow inferences in which both releases agreed.
-        dropped: Those that were due while another one ran, or too soon after it.
+        dropped: Inferences skipped while another ran, or too soon after it.
         spaced: Compared inferences that were far enough apart to count as independent.
-        spaced_agreed: Those of them in which both releases gave the same answer.
+        spaced_agreed: Spaced inferences in which both releases gave the same answer.
         because: Reason for missing or few shadow inferences; "" without a reason.
     """
 

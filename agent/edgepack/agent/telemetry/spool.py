@@ -36,7 +36,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         token: Random id of the process's record: another one under the same file name is new.
         pid: The process.
         model: The model's name.
-        digest, variant, provider: What ran.
+        digest, variant, provider: Release that ran.
         since, written_at: When counting began, and when this was written; seconds since the epoch.
         latency: Of all its inferences so far.
         failures: Inferences that raised, but for mistakes of the application.

@@ -33,7 +33,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         title: The source.
-        size_bytes: What it gave.
+        size_bytes: Received bytes.
         because: Reason for missing chunks; "" if the source sent all chunks.
     """
 
@@ -63,7 +63,7 @@ def take_ahead(
         download: The bundle; nobody else touches it meanwhile.
         halt: Ends it early.
         stall_s: How long a source may give nothing of use.
-        bandwidth: What may be taken; the source waits meanwhile.
+        bandwidth: Limit; the source waits if it is reached.
 
     Raises:
         OSError: The disk is full.

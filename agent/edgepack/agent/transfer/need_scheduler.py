@@ -40,7 +40,7 @@ class NeedScheduler:
     Args:
         now: Monotonic clock, seconds.
         rng: Randomness for the jitter.
-        bandwidth: What this device may be sent.
+        bandwidth: Limit of this device.
     """
 
     def __init__(self, now: float, rng: random.Random, bandwidth: Bandwidth = UNLIMITED) -> None:

@@ -33,8 +33,8 @@ def useful_deltas(
     Args:
         manifest: The bundle's, verified.
         candidates: The variants that the device fetches.
-        slots: What it has.
-        lacking_bytes: What it would fetch without.
+        slots: Slots of the device.
+        lacking_bytes: Bytes to fetch without deltas.
         room_bytes: Disk that is free for them, next to the bundle's files.
     """
     listed = {entry.path: entry for entry in manifest.facts.files}

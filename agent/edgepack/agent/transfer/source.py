@@ -36,7 +36,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         url: Where it is.
         size_bytes: Its length; None where that is not known.
-        pieces: What is wanted of it, in its order.
+        pieces: Pieces to fetch, in order.
     """
 
     url: str

@@ -39,8 +39,8 @@ class Actions:
     """Carries out the action of a state.
 
     Args:
-        deps: What all updates need of the world.
-        model: What this one needs.
+        deps: Dependencies of all updates.
+        model: Dependencies of this update.
         note: Is notified of every hook that did not say go, and of what is wrong: kind and reason.
 
     Attributes:
@@ -76,7 +76,7 @@ class Actions:
 
         Raises:
             OSError: The disk is full or broken.
-            EdgepackError: What was fetched, or this device, does not allow to continue.
+            EdgepackError: The fetched data or this device forbids to continue.
         """
         action = ACTIONS.get(self._context.journal.state)
         if action is None or not self._context.is_clear():

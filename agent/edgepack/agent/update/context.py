@@ -108,8 +108,8 @@ class UpdateContext:
     """Context of one model's update.
 
     Args:
-        deps: What all updates need of the world.
-        model: What this one needs.
+        deps: Dependencies of all updates.
+        model: Dependencies of this update.
         note: Is notified of every hook that did not say go, and of what is wrong: kind and reason.
 
     Attributes:
@@ -168,7 +168,7 @@ class UpdateContext:
 
         Args:
             title: Tells it from other work of the same state.
-            work: What to do, outside of the loop's thread.
+            work: Work to run, outside of the loop's thread.
             worker: Where; None is where all long work is done.
 
         Raises:

@@ -34,7 +34,7 @@ class MetadataFetcher:
     Args:
         source: Where to fetch.
         root: Root metadata that the device was enrolled with.
-        cache: What the device has accepted; only read here.
+        cache: Accepted metadata of the device; only read here.
         is_lacking: Whether the device waits for metadata.
         put: Hands a file to the agent, by its name.
         wall: Clock, seconds since the epoch.
@@ -100,7 +100,7 @@ def fetch_newer(
     Args:
         source: Where to fetch.
         root: Root metadata that is trusted from the start.
-        cache: What is known.
+        cache: Known metadata.
         wall: Clock, seconds since the epoch.
 
     Returns:

@@ -42,7 +42,7 @@ class Models:
     """Models of a device.
 
     Args:
-        deps: What their updates need of the world.
+        deps: Dependencies of their updates.
         notify: Called after every transition of any of them.
     """
 
@@ -194,11 +194,11 @@ class Models:
         """Take what the controller wants; a model that it does not name stays unchanged.
 
         Args:
-            desired: What it wants.
+            desired: Desired state.
             refusals: By model: why it must not be so.
 
         Returns:
-            What became of each order, by model.
+            Result of each order, by model.
 
         Raises:
             TransferError: An order makes no sense; the others were taken.

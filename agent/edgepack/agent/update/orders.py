@@ -53,7 +53,7 @@ class Orders:
         What it says is not remembered before its bundle was verified, but as what is judged now.
 
         Args:
-            order: What shall be done.
+            order: Order to run.
             refusal: Why it must not be done; it is reported when the order is a new one.
 
         Raises:

@@ -132,7 +132,7 @@ def choose_again(
     Args:
         context: The model's update.
         pointer: The release.
-        evidence: What was found so far.
+        evidence: Evidence so far.
         only: The one variant to look at; "" for all.
 
     Returns:

@@ -34,8 +34,8 @@ class Updater:
     """The one update that a model has at a time.
 
     Args:
-        deps: What all updates need of the world.
-        model: What this one needs.
+        deps: Dependencies of all updates.
+        model: Dependencies of this update.
         disk: Is notified of the disk's faults.
         notify: Called after every transition, when the journal says something new.
 
