@@ -4,7 +4,7 @@
 # WORKERS tests run at once: those with processes and brokers wait for much of their time.
 
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 4
 VENV := .venv
 OPENVINO_VENV := .venv-openvino
 OLDEST_VENV := .venv-oldest
@@ -28,15 +28,23 @@ TRANSFER_DEVICES := 1,10,50,200,1000
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test check bench bench-packager bench-unseen bench-tasks bench-fleet bench-swaps bench-transfer bench-deltas conformance scan-operators docs screenshots release pins clean
+.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen bench-tasks bench-fleet bench-swaps bench-transfer bench-deltas conformance scan-operators docs screenshots release pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
 	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
 
-test: $(READY) $(OPENVINO_READY) $(OLDEST_READY)
+test: test-main test-openvino
+
+test-main: $(READY) $(OLDEST_READY)
 	$(BIN)/python -m pytest -m "not openvino" --numprocesses $(WORKERS) --dist worksteal
+
+test-openvino: $(OPENVINO_READY)
 	$(OPENVINO_VENV)/bin/python -m pytest tests/openvino
+
+# All that tests need. Pytest rewrites each file of tests once, not once in each worker.
+environments: $(READY) $(OPENVINO_READY) $(OLDEST_READY)
+	$(BIN)/python -m pytest -m "not openvino" --collect-only -qq >/dev/null
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -45,7 +53,6 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python docs/reference.py --check
 	$(BIN)/python docs/plain_words.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The site, in site/. It loads nothing from another host.
 docs: $(READY)

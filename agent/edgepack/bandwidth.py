@@ -18,7 +18,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     """A rate in some hours of the day.
 
     Attributes:
-        start, end: Minutes of the day; it goes on past midnight where `end` is not greater.
+        start, end: Minutes of the day; it continues past midnight where `end` is not greater.
         bytes_per_s: 0 is nothing at all.
     """
 
@@ -38,14 +38,14 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stretches: Hours with a rate of their own; the first that holds counts.
-        bytes_per_s: In all others; None is no limit.
+        bytes_per_s: In all others; None means no limit.
     """
 
     stretches: tuple[Stretch, ...] = ()
     bytes_per_s: float | None = None
 
     def at(self, local: time) -> float | None:
-        """Return bytes a second at a time of the day; None is no limit, 0 nothing at all."""
+        """Return bytes a second at a time of the day; None means no limit, 0 nothing at all."""
         minute = local.hour * 60 + local.minute
         for stretch in self.stretches:
             if stretch.holds(minute):
@@ -64,7 +64,7 @@ def parse_bandwidth(text: str) -> Bandwidth:
     """Read what a person wrote: a rate, or hours with rates, separated by commas.
 
     Args:
-        text: Such as `20MB/s` or `08:00-18:00=2MB/s,50MB/s`; "" is no limit. Units are powers of
+        text: Such as `20MB/s` or `08:00-18:00=2MB/s,50MB/s`; "" means no limit. Units are powers of
             1,000. A rate without hours is that of all others.
 
     Raises:

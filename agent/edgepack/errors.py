@@ -10,9 +10,9 @@ class EdgepackError(Exception):
     """Base of all errors of edgepack; shown to a person in up to three lines.
 
     Args:
-        problem: What is wrong, as one sentence without a full stop.
+        problem: Problem, as one sentence without a full stop.
         found_in: Where: a file, a key, a node, a topic.
-        remedy: What to do about it, most often a command.
+        remedy: Remedy, usually a command.
 
     Example:
         ```python

@@ -4,7 +4,7 @@ import threading
 
 
 class HaltedError(Exception):
-    """The work was told to end, and ended."""
+    """The work was ordered to end, and ended."""
 
 
 class Halt(threading.Event):

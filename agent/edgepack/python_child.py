@@ -1,7 +1,7 @@
 """Python child processes: every one of edgepack's is started here.
 
 `python -m` puts the current folder first on the module path, so a file `numpy.py` in that folder
-would run with the rights of whoever runs a command there. Each child therefore
+would run with the rights of anyone that runs a command there. Each child therefore
 
 1. runs with `-P` (or `-I`): neither the current folder nor the script's folder is on its path;
 2. gets a chosen environment: what the interpreter, the loader and the providers need, and no

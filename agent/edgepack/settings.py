@@ -30,7 +30,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         default: Its default.
         choices: The values of a Literal.
         low, high: Its bounds; None where there are none.
-        label, help: What a form calls it; one sentence that explains it.
+        label, help: Label in a form; one sentence of help.
         option: Its option of a command.
         unit: `share` is written as 10%, `time` as 2030-01-31T02:00.
         example: A value that a form shows.

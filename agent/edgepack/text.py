@@ -11,7 +11,7 @@ def printable(text: str) -> str:
 
     So what came from a device, a bundle or the network cannot colour, move or clear what a person
     sees, nor put a line of its own between ours. Used where text is printed or logged; what is
-    stored stays as it came.
+    stored stays unchanged.
     """
     if text.isprintable():
         return text

@@ -46,8 +46,8 @@ class TypeProblem(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         place: Where it stands: `gates.accuracy.metric`, `pass[quantize].ranges`; "" where that is
             the whole file.
-        problem: One sentence.
-        remedy: What to write, or None where the problem says it.
+        problem: Problem, one sentence.
+        remedy: Text to write, or None if the problem contains it.
     """
 
     place: str
@@ -61,9 +61,9 @@ def describe_type_error(
     """Return the problem in words for a person.
 
     Args:
-        error: What msgspec raised.
-        settings: What it was given.
-        root: What it should have become.
+        error: Error raised by msgspec.
+        settings: Input of msgspec.
+        root: Expected type.
     """
     match = _AT.match(str(error))
     what, path = (match["what"], match["path"] or "") if match else (str(error), "")

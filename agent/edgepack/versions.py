@@ -48,7 +48,7 @@ class Document(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Document as read.
 
     Attributes:
-        value: As far as it is understood here.
+        value: Value, as far as this edgepack understands it.
         unknown: Keys of a newer minor version, to be written again with it.
     """
 
@@ -60,7 +60,7 @@ class Format(Generic[T]):
     """Format of a kind of document.
 
     Args:
-        title: What it is called, e.g. "journal".
+        title: Name of the document, e.g. "journal".
         kind: The type of its content.
         version: The version that is written here.
     """

@@ -62,6 +62,7 @@ integer products.
 def page(cells: Sequence[Cell]) -> str:
     """Return the Markdown page."""
     return _PAGE.format(
+        versions=", ".join(sorted({cell.version for cell in cells})),
         lost=_short(LOST),
         near=_short(NEAR),
         summary=_markdown(summary(cells)),

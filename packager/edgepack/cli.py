@@ -110,7 +110,7 @@ class LazyGroup(click.Group):
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> Exception:
-    """What a person is told of a package that is not installed; a bug's error stays what it is."""
+    """Return the error for a package that is not installed; return other errors unchanged."""
     package = (error.name or "").split(".")[0]
     entry = _COMMANDS.get(command)
     if entry is None or package not in (*_NEEDED, *_OWN_EXTRAS):

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 from edgepack.packager import build
 from edgepack.packager.pipeline.build import BuildResult
 
-SIZES = {"cls": (48, 192), "rec": (48, 320), "det": (320, 320)}
+SIZES = {"cls": (48, 192), "rec": (48, 320), "det": (160, 160)}
 
 
 def _model(kind: str) -> Path:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import click
 import msgspec
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager import BuildResult, build, compare, load_profile
 from edgepack.packager.cli.build import build as build_command
+from edgepack.packager.config.trusted_code import TrustedCode
 from edgepack.packager.pipeline.request import BuildOptions, derive_request
 from edgepack.packager.runtime.model_run import Run
 from edgepack.tasks.arrays import Tensor
@@ -149,9 +151,13 @@ def test_what_is_preferred_comes_from_the_option_or_else_from_the_file(tmp_path:
     assert derive_request("m.onnx", {**given, "prefer": "speed"}).prefer == "speed"
 
 
-def test_the_command_line_has_every_option_of_the_function() -> None:
-    names = {parameter.name for parameter in build_command.params}
-    assert names - {"model", "as_json"} == set(BuildOptions.__annotations__)
+def test_the_command_line_has_every_option_of_the_function_with_its_help() -> None:
+    found = {each.name: each for each in build_command.params if isinstance(each, click.Option)}
+    assert set(found) - {"as_json"} == set(BuildOptions.__annotations__)
+    for name, hint in BuildOptions.__annotations__.items():
+        kind, declared = get_args(hint)
+        assert found[name].help == declared.help
+        assert found[name].is_flag == (kind in (bool, TrustedCode))
 
 
 def test_a_result_is_plain_data(folder: Path) -> None:

@@ -137,7 +137,7 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         disk_reserve_bytes: Free space that updates must leave.
         memory_bytes: What the weights of all models may take together, a release that is coming
-            beside the one that serves; 0 sets no limit.
+            next to the one that serves; 0 sets no limit.
         telemetry_interval_s: Seconds between latency reports.
         check_interval_s: Seconds after which the files of what serves are read once more, to find
             those that a disk has changed; 0 means never.

@@ -22,7 +22,7 @@ _DECIBELS = ("sqnr_db", "psnr_db", "si_sdr_db")
 def describe_accuracy(accuracy: Accuracy) -> str:
     """Return the metric with its value: `cosine 0.9951`, `F1 of boxes 0.9934, 1.2 % fewer at .25`.
 
-    Beside what is measured of the float model too stands its value: `label_accuracy 0.9102, float
+    Next to what is measured of the float model too stands its value: `label_accuracy 0.9102, float
     model 0.9090`.
     """
     if accuracy.metric != DETECTION_F1:

@@ -93,7 +93,7 @@ def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = N
     3. Every byte fits the manifest's digests, and no file of the manifest is missing.
     4. Nothing follows the end.
 
-    Everything is written beside `folder` and takes its name at the end.
+    Everything is written next to `folder` and takes its name at the end.
 
     Args:
         archive_path: The archive.

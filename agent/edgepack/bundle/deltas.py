@@ -12,8 +12,8 @@ What zlib unpacks is the difference of the two chunks, as integers of that width
 folded so that small ones of either sign have few bits, the first bytes of all items first. The
 old chunk counts as long as the new one: cut off, or filled with zeros.
 
-Nobody needs them: whoever passes them over fetches the new chunks. What comes out is held against
-the new chunk's digest like any other chunk.
+Nobody needs them: anyone that passes them over fetches the new chunks. What comes out is held
+against the new chunk's digest like any other chunk.
 """
 
 import struct
@@ -76,7 +76,7 @@ def pack_difference(new: bytes, old: bytes) -> tuple[int, bytes]:
 
 
 def unpack_new(record: DeltaRecord, old: bytes) -> bytes:
-    """Return the new chunk; whoever uses it checks its digest.
+    """Return the new chunk; anyone that uses it checks its digest.
 
     Raises:
         BundleError: The difference cannot be unpacked.
@@ -100,7 +100,7 @@ def read_records(path: Path) -> Iterator[DeltaRecord]:
     """Yield the records of a file, one after the other.
 
     Raises:
-        BundleError: It is no such file, or is damaged.
+        BundleError: It is not such a file, or is damaged.
     """
     with open_regular(path) as file:
         if file.read(len(MAGIC)) != MAGIC:

@@ -67,8 +67,8 @@ def stability_index(shares: Sequence[float], counts: Sequence[int]) -> float:
     Below 0.1 a distribution is usually taken for the same, above 0.25 for another.
 
     Args:
-        shares: What was expected, by bin.
-        counts: What was counted, in the same bins; not all 0.
+        shares: Expected shares, by bin.
+        counts: Counts, in the same bins; not all 0.
 
     Returns:
         Sum over the bins of (found - expected) * ln(found / expected), at least 0.
@@ -90,8 +90,8 @@ def describe_values(tensor: str, values: Values) -> Distribution | None:
         values: (n,) of a numeric type, of all samples.
 
     Returns:
-        None where nothing can be told by it: all values are equal, none is finite, or they are
-        integers that name something, such as tokens.
+        None where nothing can be determined by it: all values are equal, none is finite, or they
+        are integers that name something, such as tokens.
     """
     finite = values[np.isfinite(values)].astype(np.float64)
     levels = np.unique(finite)

@@ -60,7 +60,7 @@ def decrypt_stream(
         path: POSIX path of the file in its bundle.
 
     Raises:
-        BundleError: It is no such file, was changed, cut off, or belongs to another key or path.
+        BundleError: It is not such a file, was changed, cut off, or belongs to another key or path.
     """
     header = source.read(_HEADER_BYTES)
     if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC):

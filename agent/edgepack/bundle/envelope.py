@@ -1,7 +1,7 @@
 """The envelope around what is signed: who vouches for it, with which key.
 
 A sigstore bundle v0.3 that holds a DSSE envelope, written and opened with `cryptography` alone.
-What the payload says is no matter of this file: see `signature.py`.
+What the payload says is not a matter of this file: see `signature.py`.
 """
 
 import base64

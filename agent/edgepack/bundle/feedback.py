@@ -21,28 +21,28 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version, digest: The release: its version, and its root digest (hex).
-        variant, provider: What was tried, and on which execution provider.
-        hardware_class: What these devices have in common.
+        variant, provider: Variant, and its execution provider.
+        hardware_class: Hardware class of these devices.
         is_simulator: Whether that provider only simulates its hardware there, or the devices are
             simulated themselves: its times say nothing of real ones.
         probed: Devices that ran the golden samples through it.
-        right: Those where every output held its tolerance.
+        right: Devices where every output held its tolerance.
         wrong_because: The reason that most of the others gave; "" where there is none.
         chosen: Devices that it serves on.
-        fallbacks: Those of them that were meant to use another provider.
+        fallbacks: Devices that should use another provider.
         probe_ms: Median over devices of the time of one golden inference, milliseconds; None where
             none was timed.
         worst_nrmse: Greatest relative error that one of them saw; None where none was measured.
         inferences, failures: Real inferences, and those that raised.
         p50_ms, p95_ms, p99_ms: Of the real inferences, milliseconds; None where there was none.
         drift: Median over devices of the population stability index of what they see against what
-            the build saw; None where none told it.
+            the build saw; None where none reported it.
         worst_drift: The greatest.
-        drift_devices: How many told it.
+        drift_devices: How many reported it.
         shadow_count: Inferences that a second model computed, too.
-        shadow_agreed: Those of them in which both came to the same.
-        metric, budget: What the accuracy gate of its build judged, and the least that it let pass;
-            "" and None where that is not known.
+        shadow_agreed: Shadow inferences in which both releases agreed.
+        metric, budget: What the accuracy gate of its build judged, and its budget; "" and None
+            where that is not known.
     """
 
     version: Word

@@ -34,8 +34,8 @@ class Golden(msgspec.Struct, frozen=True, kw_only=True):
     """Golden samples, in order.
 
     Attributes:
-        inputs: One dict per sample, tensors by input name.
-        outputs: What the float model gave for it, tensors by output name.
+        inputs: Inputs of each sample, tensors by input name.
+        outputs: Outputs of the float model, tensors by output name.
     """
 
     inputs: tuple[dict[str, Tensor], ...]
@@ -47,7 +47,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         right: Every output held its tolerance.
-        because: What was seen, one sentence.
+        because: Observed result, one sentence.
         worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of what
             was expected; infinite when an output is missing or not finite.
     """

@@ -88,7 +88,7 @@ def write_key_pair(pair: KeyPair, prefix: Path) -> tuple[Path, Path]:
         The two paths, private first.
 
     Raises:
-        SignatureError: One of them exists (a key is never overwritten) or cannot be written.
+        SignatureError: A file exists (a key is never overwritten) or cannot be written.
     """
     private, public = Path(f"{prefix}.key"), Path(f"{prefix}.pub")
     for path in (private, public):
@@ -102,7 +102,7 @@ def write_token_key(uri: str, key: PublicKey, prefix: Path) -> None:
     """Write what stands for a key in a token: `<prefix>.key` with its URI, and `<prefix>.pub`.
 
     Raises:
-        SignatureError: One of them cannot be written.
+        SignatureError: A file cannot be written.
     """
     _write(Path(f"{prefix}.key"), f"{uri}\n".encode(), mode=0o600)
     _write(Path(f"{prefix}.pub"), public_pem(key))

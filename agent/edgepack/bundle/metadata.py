@@ -54,7 +54,7 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         method: The only one that there is; see `encrypted_files` and `recipients`.
-        keys: One for each recipient, in the order of their ids.
+        keys: Sealed keys, in the order of the recipients' ids.
     """
 
     method: Literal["hpke, aes-256-gcm in segments of 64 KiB"] = (
@@ -132,7 +132,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         metric: Name of the metric the accuracy gate judged (`top1_agreement`, `cosine` …).
         value: The variant's value.
         float_value: The float model's value of the same metric (1.0 for agreement metrics).
-        budget: The least value that the gate let pass.
+        budget: The least value that the gate accepted.
         sample_count: Held-out samples measured.
         provider: Provider that the variant was measured on.
         details: Further metrics by name (`sqnr_db`, `max_abs_error` …).
@@ -219,15 +219,15 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         profile: Name of the profile it was built for.
         profile_sha256: Digest of the resolved profile.
         precision: `fp32`, `fp16`, `a8w8`, `a16w8`, `xint8` …, for people and reports.
-        requires: What a device must be.
-        toolchain: What made it.
+        requires: Requirements on a device.
+        toolchain: Toolchain that made the variant.
         files: Its files, under `model/<variant>/`.
         accuracy: Measured against the float model.
         agreements: What the tasks of its outputs must keep on a device.
         tolerances: By output name: how far values may be off there.
         placement: Nodes taken by the provider at build time.
-        degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a
-            variant unless their policy allows it.
+        degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a variant
+            unless their policy allows it.
         plain_runtime: What ONNX Runtime makes of it by itself. Not written where it is compiled
             ahead of time, or where no time was left.
     """
@@ -273,9 +273,9 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         format, minor: `FORMAT_VERSION` and `FORMAT_MINOR` of who wrote it.
         name: Model name, `[A-Za-z0-9._-]+`.
         version: Version of the model, for people (`1.2.0`).
-        release: Release counter, 0 … 2**53; a device never goes to a lower one, save back to
-            the slot that was committed before.
-        created_at: RFC 3339 time in UTC, or "" when the build was told none (a time would make
+        release: Release counter, 0 … 2**53; a device never goes to a lower one, save back to the
+            slot that was committed before.
+        created_at: RFC 3339 time in UTC, or "" when the build had none (a time would make
             two builds of the same inputs differ).
         source_sha256: Digest of the source model's bytes, external data included.
         tools: Versions of the tools that built it.

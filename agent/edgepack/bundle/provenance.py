@@ -133,7 +133,7 @@ class BillOfMaterials(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         spec_version: Of CycloneDX.
         license: Of the model; "" where it is not said.
-        producer: Who made the model; "" likewise.
+        producer: Maker of the model; "" if unknown.
         models, datasets: Names of these components.
     """
 
@@ -155,7 +155,7 @@ def read_documents(bundle: Path) -> dict[str, bytes]:
     """Read the documents of a bundle in either form, as far as they are there.
 
     Raises:
-        BundleError: One is too long, or cannot be read.
+        BundleError: A document is too long, or cannot be read.
     """
     names = (PROVENANCE_FILE, BILL_FILE)
     if not bundle.is_dir():
@@ -174,7 +174,7 @@ def read_origin(documents: Mapping[str, bytes], manifest: Manifest) -> Origin:
        variant's files, all of them.
 
     Args:
-        documents: What `read_documents` returned.
+        documents: Result of `read_documents`.
         manifest: The bundle's, which names the documents too.
 
     Raises:

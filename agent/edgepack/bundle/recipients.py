@@ -105,7 +105,7 @@ def open_content_key(encryption: Encryption, key: PrivateKey) -> bytes:
 
     Raises:
         DeviceError: The bundle is encrypted to others.
-        BundleError: What was sealed for this key does not open.
+        BundleError: The sealed key of this device cannot be opened.
     """
     own = key_id(key.public_key())
     sealed = next((each.sealed for each in encryption.keys if each.recipient == own), None)

@@ -136,7 +136,7 @@ def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:
         keys: The keys that are trusted; any one of them suffices.
 
     Raises:
-        SignatureError: One of these does not hold.
+        SignatureError: A check fails.
     """
     try:
         # 1, 2

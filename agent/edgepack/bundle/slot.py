@@ -1,9 +1,10 @@
 """Completeness of a slot: every file that a variant needs is there, is a regular file, and is
 unchanged.
 
-A pointer may only name a complete slot. So whoever writes a pointer, opens a slot or looks after
-one asks here. Nothing is followed: a link, pipe, device or folder in a file's place is damage. A
-disk that cannot be read now (EIO) is not damage, and is raised as the `OSError` that it is.
+A pointer may only name a complete slot. So anyone that writes a pointer, opens a slot or looks
+after one asks here. Nothing is followed: a link, pipe, device or folder in a file's place is
+damage. A disk that cannot be read now (EIO) is not damage, and is raised as the `OSError` that it
+is.
 """
 
 import hashlib

@@ -47,7 +47,7 @@ def convert_json(value: Any, kind: type[T], *, found_in: str) -> T:
     """Turn parsed JSON into a struct.
 
     Args:
-        value: What `parse_json` returned, or a part of it.
+        value: Result of `parse_json`, or a part of it.
         kind: The struct.
         found_in: File and key of `value`, for messages.
 

@@ -33,7 +33,7 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             SignatureError: No trusted key signed them, or they do not belong together.
-            BundleError: One is malformed.
+            BundleError: A field is malformed.
         """
         signed = verify_envelope(signature, self.keys)
         return signed, verify_manifest(manifest, signed)

@@ -133,7 +133,7 @@ def verify_manifest(content: bytes, signed: SignedList) -> Manifest:
 
     Args:
         content: Bytes of `manifest.json`.
-        signed: What `verify_envelope` returned.
+        signed: Result of `verify_envelope`.
 
     Raises:
         SignatureError: The manifest is not the signed one, or lists other files or digests.

@@ -23,9 +23,9 @@ def pull_archive(
 
     Args:
         url: `https://` or `http://`.
-        folder: Where the bundle shall lie; the archive lies beside it.
+        folder: Where the bundle shall lie; the archive lies next to it.
         way: How to get there.
-        progress: Is told how far it is.
+        progress: Called with the progress.
         most_bytes: What its files may have together; None is as much as there is room for.
 
     Returns:

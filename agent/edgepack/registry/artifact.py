@@ -43,7 +43,7 @@ def make_artifact(manifest: Manifest, root_digest: str, files: dict[str, tuple[s
 
     Args:
         manifest: Of the bundle.
-        root_digest: What the bundle is.
+        root_digest: Digest of the bundle.
         files: Digest and length of each of its files by path, manifest and signature too.
     """
     facts = manifest.facts
@@ -100,7 +100,7 @@ def check_artifact(blobs: dict[str, Descriptor], manifest: Manifest, *, found_in
     """Reject an artifact whose files are not those of the bundle's own manifest.
 
     Raises:
-        TransferError: One is missing, too many, or another one.
+        TransferError: A file is missing, surplus, or differs.
     """
     wanted = {entry.path: (f"sha256:{entry.sha256}", entry.size_bytes) for entry in manifest.files}
     given = {

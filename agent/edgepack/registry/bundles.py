@@ -47,7 +47,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reference: Where the bundle is, by the digest of its artifact.
         digest: Root digest of the bundle.
-        sent_bytes, size_bytes: What had to be sent, and what the bundle has.
+        sent_bytes, size_bytes: Sent bytes, and size of the bundle.
     """
 
     reference: str
@@ -87,7 +87,7 @@ def push(
         bundle: A folder or an archive.
         target: `oci://host/repository:tag`.
         way: How to get there.
-        progress: Is told how far it is.
+        progress: Called with the progress.
 
     Raises:
         TransferError: The registry cannot be reached, or takes it not.
@@ -135,7 +135,7 @@ def pull(
         output: A folder, or an archive where it ends in `.edgepack`; must not exist.
         keys: Of whom one must have signed it; without, nothing vouches for it.
         way: How to get there.
-        progress: Is told how far it is; what it raises ends the pull.
+        progress: Called with the progress; what it raises ends the pull.
         most_bytes: What its files may have together; None is as much as there is room for.
 
     Raises:

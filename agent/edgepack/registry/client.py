@@ -55,7 +55,7 @@ class Registry:
     Args:
         reference: Names it.
         access: How to get through.
-        http_unsafe: Speaks http, without TLS: whoever is between reads and alters all of it.
+        http_unsafe: Speaks http, without TLS: anyone that is between reads and alters all of it.
 
     Raises:
         TransferError: A TLS file or docker's settings cannot be used.
@@ -140,11 +140,11 @@ class Registry:
             self._check(answer, location, 201)
 
     def read_blob(self, digest: str, size_bytes: int, write: Callable[[bytes], object]) -> None:
-        """Read a blob piece by piece, and go on where it broke off.
+        """Read a blob piece by piece, and continue where it broke off.
 
         Args:
             digest: `sha256:…`
-            size_bytes: How long it is; no more is read.
+            size_bytes: Length of the blob; further bytes are not read.
             write: Gets each piece.
 
         Raises:

@@ -34,7 +34,7 @@ def fetched(
     Args:
         place: `oci://…`, `https://…`, or a path.
         way: How to get there.
-        progress: Is told how far it is.
+        progress: Called with the progress.
 
     Raises:
         EdgepackError: It cannot be fetched.

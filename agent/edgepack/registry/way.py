@@ -24,7 +24,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ca_file: PEM of the authorities to trust; "" trusts the system's.
-        http_unsafe: Speaks http to a registry: whoever is between reads and alters all of it.
+        http_unsafe: Speaks http to a registry: anyone that is between reads and alters all of it.
         limits: Of the waits on the other side, over the whole transfer.
     """
 

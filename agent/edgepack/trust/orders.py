@@ -2,7 +2,7 @@
 
 The role `director` is delegated by the targets key. Each order stands at `director/MODEL/DIGEST`,
 with the digest and length that the image repository lists; the order itself is `custom`, as text,
-since TUF's canonical JSON has no fractions. What shall be removed has no file and stands beside.
+since TUF's canonical JSON has no fractions. What shall be removed has no file and stands next to.
 """
 
 import datetime
@@ -32,7 +32,7 @@ class SignedOrders(msgspec.Struct, frozen=True, kw_only=True):
     """A director's word to one device, after its signature was checked.
 
     Attributes:
-        desired: What the device shall run.
+        desired: Desired state of the device.
         issued_at, expires_at: When it was signed, and from when on it does not count.
         timestamp: Version of the image repository's timestamp that the director knew.
     """
@@ -49,7 +49,7 @@ def make_orders(
     """Return the metadata, to be signed.
 
     Args:
-        orders: What is said.
+        orders: Orders to sign.
         tenant, device: To whom.
         file_count: How many signed files a bundle has.
     """
@@ -100,7 +100,7 @@ def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: st
     Whether it is new, and whether it has expired, is for the caller to say.
 
     Raises:
-        TrustError: One of these does not hold.
+        TrustError: A check fails.
     """
     # 1.
     try:

@@ -53,7 +53,7 @@ class Limits(Protocol):
 
 
 class TrustedRepository:
-    """A repository as far as it is believed.
+    """Repository with its accepted metadata.
 
     Args:
         root: Root metadata that is trusted from the start.
@@ -126,7 +126,7 @@ class TrustedRepository:
         Raises:
             TrustError: Something is not signed as it must be, older than what is known, expired, or
                 missing. What was accepted before stays.
-            OSError: What was accepted cannot be kept.
+            OSError: Accepted metadata cannot be stored.
         """
         try:
             self._walk(fetch)
@@ -146,7 +146,7 @@ class TrustedRepository:
 
         Raises:
             TrustError: A publisher's metadata does not hold, or is missing.
-            OSError: What was accepted cannot be kept.
+            OSError: Accepted metadata cannot be stored.
         """
         delegations = self.targets.delegations
         for role in (delegations.roles or {}) if delegations else {}:
@@ -159,7 +159,7 @@ class TrustedRepository:
 
         Raises:
             TrustError: A role's metadata does not hold, or is missing.
-            OSError: What was accepted cannot be kept.
+            OSError: Accepted metadata cannot be stored.
         """
         if not self._is_whole:
             raise TrustError("there is no metadata that holds now")
@@ -291,7 +291,7 @@ class TrustedRepository:
         return False
 
     def _check_fresh(self, role: str) -> None:
-        """Reject to go on from what has expired: nothing below it would be accepted."""
+        """Reject to continue from what has expired: nothing below it would be accepted."""
         signed = self._set[role]
         if signed.is_expired(self._set.reference_time):
             when = f"{signed.expires:%Y-%m-%d %H:%M} UTC"

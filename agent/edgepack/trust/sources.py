@@ -65,7 +65,7 @@ class HttpSource:
         self._url, self._limits = url.rstrip("/"), limits
 
     def __call__(self, role: str, version: int | None, max_bytes: int) -> bytes | None:
-        """Fetch a file; no more of it is read than it may have.
+        """Fetch a file, up to its maximal size.
 
         Raises:
             TrustError: The server cannot be reached, fails, or sends more.

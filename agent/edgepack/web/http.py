@@ -161,7 +161,7 @@ class Web:
             url: `http://` or `https://`.
             method: Of HTTP.
             headers: Sent along.
-            body: What is sent: bytes, or a file that is open.
+            body: Body of the request: bytes, or an open file.
             redirects: How many are followed.
             named_by: URL of a party that was asked before and named this URL: its network bounds
                 where this may be, as with a redirect.
@@ -305,7 +305,7 @@ def read_whole(ask: Ask, most_bytes: int, title: str) -> Iterator[bytes]:
     Args:
         ask: Gives the answer for further headers; of status 200, or 206 where they have a range.
         most_bytes: How long it may be.
-        title: What is read, for messages.
+        title: Name of the content, for messages.
 
     Raises:
         WebError: It is longer, or breaks off again and again.

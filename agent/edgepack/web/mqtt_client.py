@@ -24,11 +24,11 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebClient(mqtt.Client):
-    """Goes one of the ways that it was given, and the next one whenever it connects anew.
+    """Goes one of the ways that it was given, and the next one whenever it connects again.
 
     paho makes its connections in `_create_socket_connection`, which is replaced here; no public
     call does it. Its own proxies need PySocks, which reads the first line of a proxy's answer and
-    leaves the rest to whoever reads next; of its WebSocket see `edgepack.web.websocket`.
+    leaves the rest to anyone that reads next; of its WebSocket see `edgepack.web.websocket`.
     """
 
     _ways: tuple[Way, ...] = ()
@@ -41,7 +41,7 @@ class WebClient(mqtt.Client):
 
         Args:
             ways: At least one, all of one scheme.
-            context: What TLS needs; None where the addresses have none.
+            context: TLS context; None for addresses without TLS.
             first: Index of the one to begin with, so that not all clients crowd on one node.
 
         Raises:
@@ -80,7 +80,7 @@ class WebClient(mqtt.Client):
         self.connect_async(self.way.address.host, self.way.address.port, **settings)
 
     def reconnect(self) -> MQTTErrorCode:
-        """Open the connection anew, by the next way.
+        """Open the connection again, by the next way.
 
         What TLS checks a certificate against is a host that paho lets nobody change after a
         connection broke, so this sets what it keeps inside.

@@ -1,7 +1,7 @@
 """Several chunks of a file in one message: one goes out, and each device gets the one it lacks.
 
-Their bytes are XORed, shorter ones filled up with zeros. Whoever has all of them but one XORs those
-out again, and holds the one that is left against the signed manifest as any other chunk.
+Their bytes are XORed, shorter ones filled up with zeros. Anyone that has all of them but one XORs
+those out again, and holds the one that is left against the signed manifest as any other chunk.
 """
 
 import struct
@@ -23,7 +23,7 @@ _HEAD = struct.Struct(">IIB")
 
 
 class CodedChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it came, trusted for nothing but its own size.
+    """A message as received, trusted for nothing but its own size.
 
     Attributes:
         number: Tells the depot which of its messages it is.

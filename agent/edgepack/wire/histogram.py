@@ -1,8 +1,8 @@
 """Latency histograms that can be merged: over threads, processes, windows and devices.
 
-Percentiles of percentiles mean nothing, so nobody sends any: a device sends counts in
-logarithmic buckets, whoever asks merges what belongs together and reads the percentile from
-the sum. A bucket's bounds differ by 5 %, so a percentile is off by at most 2.5 %.
+Percentiles of percentiles mean nothing, so nobody sends any: a device sends counts in logarithmic
+buckets, anyone that asks merges what belongs together and reads the percentile from the sum. A
+bucket's bounds differ by 5 %, so a percentile is off by at most 2.5 %.
 """
 
 import math

@@ -64,7 +64,7 @@ class BundleRef(msgspec.Struct, frozen=True, kw_only=True):
         version: Model version, for people.
         release: Release counter.
         digest: Lower-case hex of the signed root digest: what the bundle *is*; the same for the
-            same content whoever signed it, and the name of its slot on a device.
+            same content with any signer, and the name of its slot on a device.
 
     Example:
         ```python
@@ -96,7 +96,7 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
         signature: Its `model.sig`.
         soak_s: How long the new model must serve without trouble before it is committed.
         min_inferences: Real inferences that its soak must see; 0 asks for none. A soak that saw
-            fewer goes on until it has, or `deadline_s` is over: then the update fails.
+            fewer continues until it has, or `deadline_s` is over: then the update fails.
         deadline_s: Time that the device has, from when it takes the order; None leaves no longer
             than `soak_s` for that.
         rollback: Whether going back to the release that was committed before is asked for.
@@ -125,7 +125,7 @@ class RemoveModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag
 
     Attributes:
         sequence: See `RunModel`.
-        rollout: Who asks, shown in reports.
+        rollout: Rollout of the order, shown in reports.
         issued_at: When the controller said so.
     """
 
@@ -140,7 +140,7 @@ ModelOrder = RunModel | RemoveModel
 class Desired(Message, frozen=True, kw_only=True):
     """Controller to device: all models that it shall run.
 
-    A model that is not named stays as it is: removal is said, never inferred.
+    A model that is not named stays unchanged: removal is said, never inferred.
 
     Attributes:
         sequence: Grows with every change; the device says in its report which one it heard last.
@@ -157,11 +157,11 @@ class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: ONNX Runtime's name, e.g. `QNNExecutionProvider`.
         available: Whether a session can be asked for it here.
-        because: What was seen, e.g. "plug-in onnxruntime-qnn 2.7.0 lists device npu".
+        because: Evidence, e.g. "plug-in onnxruntime-qnn 2.7.0 lists device npu".
         version: Version of the provider's package or library, or "".
         devices: Hardware kinds that it offers: `cpu`, `gpu`, `npu`.
         is_simulator: Whether it simulates its hardware here (QNN HTP on x86-64).
-        brought_by: What would bring it where it is not there, or "".
+        brought_by: Package that installs a missing provider, or "".
     """
 
     name: str
@@ -275,7 +275,7 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         inferences: All that were tried.
-        failed: Those that raised.
+        failed: Inferences that raised.
         not_finite: Those with NaN or infinity in an output that has none in the golden samples.
     """
 
@@ -414,7 +414,7 @@ class Need(Message, frozen=True, kw_only=True):
         under_way: Whether chunks come, so that what was sent later than all that came may be on its
             way still. Without it nothing has come for a while.
         bytes_per_s: What the device may be sent a second, by its settings; it is then served by
-            itself. 0 is no limit.
+            itself. 0 means no limit.
     """
 
     digest: str
@@ -459,7 +459,7 @@ class Telemetry(Message, frozen=True, kw_only=True):
         drift: How far inputs or outputs are from those of the calibration, as a population
             stability index; None where nobody measures it.
         shadow_count: Inferences that a second model computed, too, to compare.
-        shadow_agreed: Those of them in which both came to the same.
+        shadow_agreed: Shadow inferences in which both releases agreed.
         not_finite: Inferences with NaN or infinity in an output that has none in the golden
             samples; they are in `latency`, too.
     """

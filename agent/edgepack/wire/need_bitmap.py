@@ -32,7 +32,7 @@ def read_bitmap(need: NeedFile, chunk_count: int) -> bytes:
     """Return the missing chunks of a need: bit i of byte i // 8, least significant bit first.
 
     Args:
-        need: As it came.
+        need: Need as received.
         chunk_count: Chunks that the file really has.
 
     Raises:

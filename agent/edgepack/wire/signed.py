@@ -45,7 +45,7 @@ _OVERHEAD_BYTES = 10 * 1024
 
 
 class Signed(NamedTuple):
-    """A batch as it came: nothing of it may be used before its signature is verified."""
+    """A batch as received: nothing of it may be used before its signature is verified."""
 
     signature: bytes
     body: bytes

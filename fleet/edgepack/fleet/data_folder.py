@@ -35,7 +35,7 @@ class DataFolder:
             ) from error
 
     def protect_secrets(self) -> None:
-        """Take every file with a secret away from other users, whoever made it and when.
+        """Deny other users access to every file with a secret, whatever its origin.
 
         Raises:
             FleetError: Another user owns such a file.

@@ -1,4 +1,4 @@
-"""What a build does, told as it happens; whoever runs it decides how to show that."""
+"""Progress of a build, reported as events; the caller decides how to show it."""
 
 from collections.abc import Callable
 
@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 
 class BuildStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What is being done, and how far it is.
+    """Step of a build, with its progress.
 
     Attributes:
-        what: The step; it goes on until another one is told. "" where this is a part of the step
-            that goes on.
+        what: The step; it continues until another one is reported. "" where this is a part of the
+            step that continues.
         detail: Which part of the step; "" where it has none.
         done, total: How many pieces are done, and how many there are; total 0 means unknown.
         profile: For which profile; "" where it is for all.
-        outcome: What came of the step, told at its end; "" before, and where that says nothing.
+        outcome: Result of the step, reported at its end; "" before, and without a result.
         candidates: How many candidates the search has measured.
         best: The best of them so far, in words; "" where none was.
         left_s: Seconds that are left for the search; None without a limit.
@@ -32,7 +32,7 @@ class BuildStep(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float | None = None
 
     def __str__(self) -> str:
-        """E.g. `cpu: candidate 3, ranking nodes, 12 of 40`."""
+        """Return the step in words: `cpu: candidate 3, ranking nodes, 12 of 40`."""
         pieces = f"{self.done} of {self.total}" if self.total else ""
         told = ", ".join(part for part in (self.what, self.detail, pieces) if part)
         outcome = f": {self.outcome}" if self.outcome else ""
@@ -53,7 +53,7 @@ def for_profile(progress: Progress, name: str) -> Progress:
 
 
 def within(progress: Progress, what: str) -> Progress:
-    """Report steps as parts of one that goes on all the while."""
+    """Report steps as parts of one that continues all the while."""
 
     def told(step: BuildStep) -> None:
         detail = ", ".join(part for part in (step.what, step.detail) if part)

@@ -32,7 +32,7 @@ def some_of(names: Sequence[str], most: int) -> str:
 def unknown_name(
     noun: str, name: str, known: Collection[str], found_in: str, remedy: Callable[[str], str]
 ) -> BuildError:
-    """What somebody is told who named an input or output that the model does not have.
+    """Return the error for an input or output that the model does not have.
 
     Args:
         noun: "input" or "output".

@@ -72,7 +72,7 @@ def test_an_operator_starts_a_rollout_sees_it_stop_finds_the_reason_and_takes_it
     page.get_by_label("Release", exact=True).select_option(index=0)
     page.get_by_role("combobox", name="Group").fill("cameras")
     page.get_by_label("Waves").fill("100%")
-    page.get_by_label("Soak").fill("0.2")
+    page.get_by_role("textbox", name="Soak").fill("0.2")
     page.get_by_label("Smallest sample").fill(str(GOOD + BAD))
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_text("replaces digits 1.0.0")).to_be_visible()

@@ -11,7 +11,7 @@ def parse_broker_url(url: str) -> tuple[BrokerAddress, ...]:
     """Read where the nodes of the broker are.
 
     Raises:
-        DeviceError: It is no `mqtt://`, `mqtts://`, `ws://` or `wss://` URL.
+        DeviceError: The text is not an `mqtt://`, `mqtts://`, `ws://` or `wss://` URL.
     """
     try:
         return read_broker_urls(url)

@@ -42,7 +42,7 @@ class Complaints:
         """Log a complaint, at most once per interval.
 
         Args:
-            because: What was seen.
+            because: Observed problem.
             explain: Finds out what is behind it, "" when it cannot; asked only when it is said.
         """
         self._waiting.cancel()

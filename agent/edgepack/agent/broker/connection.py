@@ -210,11 +210,11 @@ class Connection:
         leaving.join(LEAVE_S)
 
     def publish(self, kind: topics.UpKind, *messages: Message, retain: bool = False) -> int | None:
-        """Publish messages of one kind with QoS 1: as one signed batch, or a need as it is.
+        """Publish messages of one kind with QoS 1: as one signed batch, or a need unchanged.
 
         Returns:
-            The id, which comes back as `Acknowledged`. None if the broker is away or the key
-            cannot be used: nothing stale is queued, what matters is published again later.
+            The id, which comes back as `Acknowledged`. None if the broker is away or the key cannot
+            be used: nothing stale is queued, what matters is published again later.
         """
         if not self.is_connected:
             return None

@@ -1,8 +1,8 @@
 """Bounded queue of messages from the broker's thread to the agent's thread.
 
-Offers and news of the connection have a lane of their own, so that a flood of chunks cannot push
-them out. While there is no room for a chunk the broker's thread reads no more for a moment, so that
-the broker keeps what comes; then the chunk is dropped and counted: it is asked for again.
+Offers and connection events have a separate lane, so that a flood of chunks cannot displace an
+offer. If the queue of chunks is full, the broker's thread pauses for a moment, so that the broker
+stores further messages. Then the chunk is dropped and counted; the agent requests the chunk again.
 """
 
 import threading

@@ -32,7 +32,7 @@ Receiver = Callable[[bytes, bytes], None]
 
 
 class QuickClient(WebClient):
-    """Hands what is published to `receiver`, as soon as it is set; MQTT 5 only.
+    """Forward published messages to `receiver` once it is set; MQTT 5 only.
 
     Attributes:
         most_packet_bytes: A longer packet ends the connection before it is taken in: CONNECT asks
@@ -151,7 +151,7 @@ class QuickClient(WebClient):
 
 
 def _is_gone(info: mqtt.MQTTMessageInfo) -> bool:
-    """Return True if paho needs its content no more: it was sent, or lost with the connection."""
+    """Return True if paho no longer needs the content: it was sent, or lost with the connection."""
     return info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS or info.is_published()
 
 

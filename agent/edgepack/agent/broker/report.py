@@ -97,11 +97,11 @@ def make_report(
 
     Args:
         models: The models.
-        troubles: What else is wrong; "" is passed over.
+        troubles: Further problems; "" is skipped.
         sequence: Sequence of the `Desired` that was heard last.
         boot: Random id of this process.
         at: Seconds since the epoch.
-        trust: What it believes of the fleet's metadata.
+        trust: Accepted state of the fleet's metadata.
         renewal: Asks for another certificate.
         outcomes: How the most recent inferences ended.
     """

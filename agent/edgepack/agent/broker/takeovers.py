@@ -36,7 +36,7 @@ class TakeoverCounter:
         """Count a lost connection, and return the delay before the next attempt.
 
         Args:
-            reason: What the broker said.
+            reason: Reason given by the broker.
             lasted_s: How long it had lasted.
 
         Returns:

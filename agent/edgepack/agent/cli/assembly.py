@@ -171,7 +171,7 @@ def check_sources(config: AgentConfig) -> None:
     """Reject sources that could never be used.
 
     Raises:
-        DeviceError: One of them is none.
+        DeviceError: A URL is invalid.
     """
     if config.transfer.sources:
         # Loaded where it is needed: urllib3 takes 0.06 s and 14 MB.

@@ -77,9 +77,9 @@ def cli() -> None:
 @_config_option
 @click.option("--verbose", is_flag=True, help="Log more than transitions.")
 def run(config_path: Path, verbose: bool) -> None:
-    """Run the agent until it is told to stop (SIGTERM or Ctrl-C).
+    """Run the agent until SIGTERM or Ctrl-C.
 
-    \b
+    
     Example:
       edgepack-agent run --config /etc/edgepack/agent.toml
     """
@@ -161,11 +161,11 @@ def install(
 ) -> None:
     """Install BUNDLE, a folder or an archive, without a network.
 
-    The way is that of a rollout: the same checks, the same probe, the same switch. The other models
-    of this device stay as they are. A device that trusts its fleet's root installs what that fleet
-    has released, by the metadata that edgepack export wrote beside BUNDLE.
+    The order runs through the same checks, the same probe and the same switch as a rollout. The
+    other models of this device are unchanged. A device that trusts its fleet's root installs only
+    releases of the fleet, by the metadata that edgepack export wrote next to BUNDLE.
 
-    \b
+    
     Example:
       edgepack-agent install ocr-1.2.0.edgepack --config agent.toml --soak 0
     """

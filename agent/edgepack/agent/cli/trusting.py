@@ -93,9 +93,9 @@ def check_released(
 
     Args:
         config: The agent's settings.
-        bundle: What shall be installed.
-        metadata: Folder or URL of newer metadata; None looks for a folder beside the bundle.
-        beside: Where the bundle lies.
+        bundle: Bundle to install.
+        metadata: Folder or URL of newer metadata; None looks for a folder next to the bundle.
+        beside: Folder of the bundle.
 
     Raises:
         EdgepackError: The fleet's metadata does not list it, lacks, or has expired.

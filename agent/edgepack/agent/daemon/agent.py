@@ -1,4 +1,4 @@
-"""The agent's loop: one thread that takes what came, goes on with the updates, and reports."""
+"""The agent's loop: one thread that takes what came, continues with the updates, and reports."""
 
 import logging
 import threading
@@ -57,7 +57,7 @@ class Agent:
 
     Args:
         config: The agent's settings.
-        inbox: What came.
+        inbox: Received messages.
         publisher: Where messages go.
         telemetry: Latency reports to send.
         make_models: Makes the models; it gets what to call after every transition.

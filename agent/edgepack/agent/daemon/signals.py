@@ -40,7 +40,7 @@ def stop_on_signals(
 def end_later(end_children: Callable[[], object], after_s: float = STOP_S) -> None:
     """End this process after a time, with exit code 1, unless it has ended by then.
 
-    What it was at is in the journals: it goes on from there.
+    What it was at is in the journals: it continues from there.
     """
 
     def end() -> None:

@@ -43,7 +43,7 @@ def write_device_folder(
 
     Args:
         folder: Made when it is missing.
-        package: What is known of the fleet.
+        package: Facts of the fleet.
         certificate: PEM.
         key: The device's private key, which the certificate is of.
 

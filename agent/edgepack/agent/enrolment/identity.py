@@ -89,7 +89,7 @@ def renewed_authority(pem: str, known: bytes) -> bytes | None:
     2. It ends later than the certificate that the device has; None if it does not.
 
     Args:
-        pem: What came.
+        pem: Received certificate.
         known: PEM of the authorities that the device trusts.
 
     Raises:
@@ -137,7 +137,7 @@ def judge_certificate(
        old clock.
 
     Args:
-        pem: What came.
+        pem: Received certificate.
         key: The public half of the device's key.
         device: Its id.
         authority: PEM of the certificates of whom it believes.

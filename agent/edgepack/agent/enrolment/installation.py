@@ -61,7 +61,7 @@ def install_package(
     4. All is written, and what was noted goes.
 
     Args:
-        package: What `edgepack fleet enroll` wrote.
+        package: Package written by `edgepack fleet enroll`.
         folder: Where the settings are to lie.
         ask: Gets a certificate for a signing request.
         wall: Clock, seconds since the epoch.

@@ -25,16 +25,16 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     """Package that a device is set up from.
 
     Attributes:
-        device, tenant, broker: Who it is, and where its fleet is.
+        device, tenant, broker: Name of the device, and address of its fleet.
         state_dir: Where it keeps its state.
         trusted_keys: PEM of the public keys whose bundles it accepts.
         authority: PEM of the fleet's certificate authority.
         root: The fleet's TUF root metadata.
         certificate, key: PEM of both, where they were made for it; else "".
-        sources: URLs of what has bundles beside the broker, as its settings name them.
+        sources: URLs of bundle sources other than the broker, as its settings name them.
         enrol_at: URL of the fleet, which gives a certificate for a key that is made here; else "".
         enrol_authority: PEM of whose certificates are believed there; "" for this machine's.
-        token: What it shows there: once, and for this device alone.
+        token: Token for enrolment: valid once, for this device only.
         expires_at: Until when it can be used there.
     """
 

@@ -57,7 +57,7 @@ class CertificateKeeper:
     """Looks after the certificate that the broker's settings name.
 
     Args:
-        broker: The settings; they name certificate, key and authority, unless that lies beside the
+        broker: The settings; they name certificate, key and authority, unless that lies next to the
             certificate, as enrolment wrote it.
         device: Device id.
         wall: Clock, seconds since the epoch.

@@ -67,7 +67,7 @@ def run_hooks(
     """Run the hooks of one stage, folder by folder and in name order, until one does not say go.
 
     Args:
-        stage: One of `STAGES`.
+        stage: Stage, from `STAGES`.
         when: "before" or "after".
         folders: Hook folders: the device's own, then the bundle's; a missing one has no hooks.
         facts: What a hook may know; `{"bundle_name": "ocr"}` becomes `EDGEPACK_BUNDLE_NAME=ocr`.

@@ -39,7 +39,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a child process.
 
     Attributes:
-        answer: What it answered; None when it did not.
+        answer: Answer; None without one.
         because: Why there is no answer, one sentence; "" when there is one.
         peak_bytes: The most memory that it was seen to take, that of files not counted; 0 where
             that cannot be seen.
@@ -60,8 +60,8 @@ def run_child(
 ) -> Ending:
     """Run a child to its end, or end it at its limit with all that it started.
 
-    Its answer goes to a file, not a pipe: whoever else holds a pipe open, such as a process that it
-    left behind, would make its reader wait.
+    Its answer goes to a file, not a pipe: anyone that else holds a pipe open, such as a process
+    that it left behind, would make its reader wait.
 
     Args:
         command: See `start_python`.
@@ -174,7 +174,7 @@ def keep_stdout_clean(timeout_s: float) -> BinaryIO:
         timeout_s: See `set_last_limit`.
 
     Returns:
-        What was stdout, for the answer.
+        Original stdout, for the answer.
     """
     end_with_parent()
     be_first_to_go()
@@ -214,7 +214,7 @@ def redirect_stdout() -> BinaryIO:
     Native libraries print to stdout (QNN's simulator does), which must not mix with the answer.
 
     Returns:
-        What was stdout, for the answer.
+        Original stdout, for the answer.
     """
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

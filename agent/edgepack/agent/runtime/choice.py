@@ -31,10 +31,10 @@ def choose(
     4. A simulated provider is taken when it alone is right.
 
     Args:
-        probes: What every candidate did.
+        probes: Results of every candidate.
         rejected: Variants that were no candidates, with the reason.
-        facts: What the device is.
-        config: What it wants.
+        facts: Facts of the device.
+        config: Settings of the device.
         preference: Variant names, best first, as the manifest orders them.
 
     Returns:

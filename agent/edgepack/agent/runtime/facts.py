@@ -1,7 +1,7 @@
 """Facts of this device: processor, SoC, memory, drivers, runtime, providers.
 
-Everything is read anew each time, from where the kernel tells it. The root of the file system
-is passed in, so that a test can lay out any board as a folder.
+Everything is read again each time, from where the kernel tells it. The root of the file system is
+passed in, so that a test can lay out any board as a folder.
 
     python -m edgepack.agent.runtime.facts   (`DeviceFacts` on stdout, a line of JSON, for a parent)
 """

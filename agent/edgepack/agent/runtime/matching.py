@@ -19,7 +19,7 @@ class Matches(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle's variants, sorted out.
 
     Attributes:
-        candidates: Those worth a probe, in the manifest's order of preference.
+        candidates: Candidates for probes, in the manifest's order of preference.
         rejected: The others by name, each with its reason in one sentence.
     """
 
@@ -39,7 +39,7 @@ def match_variants(
 
     Args:
         manifest: The verified manifest.
-        facts: What the device is.
+        facts: Facts of the device.
         providers: Which providers it may use.
         trust: Whether it takes degraded variants.
     """

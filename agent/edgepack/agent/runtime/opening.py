@@ -101,7 +101,7 @@ def open_model_file(
     """Open a model file on one provider.
 
     Args:
-        path: The model; external data and context binaries lie beside it.
+        path: The model; external data and context binaries lie next to it.
         settings: On what, and how.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
         log_severity: What ONNX Runtime writes to stderr: `VERBOSE`, `FATAL_ONLY`, by default

@@ -59,7 +59,7 @@ def plain_files(
     """Give a folder in which a variant and the golden samples lie as they were before encryption.
 
     Args:
-        bundle_folder: The bundle, verified; returned as it is where it is not encrypted.
+        bundle_folder: The bundle, verified; returned unchanged where it is not encrypted.
         variant: The only variant that is wanted.
         key_file: The device's private key; "" where it has none.
         manifest: The bundle's; None reads it.

@@ -228,7 +228,7 @@ def probe_here(request: ProbeRequest, open_variant: OpenVariant = open_session) 
     """Probe in this process, which should be a child: a provider may crash or hang.
 
     Args:
-        request: What to probe.
+        request: Variant to probe.
         open_variant: Opens the candidate.
     """
     try:

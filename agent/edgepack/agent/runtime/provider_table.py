@@ -46,7 +46,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: ONNX Runtime's name.
-        brought_by: What would bring it to a device that lacks it.
+        brought_by: Package that installs the provider.
         kinds: Device kinds that it drives, each with the kernel drivers that show the hardware;
             without drivers, the kind is there wherever the provider is.
         plugin: Its wheel, when it is a plug-in.

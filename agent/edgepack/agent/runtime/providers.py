@@ -164,7 +164,7 @@ def why_nothing_runs(providers: Sequence[ProviderFacts], allow: Sequence[str]) -
     """Return why no model can run on this device, one sentence; "" if a provider is usable.
 
     Args:
-        providers: What the device has.
+        providers: Providers of the device.
         allow: The providers that the settings allow; empty for all.
     """
     usable = [one.name for one in providers if one.available]

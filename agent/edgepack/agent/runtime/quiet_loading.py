@@ -1,7 +1,7 @@
 """Loading ONNX Runtime without what it writes to stderr meanwhile.
 
-It looks for hardware as it is loaded, and what it cannot make out there (a folder of /sys/class/drm
-in a container, say) is a coloured line in every process, before anybody can tell it to be quiet.
+The library looks for hardware when it is loaded. Every unreadable place (a folder of /sys/class/drm
+in a container, say) prints a coloured line in every process, before the log level can be set.
 """
 
 import os

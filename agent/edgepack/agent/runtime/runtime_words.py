@@ -27,7 +27,7 @@ _PREAMBLE = re.compile(
 
 
 def without_colour(line: str) -> str:
-    """Return a line of ONNX Runtime's log, which it colours whoever reads it, as plain words."""
+    """Return a line of ONNX Runtime's log, without its colours."""
     return _LOG_PREAMBLE.sub("", _COLOUR.sub("", line))
 
 

@@ -35,7 +35,7 @@ _DTYPES = {
 
 
 class SessionTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """An input or output of a model, as it is opened.
+    """Input or output of an opened model.
 
     Attributes:
         name: Its name.
@@ -69,7 +69,7 @@ class Session:
         provider: The provider that runs it.
         inputs, outputs: Its tensors, in the model's order.
         placement: How many nodes the provider took.
-        left_nodes: Those that it did not take.
+        left_nodes: Nodes that the provider left.
     """
 
     def __init__(self, inference_session: Any, provider: str, runtime: ModuleType) -> None:

@@ -61,7 +61,7 @@ class ShadowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of the child: once after opening, then for each inference.
 
     Attributes:
-        agreed: Whether both releases came to the same.
+        agreed: Whether both releases agreed.
         because: Why there will be no answers; it then ends.
     """
 
@@ -125,7 +125,7 @@ def check_alike(title: str, now: Iterable[SessionTensor], before: Iterable[Sessi
     """Reject two releases whose inferences cannot be compared.
 
     Args:
-        title: What they are, in the plural.
+        title: Name of the values, in the plural.
         now, before: Tensors of the release that serves, and of the one before.
 
     Raises:

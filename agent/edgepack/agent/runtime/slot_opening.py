@@ -1,4 +1,4 @@
-"""Opening a release that lies in a slot, for whoever serves it."""
+"""Opening a release that lies in a slot, for anyone that serves it."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ class OpenedSlot(NamedTuple):
     """A variant of a release, ready to run.
 
     Attributes:
-        session, manifest, variant: What was opened.
+        session, manifest, variant: Opened session, with manifest and variant.
         finite_outputs: Outputs that were finite for every golden sample of the float model.
     """
 

@@ -2,8 +2,8 @@
 made it right is the same.
 
 A verdict stands for one bundle, variant, provider, runtime and set of drivers on one processor.
-When any of these changes (a driver update, another ONNX Runtime) it is void, and the variant
-proves itself anew. Only "right" is kept: what failed may have failed for a passing reason.
+When any of these changes (a driver update, another ONNX Runtime) it is void, and the variant proves
+itself again. Only "right" is kept: what failed may have failed for a passing reason.
 """
 
 import logging
@@ -27,9 +27,9 @@ class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
     """Key of a cached probe result: all facts that the result depends on.
 
     Attributes:
-        digest, variant, provider: What was probed.
-        provider_version, runtime, drivers: What ran it.
-        hardware: What it ran on.
+        digest, variant, provider: Probed variant and provider.
+        provider_version, runtime, drivers: Software of the probe.
+        hardware: Hardware of the probe.
         threads: Threads within an operator.
         system: Operating system, processor features, Python and edgepack.
     """

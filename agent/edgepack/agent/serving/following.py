@@ -1,6 +1,6 @@
 """Follower of one model's releases in one process.
 
-A thread watches the pointer. A new release is opened and run once beside the old one, then takes
+A thread watches the pointer. A new release is opened and run once next to the old one, then takes
 over between two inferences. The thread also writes what inferences took and saw, ends sessions
 whose time is over, and gives the memory of replaced releases back to the system.
 """
@@ -261,7 +261,7 @@ class Follower:
 def give_memory_back() -> None:
     """Return freed memory to the system, where the C library can (glibc).
 
-    A release is opened beside the one that serves. glibc keeps what the old one frees, spread over
+    A release is opened next to the one that serves. glibc keeps what the old one frees, spread over
     its heaps, and the next release does not fit into these gaps: processes grew with each swap.
     """
     if gives_memory_back():

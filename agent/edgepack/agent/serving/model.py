@@ -60,7 +60,7 @@ class Model:
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run one inference on the model that is active now.
 
-        How long it took is counted, and told to the fleet by the agent.
+        How long it took is counted, and reported to the fleet by the agent.
 
         Args:
             feeds: A numpy array for every input, by its name, with the dtype and shape that
@@ -184,8 +184,8 @@ class Model:
     def _note_fork(self) -> None:
         """Leave the parent's resources to the parent. For a forked child.
 
-        The parent's threads are not here, its locks may be locked for ever, and a provider's
-        device is not shared. So the child opens the release anew when it first uses the model.
+        The parent's threads are not here, its locks may be locked for ever, and a provider's device
+        is not shared. So the child opens the release again when it first uses the model.
         """
         self._guard = threading.Lock()
         self._follower.leave_to_parent()

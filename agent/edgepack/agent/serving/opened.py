@@ -1,4 +1,4 @@
-"""A release as one process serves it, with what runs beside it while it soaks."""
+"""A release as one process serves it, with what runs next to it while it soaks."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ class OpenedModel:
         opened: The release.
         record: Counts what inferences take and see.
         keeper: Keeps samples of inputs, if the device keeps any.
-        shadow: Runs the previous release beside this one.
+        shadow: Runs the previous release next to this one.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ def open_release(
 
     Args:
         state_dir: The agent's state folder.
-        pointer: Names the release, and what is to run beside it.
+        pointer: Names the release, and what is to run next to it.
         record: Where is counted what inferences take and see.
         keeper: Keeps samples of inputs.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.

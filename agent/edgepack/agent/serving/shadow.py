@@ -1,6 +1,6 @@
 """Shadow inferences: some real inferences, computed again by the previous release during a soak.
 
-The thread that runs an inference decides by chance whether to copy it, and goes on; while one is
+The thread that runs an inference decides by chance whether to copy it, and continues; while one is
 under way it copies none, and counts that. A thread of its own has a child process compute and
 compare it. So a release before that hangs, crashes or grows takes no inference with it; and all of
 its memory is given back with the soak.
@@ -46,7 +46,7 @@ class ShadowRunner:
 
     Args:
         state_dir: The state folder.
-        shadow: What is to run, and how much of it.
+        shadow: Release to run, and share of inferences.
         opened: The release that soaks.
         recorder: Counts what comes of it.
     """

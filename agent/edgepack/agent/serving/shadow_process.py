@@ -1,7 +1,7 @@
 """The process in which the release before runs (`edgepack.agent.runtime.shadow`).
 
 One thread opens it and asks; others look at it now and then, and end it where it takes too long or
-too much. Whoever waits for its answer then gets none.
+too much. Anyone that waits for its answer then gets none.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class ShadowProcess:
     """A child, started by `open`, that any thread may end.
 
     Args:
-        memory_bytes: What it may take.
+        memory_bytes: Limit of its memory.
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -52,7 +52,7 @@ class ShadowProcess:
         """Start it, and wait until the release is ready.
 
         Args:
-            request: What to open.
+            request: Release to open.
             errors: A file for what it says on stderr, open as long as it may be asked.
 
         Raises:

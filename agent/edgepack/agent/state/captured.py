@@ -73,7 +73,7 @@ def switch_capture(state_dir: Path, settings: CaptureSettings) -> str:
 
     Args:
         state_dir: The state folder.
-        settings: Those of the device; 0 samples switch it off.
+        settings: Settings of the device; 0 samples switch capture off.
 
     Returns:
         Why that could not be done, one sentence; "" when all is well.
@@ -163,7 +163,7 @@ def forget_samples(state_dir: Path, model: str) -> None:
     """Remove all samples of a model.
 
     Raises:
-        OSError: One cannot be removed.
+        OSError: A sample cannot be removed.
     """
     for each in kept_samples(state_dir, model):
         each.path.unlink(missing_ok=True)

@@ -24,8 +24,8 @@ LOCK_MODE = 0o600
 def lock_state_dir(state_dir: Path) -> Iterator[None]:
     """Hold the state folder, which is made when it is missing, while the block runs.
 
-    The kernel lets go of the lock when the process ends, however it ends. Whoever may open its file
-    may hold it too, so nobody else may.
+    The kernel lets go of the lock when the process ends, however it ends. Anyone that may open its
+    file may hold it too, so nobody else may.
 
     Raises:
         DeviceError: Another agent holds it, others could, or the folder cannot be made.

@@ -1,6 +1,6 @@
 """Cache of the TUF metadata that a device accepted, separate from the journals.
 
-<state_dir>/trust/<file>    each as it came, with its signatures
+<state_dir>/trust/<file> each as received, with its signatures
 
 What lies here is judged like what comes from outside: damage costs a transfer, and never keeps the
 agent from starting.

@@ -21,14 +21,14 @@ POINTER_FILE = "active.json"
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """A release that computes some real inferences beside the one that soaks, to compare both.
+    """A release that computes some real inferences next to the one that soaks, to compare both.
 
     Attributes:
-        bundle: What served before.
+        bundle: Previous release.
         variant: Which of its variants did.
         share: Of the inferences, those that are tried, 0..1.
         busy_share: Of the time, in which one may run, 0..1.
-        memory_bytes: What the process that computes them may take.
+        memory_bytes: Memory limit of the shadow process.
         spacing_s: Seconds between two of them that count as independent.
     """
 
@@ -48,7 +48,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         choice: Which variant of it runs, and why; `choice.chosen` is never "".
         since: When the pointer was switched to it, seconds since the epoch.
         committed: Whether it has stood its soak.
-        shadow: What runs beside it while it soaks; None when nothing does.
+        shadow: Shadow settings during the soak; None without shadow mode.
         basis: Versions and settings that the choice was based on (`runtime.basis`); empty where
             they are not known.
     """

@@ -54,7 +54,7 @@ NOTE = Format("note of a download", Note, Version(1, 0))
 
 
 class StoredChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk that some slot should hold; whoever reads it checks its digest."""
+    """A chunk that some slot should hold; anyone that reads it checks its digest."""
 
     path: Path
     offset: int
@@ -205,7 +205,7 @@ class Slots:
         A note that is being written has another name until it is done, and is left alone.
 
         Returns:
-            What was removed.
+            Removed entries.
         """
         kept = frozenset(digests)
         removed = tuple(sorted(self.digests() - kept))

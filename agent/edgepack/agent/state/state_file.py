@@ -1,7 +1,7 @@
 """Versioned file of the state folder; the agent runs even if the file is damaged.
 
 What is damaged is put aside under another name, for a person to look at. What a newer edgepack
-wrote is left as it is: nothing is read from it, and nothing is written over it. A disk that cannot
+wrote is left unchanged: nothing is read from it, and nothing is written over it. A disk that cannot
 be read now (EIO) is not damage: the file stays, and is read again later.
 """
 
@@ -104,12 +104,12 @@ class StateFile(Generic[T]):
 
     Args:
         path: Where it is.
-        form: What it holds.
+        form: Format of the content.
         write: Writes it durably.
 
     Attributes:
         path: Where it is.
-        trouble: What was found wrong with it, one sentence; "" when all is well.
+        trouble: Problem of the file, one sentence; "" without a problem.
         is_sealed: Whether a newer edgepack wrote it, so that it must be left alone.
     """
 
@@ -126,7 +126,7 @@ class StateFile(Generic[T]):
         """Return the content; None when there is none, or none that can be used: see `trouble`.
 
         Raises:
-            OSError: The disk cannot be read now; the file is left as it is.
+            OSError: The disk cannot be read now; the file is left unchanged.
         """
         try:
             content = read_regular(self.path)

@@ -24,7 +24,7 @@ _Key = tuple[str, str, str]
 
 
 class TelemetryBuffer:
-    """Collects what serving processes saw, for the fleet and for whoever watches a soak.
+    """Collects what serving processes saw, for the fleet and for anyone that watches a soak.
 
     A soak looks often and the broker may be away for long: reports on the same model merge, so
     the box stays small.
@@ -56,7 +56,7 @@ class TelemetryBuffer:
         """Return the windows since the last call, sent or not.
 
         Raises:
-            OSError: What was collected cannot be remembered.
+            OSError: The collected data cannot be stored.
         """
         self._gather()
         collected = Collected(
@@ -72,7 +72,7 @@ class TelemetryBuffer:
         """Remove and return the windows that wait to be sent.
 
         Raises:
-            OSError: What was collected cannot be remembered.
+            OSError: The collected data cannot be stored.
         """
         self._gather()
         temperature_c = highest_temperature_c()

@@ -36,7 +36,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: Its name.
-        because: One sentence.
+        because: Reason, one sentence.
     """
 
     model: str
@@ -47,10 +47,10 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """Data since the last collection.
 
     Attributes:
-        telemetry: One message for every bundle, variant and provider that ran.
-        troubles: What processes had to say; see `Spooled`.
+        telemetry: Message of each bundle, variant and provider that ran.
+        troubles: Problems reported by processes; see `Spooled`.
         dropped: Spool files that could not be read, with the reason.
-        shadowed: What came of shadow inferences, by digest of the release.
+        shadowed: Shadow results, by digest of the release.
     """
 
     telemetry: tuple[Telemetry, ...] = ()

@@ -17,7 +17,7 @@ Release = tuple[str, str, str]
 
 
 class DriftWatch:
-    """Adds up what was counted, and judges a tensor anew whenever enough came."""
+    """Adds up what was counted, and judges a tensor again whenever enough came."""
 
     def __init__(self) -> None:
         self._counted: dict[Release, dict[str, Seen]] = {}
@@ -27,12 +27,12 @@ class DriftWatch:
         """Take what was counted since it was last asked.
 
         Args:
-            release: What ran.
+            release: Release that ran.
             seen: By tensor.
 
         Returns:
             The greatest stability index of its tensors, each as it was judged last; None where none
-            was judged anew.
+            was judged again.
         """
         counted = self._counted.setdefault(release, {})
         judged = self._judged.setdefault(release, {})

@@ -35,7 +35,7 @@ class OutcomeWatch:
         """Count the inferences of a window.
 
         Args:
-            window: What came since the last one.
+            window: New window.
             now: Monotonic clock, seconds.
         """
         parts = self._parts.setdefault(window.digest, deque())

@@ -47,7 +47,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
             the older one.
         recent_intervals: How many intervals `recent` has.
         current: Latencies of the interval that is under way.
-        current_s: What it covers so far, seconds.
+        current_s: Length so far, seconds.
         seen_at: When its last inferences were reported, seconds since the epoch; 0 for never.
     """
 
@@ -63,7 +63,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         """Return the pace with the inferences of one more window of the same release.
 
         Args:
-            window: What came since the window before.
+            window: Next window.
             interval_s: Length of an interval, seconds.
         """
         current = merge((self.current, window.latency))

@@ -15,12 +15,12 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
     """Shadow inferences of one release.
 
     Attributes:
-        count: Those that were compared.
-        agreed: Those of them in which both releases came to the same.
-        dropped: Those that were due while another one ran, or too soon after it.
+        count: Compared inferences.
+        agreed: Shadow inferences in which both releases agreed.
+        dropped: Inferences skipped while another ran, or too soon after it.
         spaced: Compared inferences that were far enough apart to count as independent.
-        spaced_agreed: Those of them in which both releases gave the same answer.
-        because: Why there are none, or no more; "" while nothing speaks against it.
+        spaced_agreed: Spaced inferences in which both releases gave the same answer.
+        because: Reason for missing or few shadow inferences; "" without a reason.
     """
 
     count: int = 0
@@ -70,7 +70,7 @@ class ShadowRecorder:
         self._plus(Shadowed(dropped=1))
 
     def end(self, because: str) -> None:
-        """State why there are no more."""
+        """State why shadow inferences are missing."""
         self._plus(Shadowed(because=because[:MAX_REASON]))
 
     def snapshot(self) -> Shadowed:

@@ -1,8 +1,8 @@
 """The spool: how processes that serve a model tell the agent what inferences took.
 
-Each process keeps one small file per model it served, under `<state_dir>/latency/`, and writes
-it anew every few seconds. Its counts only grow, so the agent may read it whenever it likes, and
-a process never needs to know whether the agent runs.
+Each process keeps one small file per model it served, under `<state_dir>/latency/`, and writes it
+again every few seconds. Its counts only grow, so the agent may read it whenever it likes, and a
+process never needs to know whether the agent runs.
 """
 
 import os
@@ -36,7 +36,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         token: Random id of the process's record: another one under the same file name is new.
         pid: The process.
         model: The model's name.
-        digest, variant, provider: What ran.
+        digest, variant, provider: Release that ran.
         since, written_at: When counting began, and when this was written; seconds since the epoch.
         latency: Of all its inferences so far.
         failures: Inferences that raised, but for mistakes of the application.

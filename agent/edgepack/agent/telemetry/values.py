@@ -29,7 +29,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tensor: Name of the input or output.
-        shares: What the bundle expects, by bin.
+        shares: Expected shares, by bin.
         counts: Values by bin.
         inferences: Of how many inferences.
     """

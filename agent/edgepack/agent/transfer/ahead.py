@@ -33,8 +33,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         title: The source.
-        size_bytes: What it gave.
-        because: Why it gave no more; "" where it gave all.
+        size_bytes: Received bytes.
+        because: Reason for missing chunks; "" if the source sent all chunks.
     """
 
     title: str
@@ -63,11 +63,11 @@ def take_ahead(
         download: The bundle; nobody else touches it meanwhile.
         halt: Ends it early.
         stall_s: How long a source may give nothing of use.
-        bandwidth: What may be taken; the source waits meanwhile.
+        bandwidth: Limit; the source waits if it is reached.
 
     Raises:
         OSError: The disk is full.
-        HaltedError: It was told to end.
+        HaltedError: The work was halted.
     """
     pace = _Pace(bandwidth, halt)
     pace.await_leave()
@@ -106,7 +106,7 @@ def take_ahead(
 
 
 class _Pace:
-    """Waits so long that no more is taken than may be, by the hour."""
+    """Wait until the hourly limit allows further bytes."""
 
     def __init__(self, bandwidth: Bandwidth, halt: Halt) -> None:
         self._bandwidth, self._halt = bandwidth, halt

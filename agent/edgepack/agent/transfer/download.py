@@ -1,8 +1,8 @@
 """Fetching a bundle's files chunk by chunk, in any order, from any source, into its slot.
 
-Every chunk is checked against the signed manifest before it is written to its place in the
-file, which has its full size from the start. What is there is noted from time to time, after the
-chunks were flushed to the disk, so a restart goes on where the note says.
+Every chunk is checked against the signed manifest before it is written to its place in the file,
+which has its full size from the start. What is there is noted from time to time, after the chunks
+were flushed to the disk, so a restart continues where the note says.
 """
 
 import contextlib
@@ -175,7 +175,7 @@ class Download:
             halt: Ends it early.
 
         Raises:
-            HaltedError: It was told to end.
+            HaltedError: The work was halted.
         """
         held = self._slots.read_held(self._digest)
         for file, entry in enumerate(self._files):
@@ -205,7 +205,7 @@ class Download:
 
         Raises:
             OSError: The disk is full.
-            HaltedError: It was told to end.
+            HaltedError: The work was halted.
         """
         copied = 0
         for file, lacking in enumerate(self._lacking):

@@ -26,7 +26,7 @@ class HttpSource:
     """Files below a URL.
 
     Args:
-        title: What a person knows it by.
+        title: Title for a person.
         ask: Gives the answer for a URL and headers.
         close: Ends the connections that `ask` has.
         retry_s: See `RETRY_S`.
@@ -56,7 +56,7 @@ class HttpSource:
         """Give the chunks of one file after the other.
 
         Raises:
-            SourceError: It gives no more.
+            SourceError: The source cannot send further chunks.
         """
         try:
             for remote in remotes:

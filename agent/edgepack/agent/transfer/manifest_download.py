@@ -14,7 +14,7 @@ class ManifestDownload:
     They are small, so they are held in memory, and each is checked when it is complete.
 
     Args:
-        refs: What to fetch, with sizes that were found to be sensible.
+        refs: Files to fetch, with checked sizes.
     """
 
     def __init__(self, refs: Iterable[FileRef]) -> None:

@@ -40,7 +40,7 @@ class NeedScheduler:
     Args:
         now: Monotonic clock, seconds.
         rng: Randomness for the jitter.
-        bandwidth: What this device may be sent.
+        bandwidth: Limit of this device.
     """
 
     def __init__(self, now: float, rng: random.Random, bandwidth: Bandwidth = UNLIMITED) -> None:
@@ -63,7 +63,9 @@ class NeedScheduler:
 
     @property
     def limit(self) -> float | None:
-        """Bytes a second that this device may be sent now; None is no limit, 0 nothing at all."""
+        """Bytes a second that this device may be sent now; None means no limit, 0 nothing at
+        all.
+        """
         return self._bandwidth.now()
 
     @property
@@ -73,7 +75,7 @@ class NeedScheduler:
 
     @property
     def flow_s(self) -> float:
-        """Seconds from the first chunk that came to the last one."""
+        """Return the seconds from the first received chunk to the last."""
         return self._last_at - self._first_at
 
     def note_chunk(self, now: float, *, is_new: bool, place: tuple[str, int] | None = None) -> None:
@@ -111,7 +113,7 @@ class NeedScheduler:
         """Return the messages to publish now; the next time is set.
 
         What did not come counts as lost only when something came: a depot that is away loses
-        nothing, and must not be told to slow down.
+        nothing, and must not be ordered to slow down.
         """
         is_under_way, self._is_under_way = self._is_under_way, False
         awaited = self._has_asked and self.received and not is_under_way

@@ -33,9 +33,9 @@ def useful_deltas(
     Args:
         manifest: The bundle's, verified.
         candidates: The variants that the device fetches.
-        slots: What it has.
-        lacking_bytes: What it would fetch without.
-        room_bytes: Disk that is free for them, beside the bundle's files.
+        slots: Slots of the device.
+        lacking_bytes: Bytes to fetch without deltas.
+        room_bytes: Disk that is free for them, next to the bundle's files.
     """
     listed = {entry.path: entry for entry in manifest.facts.files}
     found = []
@@ -65,7 +65,7 @@ def patch(download: Download, stored: Mapping[bytes, StoredChunk], halt: Halt) -
 
     Raises:
         OSError: The disk is full.
-        HaltedError: It was told to end.
+        HaltedError: The work was halted.
     """
     made = 0
     for path in download.delta_files():

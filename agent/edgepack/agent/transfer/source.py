@@ -36,7 +36,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         url: Where it is.
         size_bytes: Its length; None where that is not known.
-        pieces: What is wanted of it, in its order.
+        pieces: Pieces to fetch, in order.
     """
 
     url: str
@@ -67,7 +67,7 @@ class Source(Protocol):
         """Give what is wanted, in any order, some of it or all.
 
         Raises:
-            SourceError: It gives no more.
+            SourceError: The source cannot send further chunks.
         """
 
     def end(self) -> None:

@@ -45,7 +45,7 @@ def find_remotes(
             other of an archive.
         offer: The bundle.
         manifest: Its manifest.
-        missing: What is wanted.
+        missing: Missing chunks.
     """
     entries = {entry.sha256: entry for entry in manifest.files}
     bundle = offer.bundle

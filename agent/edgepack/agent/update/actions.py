@@ -39,9 +39,9 @@ class Actions:
     """Carries out the action of a state.
 
     Args:
-        deps: What all updates need of the world.
-        model: What this one needs.
-        note: Is told of every hook that did not say go, and of what is wrong: kind and reason.
+        deps: Dependencies of all updates.
+        model: Dependencies of this update.
+        note: Is notified of every hook that did not say go, and of what is wrong: kind and reason.
 
     Attributes:
         trouble: Why no release serves though one was committed; "" if one serves.
@@ -72,11 +72,11 @@ class Actions:
         return bool(self._context.scratch.jobs)
 
     def act(self) -> Step:
-        """Run the action of the journal's state, or go on with it.
+        """Run the action of the journal's state, or continue with it.
 
         Raises:
             OSError: The disk is full or broken.
-            EdgepackError: What was fetched, or this device, does not allow to go on.
+            EdgepackError: The fetched data or this device forbids to continue.
         """
         action = ACTIONS.get(self._context.journal.state)
         if action is None or not self._context.is_clear():

@@ -34,11 +34,11 @@ def take_from_sources(
         halt: Ends it early.
 
     Returns:
-        What came of each that was asked.
+        Result of each requested source.
 
     Raises:
         OSError: The disk is full.
-        HaltedError: It was told to end.
+        HaltedError: The work was halted.
     """
     found = []
     bandwidth = parse_bandwidth(config.limits.bandwidth)

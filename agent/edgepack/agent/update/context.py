@@ -44,7 +44,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """An action goes on later; None waits for a message."""
+    """An action continues later; None waits for a message."""
 
     seconds: float | None
 
@@ -73,7 +73,7 @@ class Evidence(msgspec.Struct):
 class Scratch(msgspec.Struct):
     """Memory of an action for as long as the state lasts.
 
-    A download that is not open yet, or not any more, belongs to the work beside the loop.
+    A download that is not open yet, or not any more, belongs to the background work.
     """
 
     jobs: dict[str, Job] = msgspec.field(default_factory=dict)
@@ -108,9 +108,9 @@ class UpdateContext:
     """Context of one model's update.
 
     Args:
-        deps: What all updates need of the world.
-        model: What this one needs.
-        note: Is told of every hook that did not say go, and of what is wrong: kind and reason.
+        deps: Dependencies of all updates.
+        model: Dependencies of this update.
+        note: Is notified of every hook that did not say go, and of what is wrong: kind and reason.
 
     Attributes:
         probed_basis: What the latest choice was based on; empty before this process has probed.
@@ -155,7 +155,7 @@ class UpdateContext:
         return self._facts or self.read_facts()
 
     def read_facts(self) -> DeviceFacts:
-        """Read anew what the device is."""
+        """Read again what the device is."""
         self._facts = self.deps.tools.read_facts()
         return self._facts
 
@@ -168,7 +168,7 @@ class UpdateContext:
 
         Args:
             title: Tells it from other work of the same state.
-            work: What to do, outside of the loop's thread.
+            work: Work to run, outside of the loop's thread.
             worker: Where; None is where all long work is done.
 
         Raises:
@@ -185,7 +185,7 @@ class UpdateContext:
     def leave(self) -> None:
         """Forget what an action remembered: the state has changed, or the offer has.
 
-        What works beside is told to end; the next action waits until it has. A hook is left to end
+        Background work is ordered to end; the next action waits until it has. A hook is left to end
         by itself, in its time: it may be writing firmware.
         """
         for title, job in self.scratch.jobs.items():
@@ -200,7 +200,7 @@ class UpdateContext:
         self.is_clear()
 
     def is_clear(self) -> bool:
-        """Return True if no work of an earlier state goes on."""
+        """Return True if no work of an earlier state continues."""
         for left in tuple(self._left):
             if all(job.is_done for job in left.jobs.values()):
                 if left.download:
@@ -222,7 +222,7 @@ class UpdateContext:
         self.deps.slots.keep_only(self.own_slots() | others | also_kept)
 
     def read_manifest(self) -> Manifest:
-        """Return the manifest of the update's slot, verified anew in every state.
+        """Return the manifest of the update's slot, verified again in every state.
 
         Raises:
             DeviceError: It disappeared.
@@ -250,8 +250,8 @@ class UpdateContext:
         self.listen_to(target)
 
     def listen_to(self, target: ManifestDownload | Download) -> None:
-        """Listen to what is missing, unless this device has a limit: then it is sent what it asks
-        for, and no more.
+        """Listen to missing files, unless this device has a limit: then it receives only requested
+        chunks.
         """
         scheduler = self.scratch.need_scheduler
         is_limited = scheduler is not None and scheduler.limit is not None

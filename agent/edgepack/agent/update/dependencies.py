@@ -75,9 +75,9 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         config: The agent's settings.
-        trust: Whose bundles are accepted.
+        trust: Signers whose bundles are accepted.
         slots: The slots.
-        tools: What touches the hardware.
+        tools: Tools that touch the hardware.
         link: Where chunks come from.
         worker: Where long work is done.
         fetch_worker: Where sources are read, which may take hours; None reads none.

@@ -30,7 +30,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Decision about a director's order.
 
     Attributes:
-        desired: What this device shall run.
+        desired: Orders of this device.
         refusals: By model: why it will not all the same.
     """
 
@@ -44,7 +44,7 @@ class DeviceTrust:
     Args:
         root: Root metadata that it was enrolled with.
         cache: Where accepted metadata is kept.
-        tenant, device: Who it is.
+        tenant, device: Name of the device.
         arch: Its machine name.
         wall: Clock, seconds since the epoch.
 
@@ -95,8 +95,8 @@ class DeviceTrust:
     def trouble(self) -> str:
         """Reason why nothing new can be installed, one sentence; "" without a reason.
 
-        A device that was just enrolled has no metadata yet. This is a failure only once the device
-        has waited in vain.
+        A device that was just enrolled has no metadata yet. This is a failure only after the device
+        has waited without success.
         """
         return "" if self._is_new() else self._trouble
 
@@ -138,7 +138,7 @@ class DeviceTrust:
 
         Raises:
             TrustError: Something that came was not accepted; nothing of it is remembered.
-            OSError: What was accepted cannot be kept; it is to come again.
+            OSError: Accepted metadata cannot be stored; the fleet must send it again.
         """
         if self._pool.has_news or self._has_expired():
             self._refresh()
@@ -159,12 +159,12 @@ class DeviceTrust:
         """Reject a bundle that the image repository does not list for this device, now.
 
         Args:
-            bundle: What shall be installed.
+            bundle: Bundle to install.
             fetch: Where newer metadata may be had.
 
         Raises:
             TrustError: It does not, or its metadata is missing or has expired.
-            OSError: What was accepted cannot be kept.
+            OSError: Accepted metadata cannot be stored.
         """
         self._repository.refresh(fetch)
         if refusal := self._refusal(bundle, fetch):

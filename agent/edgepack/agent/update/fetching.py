@@ -148,7 +148,7 @@ def fetch_files(context: UpdateContext) -> Step:
     """Fetch what is missing, and verify every file once all is there.
 
     Raises:
-        OSError: The disk does not work; called again, this goes on with what is there.
+        OSError: The disk does not work; called again, this continues with what is there.
     """
     try:
         return _fetch(context)
@@ -210,7 +210,7 @@ def _open_manifest_download(context: UpdateContext) -> ManifestDownload:
 
 
 def _open_download(context: UpdateContext) -> Download:
-    """Make the files at their full size, and find out what is there already, beside the loop.
+    """Make the files at their full size, and find out what is there already, in the background.
 
     Raises:
         OSError: The disk is full.

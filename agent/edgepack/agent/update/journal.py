@@ -37,7 +37,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         state: Where the update is.
         because: Reason of the last transition.
         is_settled: Whether the action of a resting state was done.
-        offer: What the state speaks of; None when there never was an offer.
+        offer: Order of the state; None before the first order.
         taken_at: When that offer was taken, seconds since the epoch; 0 when it is not known.
         pending: A newer offer that waits until the current update has ended.
         acted_sequence: Highest sequence of an order whose bundle was verified, or that was done.
@@ -45,15 +45,15 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         was_stopped: Whether the agent was stopped in order, so that the next start does not count.
         candidates: Names of the variants to fetch and probe, in order of preference.
         rejected: The other variants, each with its reason.
-        size_bytes: What the files of the candidates take on the disk.
-        memory_bytes: What the largest candidate takes in memory.
+        size_bytes: Disk space of the candidates' files.
+        memory_bytes: Memory of the largest candidate.
         is_too_slow: Whether the release was rolled back since it was slower than the previous one.
         was_staged: Whether hooks of `staged` were asked, which those of `rolled_back` may undo.
         choice: Result of probing; None before.
-        back: What served before the switch, to go back to; None when nothing did.
-        committed: What was committed last; None when nothing was, or it was removed.
+        back: Previous release for a rollback; None without one.
+        committed: Last committed release; None without one, or after its removal.
         committed_by: The order that brought it, to fetch it again when its files rot.
-        previous: What was committed before that.
+        previous: Release committed before the last.
         outbox: Events that the broker has not acknowledged.
     """
 

@@ -34,9 +34,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Row of one state.
 
     Attributes:
-        action: What the agent does in this state; every action can run again.
+        action: Action of the agent in this state; every action can run again.
         success, failure: The state that follows; None where the update rests here.
-        restart: The state in which a restarted agent goes on.
+        restart: The state in which a restarted agent continues.
         newer: The state that follows when a newer offer waits; None lets the action end first.
         already: The state that follows when there is nothing to do.
         removal: The state that follows when what waits is that the model shall go.

@@ -118,7 +118,8 @@ def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> 
     """Carry out an order to its end, without changes to the device's other models.
 
     Raises:
-        DeviceError: It came to another end; the reason says why, and what serves is unchanged.
+        DeviceError: The order failed; the message has the reason, and the serving release is
+            unchanged.
     """
     updater = models.install(name, order)
     while not updater.is_at_rest:

@@ -34,7 +34,7 @@ class MetadataFetcher:
     Args:
         source: Where to fetch.
         root: Root metadata that the device was enrolled with.
-        cache: What the device has accepted; only read here.
+        cache: Accepted metadata of the device; only read here.
         is_lacking: Whether the device waits for metadata.
         put: Hands a file to the agent, by its name.
         wall: Clock, seconds since the epoch.
@@ -63,7 +63,7 @@ class MetadataFetcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; a fetch that is under way is not waited for."""
+        """Stop the checks; a running fetch continues."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -100,7 +100,7 @@ def fetch_newer(
     Args:
         source: Where to fetch.
         root: Root metadata that is trusted from the start.
-        cache: What is known.
+        cache: Known metadata.
         wall: Clock, seconds since the epoch.
 
     Returns:

@@ -9,7 +9,7 @@ MAX_BYTES = 1024 * 1024
 
 
 class MetadataPool:
-    """The newest of each file, as it came; the oldest arrivals go first when there are too many.
+    """The newest of each file, as received; the oldest arrivals go first when there are too many.
 
     Attributes:
         has_news: Whether something came since it was asked last.

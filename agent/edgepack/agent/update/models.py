@@ -42,7 +42,7 @@ class Models:
     """Models of a device.
 
     Args:
-        deps: What their updates need of the world.
+        deps: Dependencies of their updates.
         notify: Called after every transition of any of them.
     """
 
@@ -106,7 +106,9 @@ class Models:
             updater.start()
 
     def _look_for_providers(self) -> None:
-        """Note whether any execution provider is usable; go on with all models when one is back."""
+        """Note whether any execution provider is usable; continue with all models when one is
+        back.
+        """
         config = self._deps.config.providers
         self._providers_at = self._deps.clock.monotonic() + PROVIDERS_LOOK_S
         self._facts = self._deps.tools.read_facts()
@@ -189,14 +191,14 @@ class Models:
     def take(
         self, desired: Desired, refusals: Mapping[str, str] = NO_REFUSALS
     ) -> dict[str, OfferOutcome]:
-        """Take what the controller wants; a model that it does not name stays as it is.
+        """Take what the controller wants; a model that it does not name stays unchanged.
 
         Args:
-            desired: What it wants.
+            desired: Desired state.
             refusals: By model: why it must not be so.
 
         Returns:
-            What became of each order, by model.
+            Result of each order, by model.
 
         Raises:
             TransferError: An order makes no sense; the others were taken.

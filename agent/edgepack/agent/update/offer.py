@@ -34,11 +34,11 @@ def check_order(name: str, order: ModelOrder, *, acted_sequence: int) -> None:
 
     Args:
         name: The model that it is about.
-        order: What was said of it.
+        order: Order to check.
         acted_sequence: The highest sequence that was acted on.
 
     Raises:
-        TransferError: One cannot.
+        TransferError: An order is invalid.
     """
     highest = min(MAX_SEQUENCE, acted_sequence + MAX_STEP)
     _check(0 < order.sequence <= highest, "sequence", order.sequence)
@@ -103,7 +103,7 @@ def check_release(
     """Reject an older release than was ever committed, save the way back to the one before.
 
     Args:
-        offer: What is offered.
+        offer: Offered release.
         highest: The highest release of the model that was committed here.
         committed: The release that is committed now, which may come again: its files may rot.
         previous: The release that was committed before it.
@@ -158,10 +158,10 @@ def check_room(
     """Reject an update that would take the disk below its reserve.
 
     Args:
-        needed_bytes: What it will take.
-        free_bytes: What the disk has.
-        reserve_bytes: What must stay free.
-        promised_bytes: What updates of other models will take of that.
+        needed_bytes: Needed space.
+        free_bytes: Free space of the disk.
+        reserve_bytes: Space that must stay free.
+        promised_bytes: Space promised to updates of other models.
 
     Raises:
         DeviceError: There is no room.
@@ -178,16 +178,16 @@ def check_room(
 def check_memory(
     needed_bytes: int, *, serving_bytes: int, others: Mapping[str, int], limit_bytes: int
 ) -> float:
-    """Reject a release that would not fit into memory beside all other models.
+    """Reject a release that would not fit into memory next to all other models.
 
     Args:
-        needed_bytes: What its largest candidate takes.
-        serving_bytes: What the release of the same model takes that serves meanwhile.
-        others: What each other model takes, by name.
-        limit_bytes: What all may take together; 0 means any amount.
+        needed_bytes: Memory of the largest candidate.
+        serving_bytes: Memory of the model's serving release meanwhile.
+        others: Memory of each other model, by name.
+        limit_bytes: Limit of all models together; 0 means no limit.
 
     Returns:
-        What is left for releases that come to other models meanwhile.
+        Free space left for releases of other models.
 
     Raises:
         DeviceError: There is no room.

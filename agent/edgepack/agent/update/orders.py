@@ -26,8 +26,8 @@ class Orders:
     Args:
         model: The model.
         clock: The time.
-        transitions: Where a refusal is told.
-        leave: Has the state's action begun anew.
+        transitions: Where a refusal is reported.
+        leave: Has the state's action begun again.
         notify: Called when the journal says something new.
     """
 
@@ -53,8 +53,8 @@ class Orders:
         What it says is not remembered before its bundle was verified, but as what is judged now.
 
         Args:
-            order: What shall be done.
-            refusal: Why it must not be done; it is told when the order is a new one.
+            order: Order to run.
+            refusal: Why it must not be done; it is reported when the order is a new one.
 
         Raises:
             TransferError: The message makes no sense; nothing was changed.
@@ -128,7 +128,7 @@ class Orders:
         return "taken"
 
     def _refuse(self, order: ModelOrder, because: str) -> None:
-        """Reject an order at the door; an update that is under way goes on."""
+        """Reject an order at the door; an update that is under way continues."""
         self._refused = order
         if self._model.store.journal.is_at_rest and not self._model.is_sealed:
             changes = {"offer": order, "was_staged": False, "choice": None, "back": None}

@@ -36,7 +36,7 @@ Move = Callable[..., None]
 def reconsider(context: UpdateContext, evidence: Evidence, move: Move) -> str:
     """Choose again for the release that serves, or served, if its basis is gone.
 
-    While no execution provider is usable, no release can be tried, and all stays as it is.
+    While no execution provider is usable, no release can be tried, and all stays unchanged.
 
     1. The best variant of the same release that works takes over.
     2. If none does, the release that was committed before takes over.
@@ -132,7 +132,7 @@ def choose_again(
     Args:
         context: The model's update.
         pointer: The release.
-        evidence: What was found so far.
+        evidence: Evidence so far.
         only: The one variant to look at; "" for all.
 
     Returns:

@@ -44,7 +44,7 @@ def plan_shadow(context: UpdateContext) -> tuple[Shadow | None, str]:
 
 
 def why_disagreed(context: UpdateContext, shadowed: Shadowed) -> str:
-    """Return why the release must not stay, by its shadow inferences; "" where nothing says so."""
+    """Return why the release must not stay, by its shadow inferences; "" without a reason."""
     limit, back = context.deps.config.shadow.disagree_max, context.journal.back
     disagreed = shadowed.spaced - shadowed.spaced_agreed
     if back is None or not is_beyond_doubt(disagreed, shadowed.spaced, limit):

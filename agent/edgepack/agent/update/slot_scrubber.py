@@ -40,7 +40,7 @@ class SlotScrubber:
 
     Args:
         worker: Where it is read.
-        slots: What is read.
+        slots: Slots to read.
         collect: Takes what serving processes said.
         interval_s: Time from one round to the next; 0 means never.
         now: Monotonic clock, seconds.

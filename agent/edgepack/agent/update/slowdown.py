@@ -47,7 +47,7 @@ def judge(before: Pace, now: Pace, allowed: float, title: str, *, is_last: bool)
     Args:
         before: Of the previous release.
         now: Of this release since the switch.
-        allowed: Ratio to the previous release that is let pass, above 1.
+        allowed: Ratio to the previous release that is tolerated, above 1.
         title: The previous release, in words.
         is_last: Whether the soak cannot wait any longer.
     """

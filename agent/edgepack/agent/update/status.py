@@ -25,7 +25,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
         rollout, sequence: The order it came with; 0 and "" when it was given on this device.
         pending: A newer offer that waits.
         restarts: Restarts that count against the latest update.
-        active: What serves now.
+        active: Serving release.
         previous: The release to go back to: what served before the switch until the update is
             committed, then what was committed before.
         trouble: Why its pointer cannot be read; "" when it can.

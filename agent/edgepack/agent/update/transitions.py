@@ -21,7 +21,7 @@ class Transitions:
     Args:
         model: The model.
         clock: The time.
-        leave: Called after every transition, before it is told: the state's action is over.
+        leave: Called after every transition, before it is reported: the state's action is over.
         notify: Called when the journal says something new.
     """
 

@@ -34,9 +34,9 @@ class Updater:
     """The one update that a model has at a time.
 
     Args:
-        deps: What all updates need of the world.
-        model: What this one needs.
-        disk: Is told of the disk's faults.
+        deps: Dependencies of all updates.
+        model: Dependencies of this update.
+        disk: Is notified of the disk's faults.
         notify: Called after every transition, when the journal says something new.
 
     Attributes:
@@ -163,7 +163,7 @@ class Updater:
             self._note_fault(error)
 
     def _resume(self) -> None:
-        """Note the restart, and find the state to go on in.
+        """Note the restart, and find the state to continue in.
 
         Raises:
             OSError: The journal or the pointer cannot be read or written.
@@ -281,7 +281,7 @@ class Updater:
         self._retry_at = now + DISK_RETRY_S
 
     def _has_worked_for_long(self) -> bool:
-        """Return True if what failed went well since: waiting for work beside the loop proves
+        """Return True if what failed went well since: waiting for background work proves
         nothing.
         """
         now = self._deps.clock.monotonic()
@@ -359,5 +359,7 @@ class Updater:
 
 
 def _one_line(error: EdgepackError) -> str:
-    """Return an error as one sentence for a journal; the remedy is for whoever is at a keyboard."""
+    """Return an error as one sentence for a journal; the remedy is for anyone that is at a
+    keyboard.
+    """
     return f"{error.problem} ({error.found_in})" if error.found_in else error.problem

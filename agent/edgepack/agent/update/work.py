@@ -1,4 +1,4 @@
-"""Long work beside the agent's loop: one piece at a time, that can be told to end.
+"""Long background work: one piece at a time, that can be ordered to end.
 
 An action hands over what may take long (reading gigabytes, a probe, a hook) and is called again
 once that is done. The loop never waits for it, so it hears newer offers meanwhile.

@@ -64,7 +64,7 @@ def open_client(
     Args:
         access: The broker.
         client_id: The client's name there.
-        reopens: Whether it opens a connection anew that broke.
+        reopens: Whether it opens a connection again that broke.
         first: Index of the node to begin with, beyond the last from the first one on.
 
     Raises:

@@ -39,8 +39,8 @@ class Link:
         trial: A topic that nobody reads, to see whether the broker takes what is published.
         on_message: Gets topic and payload, on paho's thread.
         on_connected: Called on paho's thread after each (re)connection.
-        lasting: How it outlives a break. None is opened anew by itself. A number is not: whoever
-            takes its client id has ended it; the broker keeps messages for that one so many
+        lasting: How it outlives a break. None is opened again by itself. A number is not: anyone
+            that takes its client id has ended it; the broker keeps messages for that one so many
             seconds.
         keepalive_s: After half as much again without a word the broker ends it.
 

@@ -98,7 +98,7 @@ class Links:
     def look_after(self) -> None:
         """Start paho's thread of the controller's own connection again should it have ended.
 
-        Takes its share of the telemetry: whoever calls this goes round.
+        Takes its share of the telemetry: anyone that calls this goes round.
         """
         self._own.look_after()
         if self._own.has_shared and not self._is_sharing:

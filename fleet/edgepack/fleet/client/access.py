@@ -22,7 +22,7 @@ class AccessMethods:
         """Return a link that opens the dashboard once, without a token, for two minutes.
 
         Returns:
-            The link; whoever opens it may do what this token may.
+            The link; anyone that opens it may do what this token may.
 
         Raises:
             FleetError: Nobody serves there, or the token is wrong.
@@ -59,10 +59,10 @@ class AccessMethods:
         Args:
             name: What it is called, in lists and in the audit log.
             role: `viewer` looks, `operator` rolls out and takes back, too, `admin` does all.
-            valid_s: For how long, seconds; None for as long as it is not revoked.
+            valid_s: Validity in seconds; None until the token is revoked.
 
         Returns:
-            The token; its secret is told this once.
+            The token; its secret is returned only once.
 
         Raises:
             FleetError: The name is taken or cannot be one, or this token is not an administrator's.

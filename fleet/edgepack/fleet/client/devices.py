@@ -82,7 +82,7 @@ class DeviceMethods:
     def move_devices(self, devices: Sequence[str], group: str) -> tuple[DeviceView, ...]:
         """Move devices to another group.
 
-        What they are at goes on; afterwards they get what the rollouts gave that group.
+        What they are at continues; afterwards they get what the rollouts gave that group.
 
         Args:
             devices: Their ids.

@@ -182,7 +182,7 @@ class EnrolmentMethods:
 
         Raises:
             FleetError: A name is impossible, the id is enrolled already, the fleet trusts no key
-                yet, the file cannot be written, or `enrol_at` or a source is no such URL.
+                yet, the file cannot be written, or `enrol_at` or a source is not such a URL.
 
         Example:
             ```python

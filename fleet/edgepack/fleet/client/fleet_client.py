@@ -26,10 +26,10 @@ class FleetClient(
     AccessMethods,
     WebhookMethods,
 ):
-    """A running fleet: what can be asked of it, and what it can be told to do.
+    """A running fleet: what can be asked of it, and what it can be ordered to do.
 
     All that the commands `edgepack fleet …` and `edgepack rollout …` do goes through it. Every
-    method asks the fleet anew and waits for its answer, 60 s at most (15 min for an upload), so
+    method asks the fleet again and waits for its answer, 60 s at most (15 min for an upload), so
     one client serves any number of threads.
 
     Args:
@@ -37,8 +37,8 @@ class FleetClient(
             `http://127.0.0.1:8600`.
         data: The fleet's folder, for the token that lies in it. When not given:
             `EDGEPACK_FLEET_DATA`, then `~/.local/share/edgepack/fleet`.
-        token: The API's bearer token. When not given: `EDGEPACK_FLEET_TOKEN`, then the one in
-            the fleet's folder.
+        token: The API's bearer token. When not given: `EDGEPACK_FLEET_TOKEN`, then the one in the
+            fleet's folder.
 
     Raises:
         FleetError: The URL is none, or there is no token. Every method raises it, too: nobody

@@ -83,7 +83,7 @@ class PublishingMethods(ReleaseMethods):
     def withdraw(
         self, release: str, keys: Sequence[str | Path] = ()
     ) -> ReleaseView | PublishedMetadata:
-        """List a release no more: devices that do not run it yet refuse it from now on.
+        """Withdraw a release: devices that do not run it yet reject it from now on.
 
         Args:
             release: `NAME@VERSION`, or the first digits of its digest.
@@ -182,14 +182,14 @@ class PublishingMethods(ReleaseMethods):
 def next_metadata(
     view: PublishingView, path: str, target: TargetFile | None, now: float
 ) -> Metadata[Targets]:
-    """Return a publisher's next metadata: as it is, but for one release.
+    """Return a publisher's next metadata: unchanged except for one release.
 
     What others have signed of it already is added to, when it is that very change.
 
     Args:
         view: What the fleet says of the publisher's metadata.
         path: The release.
-        target: What is listed of it; None lists it no more.
+        target: Target of the release; None withdraws it.
         now: Seconds since the epoch.
 
     Raises:

@@ -84,7 +84,7 @@ class ReleaseMethods:
         return self._connection.delete(path, ReleaseView)
 
     def publish(self, bundle: str | Path, source: str = "") -> ReleaseView:
-        """Give the fleet a bundle; one that it holds already stays as it is.
+        """Give the fleet a bundle; one that it holds already stays unchanged.
 
         Args:
             bundle: An `.edgepack` archive, or a bundle's folder.

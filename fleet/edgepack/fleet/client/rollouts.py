@@ -68,7 +68,7 @@ class RolloutMethods:
         Args:
             release: What to roll out, from `publish` or `releases`.
             to: The devices.
-            settings: Waves, soak, deadline and the failures that are let pass; the defaults of
+            settings: Waves, soak, deadline and the failures that are tolerated; the defaults of
                 `RolloutSettings` when not given.
 
         Returns:
@@ -177,7 +177,7 @@ class RolloutMethods:
             time.sleep(every_s)
 
     def pause_rollout(self, rollout: str) -> RolloutView:
-        """Offer the release to nobody more; devices that are at it go on.
+        """Offer the release to nobody more; devices that are at it continue.
 
         Args:
             rollout: Its id, such as `r1`.
@@ -293,7 +293,7 @@ class RolloutMethods:
                 digest.
             to: Of the devices that run a release, those that shall go back; all when not given. The
                 devices of a rollout are its own.
-            settings: Waves, soak, deadline and the failures that are let pass.
+            settings: Waves, soak, deadline and the failures that are tolerated.
 
         Returns:
             The rollouts that were started: one for each release that devices go back to.

@@ -42,12 +42,12 @@ class WebhookMethods:
         Args:
             name: What it is called, in lists and in the audit log.
             url: Where to, by https.
-            types: What is told: actions of the audit log such as `rollout.breach`, `rollout` for
-                all of these that begin so, and `device.failed`.
+            types: What is reported: actions of the audit log such as `rollout.breach`, `rollout`
+                for all of these that begin so, and `device.failed`.
             is_unsafe: Lets the URL be without TLS, and lead into a private network.
 
         Returns:
-            The webhook; the secret that its messages are signed with is told this once.
+            The webhook; the secret that its messages are signed with is returned only once.
 
         Raises:
             FleetError: The name is taken or cannot be one, messages may not go there, or this token
@@ -64,7 +64,7 @@ class WebhookMethods:
         return self._connection.post("/v1/webhooks", NewWebhook, request)
 
     def remove_webhook(self, name: str) -> WebhookView:
-        """End a webhook; what it had yet to tell is not told.
+        """End a webhook; what it had yet to tell is not reported.
 
         Args:
             name: What it is called.

@@ -81,7 +81,7 @@ class TrustView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         root_version: Version of the root; it grows with each change of keys that root names.
         roles: The roles.
-        warnings: What must be signed anew soon.
+        warnings: What must be signed again soon.
     """
 
     root_version: int

@@ -60,9 +60,9 @@ def publish(bundle: str, keys: tuple[str, ...], data: Path, url: str, as_json: b
 @keys_option
 @asks
 def withdraw(release: str, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
-    """List RELEASE no more: devices that do not run it yet refuse it. Those that do, serve on.
+    """Withdraw RELEASE: devices that do not run it yet reject it. Devices that run it continue.
 
-    \b
+    
     Example:
       edgepack withdraw model@1.2.0
       edgepack withdraw model@1.2.0 --key team.key

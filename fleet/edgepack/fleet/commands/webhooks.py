@@ -94,9 +94,9 @@ def remove(name: str, data: Path, url: str, as_json: bool) -> None:
 @asks
 @click.pass_context
 def test(context: click.Context, name: str, data: Path, url: str, as_json: bool) -> None:
-    """Post a message for a trial, once, and say what came of it.
+    """Send a test message once, and print the result.
 
-    \b
+    
     Example:
       edgepack fleet webhooks test chat
     """

@@ -102,7 +102,7 @@ class Controller:
         auto_enroll: Takes in any device that reports (only with the embedded broker).
         lead: Whether this controller leads.
         gathering: How long messages wait for others.
-        heartbeat: Beats while this controller goes on.
+        heartbeat: Beats while this controller continues.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Controller:
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     def start(self) -> None:
-        """Start; rollouts that were under way when an earlier controller ended go on."""
+        """Start; rollouts that were under way when an earlier controller ended continue."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -186,7 +186,7 @@ class Controller:
         Raises:
             DatabaseAwayError: The database does not answer; the messages in hand are kept.
             LeadLostError: Another controller leads; the messages in hand are kept.
-            TransferError: The broker does not answer to whoever leads.
+            TransferError: The broker does not answer the leader.
         """
         self._batch = self._batch or self._take()
         if not self._lead.is_held:

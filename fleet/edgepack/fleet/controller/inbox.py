@@ -25,7 +25,7 @@ BATCH_LENGTH = 1000
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it came.
+    """A message as received.
 
     Attributes:
         device: Who said it.

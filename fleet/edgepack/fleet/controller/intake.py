@@ -48,7 +48,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         trusting: What devices that have a root believe of the fleet's metadata, by id.
         renewing: What devices ask whose certificates are about to end, by id.
         first: Devices that reported for the first time.
-        unanswered: Devices that may have to be told something.
+        unanswered: Devices that may have to be determined something.
         publications: To publish once it is durable.
         seals: Verifies the messages.
         outcomes: Real inferences that the devices reported, by how they ended.

@@ -20,7 +20,7 @@ LOOK_S = 60.0
 
 
 class MetadataKeeper:
-    """Signs anew what is online before it expires, and publishes what has changed.
+    """Signs again what is online before it expires, and publishes what has changed.
 
     Args:
         repository: The fleet's.

@@ -23,7 +23,7 @@ class Renewals:
 
     Args:
         open_authority: Opens the authority that signs certificates.
-        note_refused: Told the device and the reason, where a certificate is not renewed.
+        note_refused: Called with the device and the reason, where a certificate is not renewed.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class Acts:
         return _to(self._queries.rollout(name))
 
     def _acting(self, visit: Visit) -> Fleet:
-        """Return the fleet, told who asks."""
+        """Return the fleet with the actor of the request."""
         return msgspec.structs.replace(self._queries.fleet, by=visit.actor.name)
 
     def _act_page(self, visit: Visit, error: EdgepackError | None = None) -> Response:

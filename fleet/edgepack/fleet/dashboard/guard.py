@@ -56,7 +56,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def guarded(access: Access, view: View, *, role: Role = "viewer") -> Endpoint:
-    """Return a page for those who may see it; others are led to the login, or told why not."""
+    """Return a page for those who may see it; others are led to the login, or reported why not."""
 
     async def endpoint(request: Request) -> Response:
         who = await run_in_threadpool(access.of_session, request.cookies.get(COOKIE, ""))

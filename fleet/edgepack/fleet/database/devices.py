@@ -132,7 +132,7 @@ def note_report(row: Presence, reported: Reported, now: float) -> Literal["new",
 
 
 def needs_answer(row: Presence, reported: Reported, now: float) -> bool:
-    """Return True if a device that has just reported may have to be told something (see
+    """Return True if a device that has just reported may have to be determined something (see
     `answer`).
     """
     if max(_heard(reported)) > row.desired_sequence:
@@ -198,7 +198,7 @@ def wanted(row: DeviceRow) -> Desired | None:
 
 
 def next_sequence(row: DeviceRow) -> int:
-    """Return above all that the device was told, heard or acted on."""
+    """Return a number above all orders that the device received or acted on."""
     return max(row.desired_sequence, highest_heard(row)) + 1
 
 

@@ -102,7 +102,7 @@ def _check_case(session: Session, device: str) -> None:
 
 
 def move(session: Session, row: DeviceRow, group: str, now: float) -> None:
-    """Put a device into another group; the rollouts that it is in go on.
+    """Put a device into another group; the rollouts that it is in continue.
 
     Raises:
         FleetError: The group cannot be such a name.

@@ -1,7 +1,7 @@
 """Label sets of devices, so that telemetry of similar devices is summed up.
 
-Devices with the same labels are one set. The first `MAX_SETS` are told apart, and all others taken
-together: a label that each device has its own value of would make as many sums as devices.
+Devices with the same labels are one set. The first `MAX_SETS` are distinguished, and all others
+taken together: a label that each device has its own value of would make as many sums as devices.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Latency of real inferences, in histograms that are summed up by minute, hour and day.
 
-A window that a device tells is added to three rows, one of each length, of what like devices told
-of that release; so a percentile over any devices and any time reads a few rows, however many
-devices there are. Which windows came already is remembered by device.
+A window that a device tells is added to three rows, one of each length, of what like devices
+reported of that release; so a percentile over any devices and any time reads a few rows, however
+many devices there are. Which windows came already is remembered by device.
 """
 
 import logging
@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 from sqlalchemy import Select, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import Session
 
@@ -124,7 +123,7 @@ _LABELLED_SUMS = _sums(LabelledLatencyRow, _LABELLED_KEY)
 
 
 def check_window(told: Telemetry) -> None:
-    """Judge what a device told.
+    """Judge what a device reported.
 
     Raises:
         TransferError: Its numbers contradict each other, or are beyond all that can be.
@@ -230,13 +229,13 @@ def _kinds(
 
 
 def _seen(session: Session, sources: Iterable[Source]) -> dict[Source, list[float]]:
-    """Return the starts of the windows that came of each source, in order, and of all its device
-    told.
+    """Return the starts of each source's last windows, in order, and of all windows of its
+    device.
     """
     seen: dict[Source, list[float]] = {source: [] for source in sources}
     names = {"names": list({source.device for source in seen})}
     for *key, windows in session.execute(_SEEN, names):
-        seen[Source(*key)] = msgspec.json.decode(windows, type=list[float])
+        seen[Source(*key)] = windows
     return seen
 
 
@@ -250,8 +249,10 @@ def _add(
     if not parts:
         return
     before: dict[tuple[object, ...], Sum] = {}
-    for *place, failures, text in session.execute(asking, {"places": [it.key for it in parts]}):
-        before[tuple(place)] = Sum(failures, msgspec.json.decode(text, type=Histogram))
+    for *place, failures, histogram in session.execute(
+        asking, {"places": [it.key for it in parts]}
+    ):
+        before[tuple(place)] = Sum(failures, histogram)
     rows = []
     for where, added in parts.items():
         both = (before.get(where.key, Sum(0, empty())), *added)
@@ -260,7 +261,7 @@ def _add(
             dict(zip(key, where.key, strict=True))
             | {
                 "failures": sum(part.failures for part in both),
-                "histogram": msgspec.json.encode(whole).decode(),
+                "histogram": whole,
             }
         )
     _write(session, table, rows, key, ("failures", "histogram"))
@@ -280,7 +281,7 @@ def _remember(
             "hardware_class": kinds[source].hardware_class,
             "is_simulator": kinds[source].is_simulator,
             "told_at": now,
-            "windows": msgspec.json.encode(windows).decode(),
+            "windows": windows,
         }
         for source, windows in seen.items()
         if source in kinds and windows

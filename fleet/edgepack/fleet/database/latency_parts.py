@@ -1,4 +1,4 @@
-"""Inferences that a latency report takes together, and what such a part is told apart by."""
+"""Inferences that a latency report takes together, and what such a part is distinguished by."""
 
 from collections.abc import Iterable
 

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
@@ -66,15 +65,15 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
     untold = 0
     for row in found:
         words = _words(row[:7])
-        is_simulator, at, failures, text, *label_set = row[7:]
+        is_simulator, at, failures, histogram, *label_set = row[7:]
         if label_set == [OTHER]:
-            untold += msgspec.json.decode(text, type=Histogram).count
+            untold += histogram.count
             continue
         if where is not None and not where.matches(words, *label_set):
             continue
         told = tuple(word if name in question.by else "" for name, word in words.items())
         key = (is_simulator, told, at if "time" in question.by else 0)
-        parts[key].append((failures, msgspec.json.decode(text, type=Histogram)))
+        parts[key].append((failures, histogram))
     return LatencyReport(
         since=float(start),
         until=until,

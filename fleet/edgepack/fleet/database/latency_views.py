@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
@@ -34,7 +33,7 @@ def sum_of_class(session: Session, digest: str, hardware_class: str) -> Sum:
         LatencyRow.hardware_class == hardware_class,
         LatencyRow.length_s == DAY_S,
     )
-    return _whole(_sum(*row) for row in session.execute(query))
+    return _whole(Sum(*row) for row in session.execute(query))
 
 
 def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:
@@ -97,8 +96,8 @@ def latency_over_time(
         query = query.where(row.hardware_class == hardware_class)
     found: dict[tuple[str, int], list[Histogram]] = defaultdict(list)
     newest_first = query.order_by(row.start.desc()).limit(MAX_READ)
-    for name, start, text in session.execute(newest_first):
-        found[name, start].append(msgspec.json.decode(text, type=Histogram))
+    for name, start, histogram in session.execute(newest_first):
+        found[name, start].append(histogram)
     spans = []
     for (name, start), parts in sorted(found.items()):
         whole = merge(parts)
@@ -118,13 +117,9 @@ def latency_over_time(
 
 def _by_kind(session: Session, query: Select[*tuple[Any, ...]]) -> dict[Kind, list[Sum]]:
     found: dict[Kind, list[Sum]] = defaultdict(list)
-    for simulated, hardware_class, provider, variant, failures, text in session.execute(query):
-        found[simulated, hardware_class, provider, variant].append(_sum(failures, text))
+    for simulated, hardware_class, provider, variant, failures, histogram in session.execute(query):
+        found[simulated, hardware_class, provider, variant].append(Sum(failures, histogram))
     return found
-
-
-def _sum(failures: int, histogram: str) -> Sum:
-    return Sum(failures, msgspec.json.decode(histogram, type=Histogram))
 
 
 def _whole(parts: Iterable[Sum]) -> Sum:

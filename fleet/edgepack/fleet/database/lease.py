@@ -1,9 +1,9 @@
 """Lease in PostgreSQL that elects the leader of several controllers.
 
 The epoch grows with each new leader. A leader checks in each of its transactions that the epoch is
-still its own; writers take turns (`Store.transaction`), and so does whoever takes the lease, so no
-transaction of an earlier leader becomes durable after that. Time is the database's own: clocks of
-the controllers' machines may differ.
+still its own; writers take turns (`Store.transaction`), and so does a process that takes the lease,
+so no transaction of an earlier leader becomes durable after that. Time is the database's own:
+clocks of the controllers' machines may differ.
 """
 
 import secrets
@@ -129,7 +129,7 @@ def give_up(session: Session, epoch: int) -> None:
 
 
 def ask(session: Session) -> None:
-    """Report the leader, whoever it is, to look at what this transaction changes."""
+    """Notify the leader of this transaction's changes."""
     session.execute(update(LeaseRow).where(_OWN).values(asked=LeaseRow.asked + 1))
 
 

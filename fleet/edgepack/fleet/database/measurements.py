@@ -1,10 +1,10 @@
 """Measurements of devices for a rollout's release, compared with the previous releases.
 
 Each device is compared with itself: what it measured of a release is held against what it measured
-of the one that it ran when it was offered this one, or, where it told too little of that, against
-what its hardware class did. A wave and class counts its devices by what they measured (`WaveSums`),
-changed in the transaction of each message; so the rules of a rollout read a few rows, however many
-devices there are.
+of the one that it ran when it was offered this one, or, where it reported too little of that,
+against what its hardware class did. A wave and class counts its devices by what they measured
+(`WaveSums`), changed in the transaction of each message; so the rules of a rollout read a few rows,
+however many devices there are.
 """
 
 import math
@@ -81,7 +81,7 @@ class WaveSums(NamedTuple):
 
     Attributes:
         devices: How many.
-        unbased: Devices beside them that measured it now, and of which nothing is known before.
+        unbased: Devices next to them that measured it now, and of which nothing is known before.
         total, squares: Sum, and sum of squares, of the difference that each device measured.
         before: Sum of what each measured before.
     """
@@ -140,7 +140,7 @@ _NOWHERE = Place(0, 0, "")
 
 
 def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> None:
-    """Keep what devices measured of what they run, and counts anew what they will of a release."""
+    """Keep what devices measured of what they run, and counts again what they will of a release."""
     before = _read(session, [(one.device, one.before) for one in offered if one.before])
     old = _read(session, [(one.device, digest) for one in offered])
     of_class: dict[tuple[str, str], dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""The fleet's tables. What devices are told and what they said stands here, nowhere else.
+"""The fleet's tables. Orders to devices and their reports are stored only here.
 
 A new database is made from these classes, an existing one is changed by `migrations/`.
 """
@@ -24,7 +24,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector, SetAside
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.messages import BundleRef, Histogram
 
 
 class StoredText(TypeDecorator[str]):
@@ -90,10 +90,10 @@ class DeviceRow(Base):
 
     `desired` is the encoded message it was last told (null: nothing is wanted of it any more),
     `reported` the encoded message it last said; `desired_sequence` only grows. `session` is that of
-    its signed batches, `boot` the process that it is for, `report_count` and `event_count` are the
-    numbers of the last ones that were accepted. `labels` is an
-    encoded dictionary, `certificate` the serial number (hex) of the one that it has. `standing`
-    is what its last report comes to, see `standing.py`; "" before its first.
+    its signed batches, `boot` its process. `report_count` and `event_count` are the numbers of the
+    last accepted messages. `labels` is an encoded dictionary, `certificate` the serial number (hex)
+    of its certificate. `standing` is the state of its last report, see `standing.py`; "" before its
+    first report.
     """
 
     __tablename__ = "devices"
@@ -354,8 +354,8 @@ class EnrolmentTokenRow(Base):
 class WebhookRow(Base):
     """Webhook with the progress of its deliveries; see `webhooks.py`.
 
-    The secret is kept itself: messages are signed with it. `key` begins
-    the ids of its messages, `audit_after` and `event_after` are the last that it has told.
+    The secret is kept itself: messages are signed with it. `key` begins the ids of its messages,
+    `audit_after` and `event_after` are the last that it has reported.
     """
 
     __tablename__ = "webhooks"
@@ -414,10 +414,10 @@ class AuditRow(Base):
 
 
 class LatencyRow(Base):
-    """Latencies that like devices told of a release in one stretch of time: see `latency.py`.
+    """Latencies that like devices reported of a release in one stretch of time: see `latency.py`.
 
-    `rollout` is the newest one that gave them the release, 0 where none did; `histogram` an encoded
-    `Histogram`; `length_s` and `start` are seconds, and seconds since the epoch.
+    `rollout` is the newest one that gave them the release, 0 where none did;
+    `length_s` and `start` are seconds, and seconds since the epoch.
     """
 
     __tablename__ = "latency"
@@ -431,7 +431,7 @@ class LatencyRow(Base):
     length_s: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     start: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=False)
     failures: Mapped[int] = mapped_column(LONG)
-    histogram: Mapped[str] = mapped_column(StoredLongText)
+    histogram: Mapped[Histogram] = mapped_column(Encoded(Histogram))
     __table_args__ = (
         Index("latency_by_age", "length_s", "start"),
         Index("latency_by_release", "digest", "length_s", "start"),
@@ -465,12 +465,12 @@ class LabelledLatencyRow(Base):
     length_s: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     start: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=False)
     failures: Mapped[int] = mapped_column(LONG)
-    histogram: Mapped[str] = mapped_column(StoredLongText)
+    histogram: Mapped[Histogram] = mapped_column(Encoded(Histogram))
     __table_args__ = (Index("labelled_latency_by_age", "length_s", "start"),)
 
 
 class LatencySourceRow(Base):
-    """Source of latencies, with the starts of its last windows (an encoded list)."""
+    """Source of latencies, with the starts of its last windows."""
 
     __tablename__ = "latency_sources"
     device: Mapped[str] = mapped_column(primary_key=True)
@@ -481,7 +481,7 @@ class LatencySourceRow(Base):
     hardware_class: Mapped[str]
     is_simulator: Mapped[bool]
     told_at: Mapped[float]
-    windows: Mapped[str] = mapped_column(StoredLongText)
+    windows: Mapped[list[float]] = mapped_column(Encoded(list[float]))
     __table_args__ = (
         Index(
             "latency_sources_by_kind",

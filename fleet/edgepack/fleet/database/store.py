@@ -44,8 +44,8 @@ class Store:
     """A database with the fleet's tables.
 
     Writers take turns: the threads of a process, and the processes that share a PostgreSQL. A
-    transaction is durable when it returns, and nobody is told anything before that: persist, then
-    act. Readers see the last durable state.
+    transaction is durable when it returns, and nobody is notified anything before that: persist,
+    then act. Readers see the last durable state.
 
     Attributes:
         is_shared: Whether several controllers may work on it.
@@ -60,7 +60,7 @@ class Store:
         self._ahead_s = 0.0
 
     def now(self) -> float:
-        """Return seconds since the epoch, by the database's clock as far as it is known."""
+        """Return the estimated time of the database's clock, seconds since the epoch."""
         return time.time() + self._ahead_s
 
     def set_clock(self) -> None:
@@ -243,7 +243,7 @@ def _postgresql_engine(url: URL, called: str) -> Engine:
 def _protect(file: Path, shown_url: str) -> None:
     """Make the file of a new database, and let nobody but its owner read it.
 
-    The database holds the secrets of webhooks. SQLite gives the files beside it the same mode.
+    The database holds the secrets of webhooks. SQLite gives the files next to it the same mode.
 
     Raises:
         FleetError: Another user owns it.

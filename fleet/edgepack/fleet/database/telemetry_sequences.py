@@ -1,7 +1,7 @@
 """Numbers of the telemetry that devices sent: no batch counts twice, and no device too much.
 
-Controllers share telemetry, so a device's batches may come to two of them out of order. Which of
-the last ones came is therefore remembered one by one.
+Controllers share telemetry, so two controllers may receive a device's batches out of order. The
+numbers of the last batches are therefore stored one by one.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Messages that the leader must publish after actions at any controller.
 
 Only the leader publishes, so that a device hears of each word before the next one. Kept is who is
-to be told and not what: it is always the newest.
+to be determined and not what: it is always the newest.
 """
 
 from collections.abc import Iterable
@@ -37,9 +37,7 @@ def add(session: Session, publications: Iterable[Publication]) -> None:
 
 
 def read(session: Session) -> Unsent:
-    """Return the oldest of what is to be said, as it is by now; nothing for a device that has
-    gone.
-    """
+    """Return the oldest unsent messages in their current form; none for a removed device."""
     rows = session.execute(_OLDEST).all()
     if not rows:
         return Unsent((), 0)

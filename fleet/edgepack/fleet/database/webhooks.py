@@ -39,7 +39,7 @@ class Message(NamedTuple):
         id: Of the entry or event.
         type: An action of the audit log, or `device.failed`.
         at: When it happened, seconds since the epoch (UTC).
-        data: What is told of it.
+        data: What is notified of it.
     """
 
     source: str
@@ -110,7 +110,7 @@ def waiting(session: Session, row: WebhookRow) -> tuple[Message, ...]:
 
 
 def pass_over(session: Session, row: WebhookRow) -> None:
-    """Move on past what a webhook does not tell, now and then: it has told all the rest."""
+    """Move on past what a webhook does not tell, now and then: it has reported all the rest."""
     for source, of in ((AuditRow, "audit_after"), (EventRow, "event_after")):
         newest = session.scalar(select(func.max(source.id))) or 0
         if newest - getattr(row, of) > _STEP:

@@ -1,8 +1,8 @@
 """The depot: sends the chunks that devices say they lack, each once for many devices.
 
-It gathers needs for a moment, sends what several lack to all who listen, as it is or several chunks
-as one message, and what one lacks to that one, as much at a time as devices say that they take. It
-holds nothing that a restart could lose: a device that still lacks something asks again.
+The depot collects needs for a moment. Chunks that several devices lack go to all listeners, plain
+or coded. Other chunks go to the single device, up to the amount that the device accepts. The depot
+holds no state that a restart could lose: a device that still lacks a chunk requests it again.
 """
 
 import contextlib
@@ -136,7 +136,7 @@ class Depot:
         self._put(_Request(device=device, need=need, said_at=said_at))
 
     def take_directly(self, device: str, payload: bytes, said_at: float) -> bool:
-        """Return the same as it came from the broker, for a device that the controller let in
+        """Return the same as received from the broker, for a device that the controller let in
         lately.
 
         Returns:

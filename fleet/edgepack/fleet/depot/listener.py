@@ -70,8 +70,7 @@ class Listener:
             missing: Bitmap of the chunks that it lacks, least bit first.
             sent_at: When each chunk was broadcast last; 0 is never.
             said_at: When that came, monotonic clock, seconds.
-            until: Whatever was sent up to then is on its way no more; None while chunks come to it,
-                for they tell.
+            until: Time up to which sent chunks are no longer in flight; None while chunks arrive.
             latest: The chunk that came last, where the device names it, and all the times at which
                 that was broadcast.
         """

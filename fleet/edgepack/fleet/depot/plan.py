@@ -32,9 +32,9 @@ class Sent(msgspec.Struct, kw_only=True):
     """Send time of each chunk to all listeners, monotonic clock, seconds; 0 is never.
 
     Attributes:
-        plain: The last time as it is.
+        plain: Time of the last uncoded send.
         coded: The last time in a message with others.
-        told: Up to when devices may have spoken of all: they do so after a few messages.
+        told: Time up to which devices may have reported: they report after a few messages.
     """
 
     plain: Times
@@ -86,8 +86,8 @@ def make_plan(listeners: Sequence[Listener], sent: Sent, cursor: int, now: float
     Args:
         listeners: The devices that lack chunks; one with a limit of its own is served singly.
         sent: When each chunk went out.
-        cursor: Where the broadcast goes on: one that joins late gets the rest with the others, and
-            the beginning with others that joined late.
+        cursor: Where the broadcast continues: one that joins late gets the rest with the others,
+            and the beginning with others that joined late.
         now: Monotonic clock, seconds.
     """
     count = len(sent.plain)
@@ -155,7 +155,7 @@ def _group(listeners: Sequence[Listener], sent: Sent) -> list[_Group]:
 def _is_settled(
     listeners: Sequence[Listener], sent: Sent, now: float, start: int, end: int
 ) -> bool:
-    """Return True if enough is known of what came of these chunks."""
+    """Return True if the outcome of these chunks is known well enough."""
     last = sent.last(start, end)
     known = sum(one.known_until >= min(last, sent.told) for one in listeners)
     return known >= SETTLED_SHARE * len(listeners) or now > last + SETTLED_S
@@ -171,9 +171,9 @@ def _plan_coded(
 
     Args:
         due: What is to go out coded, by device.
-        is_broadcast: What goes out to all as it is.
+        is_broadcast: Chunks for all listeners, uncoded.
         wanted: By chunk, how many devices `due` has it for.
-        is_settled: Whether enough is known of what came of a window, from start to end.
+        is_settled: Whether the outcome of a window, from start to end, is known well enough.
 
     Returns:
         The messages, and the chunks that wait until those were sent, or what is broadcast in their

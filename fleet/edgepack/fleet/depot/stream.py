@@ -186,12 +186,11 @@ class Stream:
         return max(map(self.size_of, members))
 
     def look(self, clock: Callable[[], float], silent_s: float) -> float:
-        """Plan anew where there is reason to, and wait no more for whoever is silent.
+        """Plan again if needed, and stop waiting for silent devices.
 
         Args:
             clock: Monotonic, seconds.
-            silent_s: A device that says nothing for so long while others wait for it is waited for
-                no more.
+            silent_s: Time without a report after which a device no longer delays others.
 
         Returns:
             Seconds until there may be something to send, as far as time alone decides that.

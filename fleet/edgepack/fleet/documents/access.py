@@ -56,7 +56,7 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         name: What it is called, in lists and in the audit log.
         role: What its owner may do.
-        valid_s: For how long, seconds; None for as long as it is not revoked.
+        valid_s: Validity in seconds; None until the token is revoked.
     """
 
     name: str
@@ -86,7 +86,7 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     """A token that was just made.
 
     Attributes:
-        token: The secret; it is told this once, and kept nowhere.
+        token: The secret; it is returned only once, and kept nowhere.
         view: What is known of it from now on.
     """
 

@@ -42,7 +42,7 @@ class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
         root: The fleet's TUF root metadata; "" from a fleet that has none.
         token: By which it gets its certificate itself; "" where none was asked for.
         expires_at: When that token is over, seconds since the epoch.
-        sources: URLs of what has bundles beside the broker.
+        sources: URLs of bundle sources other than the broker.
     """
 
     device: str
@@ -93,8 +93,8 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name.
-        state: Life cycle state of what the device was told of it, or `IDLE`; "" before the device
-            said anything of it.
+        state: Life cycle state of the device's order, or `IDLE`; "" before the
+            device said anything of it.
         because: Its reason for that state.
         progress: 0..1 of the bytes while it downloads.
         active: The bundle that serves on it now; None while none does.
@@ -103,8 +103,8 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
         is_simulator: Whether that provider only simulates its hardware there.
         is_fallback: Whether that is another provider than the device was meant to use.
         choice_because: The device's reason for its choice.
-        wanted: The bundle that it was last told to run; None when nothing is wanted of it.
-        rollout: Id of the rollout that told it; "" when none did.
+        wanted: The bundle of the last order; None without an order.
+        rollout: Id of the rollout that reported it; "" when none did.
         outcomes: How the most recent inferences of the active bundle ended; None while the device
             reported none.
     """
@@ -135,7 +135,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
             report.
         hardware_class: What like devices have in common, as it said; "" before its first report.
         labels: What people call it by, by key.
-        models: Its models, by name: those it reports, and those it was told of.
+        models: Its models, by name: those it reports, and those it has an order for.
         warnings: What is wrong with it and needs a person, as it said.
     """
 

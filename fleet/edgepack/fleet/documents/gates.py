@@ -22,11 +22,11 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: As options and documents call it.
         comparison: How what was measured is held against what was measured before.
-        threshold: What is let pass unless the plan says otherwise: a ratio, or a rise in `unit`.
+        threshold: Threshold unless the plan says otherwise: a ratio, or a rise in `unit`.
         unit: Of what is measured.
         text: What is measured, in words.
         is_default: Whether it is judged where the plan says nothing of it.
-        fewest: Inferences that a device must have told, before and now, for it to count.
+        fewest: Inferences that a device must have reported, before and now, for it to count.
         spread: Standard deviation of one device's number when nothing changed, assumed while fewer
             than 3 devices measured it; of the logarithm for a ratio.
     """
@@ -149,7 +149,7 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name; `failures` for the share of devices that failed or stayed silent.
         hardware_class: The class; "" for all devices together.
-        threshold: What is let pass: a ratio to before, a rise, or a share; None when it is off.
+        threshold: Threshold: a ratio to before, a rise, or a share; None when it is off.
         comparison: Which of the three it is: `ratio`, `rise` or `share`.
         unit: Of what is measured.
         devices: How many devices measured it, now and before.

@@ -18,8 +18,8 @@ class LatencyQuestion(msgspec.Struct, frozen=True, kw_only=True):
         group: Of devices that were in this group; "" means all.
         where: Only those that this means, over `model`, `version`, `variant`, `provider`,
             `hardware_class`, `group` and `rollout`, and over the labels that devices had when they
-            told it, whose sums are of an hour at least; "" means all. With `device`, also over what
-            devices are now, and of their newest inferences whenever these were.
+            reported it, whose sums are of an hour at least; "" means all. With `device`, also over
+            what devices are now, and of their newest inferences whenever these were.
         since, until: Seconds since the epoch (UTC); None means a day ago, and now.
         by: What to tell apart; what is not named is taken together.
     """
@@ -37,14 +37,14 @@ class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model, version, variant, provider, hardware_class, group: What they have in common; "" for
-            what was not asked to be told apart, and for a release that the fleet does not know.
+            what was not asked to be distinguished, and for a release that the fleet does not know.
         rollout: Id of the newest rollout that gave their devices the release; "" likewise.
         at: Start of the stretch of time, seconds since the epoch (UTC); None likewise.
         is_simulator: Whether a simulator of the provider ran them, whose times say nothing.
         inferences: Inferences that were timed.
         failures: Inferences that raised.
-        p50_ms, p95_ms, p99_ms, max_ms: Percentiles and the greatest, milliseconds; 0 where none
-            was timed. Percentiles are off by 2.5 % at most.
+        p50_ms, p95_ms, p99_ms, max_ms: Percentiles and the greatest, milliseconds; 0 where none was
+            timed. Percentiles are off by 2.5 % at most.
     """
 
     model: str = ""
@@ -72,8 +72,8 @@ class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):
         step_s: Length of the sums that it was read from, seconds: 60, 3600 or 86400; 0 for the
             newest inferences of single devices.
         parts: What was measured, those of simulated providers last.
-        untold: Inferences that are left out since the labels of their devices are not told apart,
-            where `where` asks for labels.
+        untold: Inferences that are left out since the labels of their devices are not
+            distinguished, where `where` asks for labels.
         note: What the numbers are of, where they are not of the whole time; "" for nothing to add.
     """
 

@@ -51,7 +51,7 @@ class PublishingView(msgspec.Struct, frozen=True, kw_only=True):
         keys: Ids of the keys of that role.
         threshold: How many of them must sign.
         is_listed: Whether the image repository lists it.
-        metadata: The role's metadata as it is; "" when it has none yet.
+        metadata: Metadata of the role; "" without any.
         pending: Its next metadata, which fewer keys have signed than must; "" when there is none.
     """
 

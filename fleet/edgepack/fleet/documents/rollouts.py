@@ -287,9 +287,9 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
     """Latency of real inferences, devices of a kind taken together.
 
     Attributes:
-        hardware_class, provider, variant: The kind: what like devices have in common, and what
-            ran on them.
-        devices: How many of them told their latency.
+        hardware_class, provider, variant: The kind: what like devices have in common, and what ran
+            on them.
+        devices: How many of them reported their latency.
         inferences: Inferences that were timed.
         failures: Inferences that raised.
         p50_ms, p95_ms, p99_ms: Percentiles over all their inferences, milliseconds.
@@ -348,8 +348,8 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         held: The hardware classes that are held back, each with the reason.
         set_aside: Devices that alone measured a breach, each with the device that tried the release
             instead.
-        waits_for: What it waits for, beside its devices: a person, its start, a maintenance window,
-            room at a site, measurements; "" for nothing.
+        waits_for: What it waits for, next to its devices: a person, its start, a maintenance
+            window, room at a site, measurements; "" for nothing.
         waits_reason: The same as one word: `limits`, `start`, `measurements`, and, where a person
             has to act, `approval` or `evidence` (a wave measured too little); "" for nothing.
         takes_back: The release that its devices leave, when it is a rollback; None otherwise.

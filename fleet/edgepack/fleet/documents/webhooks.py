@@ -1,4 +1,4 @@
-"""Webhooks: what is told to other systems, as the API takes and gives it."""
+"""Webhooks: what is ordered to other systems, as the API takes and gives it."""
 
 from typing import Annotated
 
@@ -21,8 +21,8 @@ class WebhookRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         name: What it is called, in lists and in the audit log.
         url: Where messages are posted.
-        types: What is told: actions of the audit log such as `rollout.breach`, `rollout` for all
-            of these that begin so, and `device.failed`.
+        types: What is reported: actions of the audit log such as `rollout.breach`, `rollout` for
+            all of these that begin so, and `device.failed`.
         is_unsafe: Lets the URL be without TLS, and lead into a private network.
     """
 
@@ -38,7 +38,7 @@ class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: What it is called.
         url: Where messages are posted.
-        types: What is told.
+        types: What is reported.
         is_unsafe: Whether the URL may be without TLS, and lead into a private network.
         made_at: When it was made, seconds since the epoch (UTC).
         made_by: Who made it.
@@ -66,7 +66,7 @@ class NewWebhook(msgspec.Struct, frozen=True, kw_only=True):
     """A webhook that was just made.
 
     Attributes:
-        secret: What its messages are signed with (`whsec_…`); it is told this once.
+        secret: What its messages are signed with (`whsec_…`); it is returned only once.
         view: What is known of it from now on.
     """
 

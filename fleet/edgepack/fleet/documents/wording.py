@@ -90,7 +90,7 @@ def told_gates(gates: Sequence[GateView]) -> tuple[GateView, ...]:
 def quiet_gates(gates: Sequence[GateView]) -> tuple[str, ...]:
     """Return a line for each verdict that has no numbers: `no evidence: p95, errors`.
 
-    A gate that was told on other hardware is named with the hardware that it was not told on.
+    A gate without evidence on one kind of hardware is listed with that hardware.
     """
     verdicts: dict[str, set[str]] = defaultdict(set)
     for view in gates:

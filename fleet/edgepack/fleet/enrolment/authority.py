@@ -45,7 +45,7 @@ class Authority:
     """A certificate authority in a folder; made when it is first asked for.
 
     Attributes:
-        ca_file: PEM of its certificate, for whoever must trust it.
+        ca_file: PEM of its certificate, for anyone that must trust it.
 
     Args:
         folder: Where it lies.
@@ -231,7 +231,7 @@ class Authority:
         write_file(self._crl_file, signed.public_bytes(serialization.Encoding.PEM))
 
     def controller_files(self, name: str, *, is_further: bool = False) -> tuple[Path, Path]:
-        """Return certificate and key of a controller, made once beside the CA and renewed in time;
+        """Return certificate and key of a controller, made once next to the CA and renewed in time;
         paths.
 
         Args:

@@ -13,7 +13,7 @@ def check_sources(urls: Sequence[str]) -> None:
     """Reject what no device could use.
 
     Raises:
-        FleetError: One is no such URL, or there are too many.
+        FleetError: One is not such a URL, or there are too many.
     """
     if len(urls) > MAX_SOURCES:
         raise FleetError(f"{len(urls)} sources were named, {MAX_SOURCES} is the most")

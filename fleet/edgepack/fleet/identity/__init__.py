@@ -1,1 +1,1 @@
-"""Certificates of devices: what is issued to whom, once or anew, and what ends."""
+"""Certificates of devices: what is issued to whom, once or again, and what ends."""

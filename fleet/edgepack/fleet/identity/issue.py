@@ -1,7 +1,7 @@
 """Issuing certificates to devices, and ending them.
 
 A certificate's key is made once and stays: a renewed certificate is of the same key, so that it is
-worth nothing to whoever saw it on its way. A device that shall have another key enrols again.
+worth nothing to anyone that saw it on its way. A device that shall have another key enrols again.
 """
 
 import logging

@@ -62,7 +62,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         state: Comes back with the code.
         nonce: Comes back in the ID token.
-        verifier: Of PKCE; the provider was told its digest.
+        verifier: Of PKCE; the provider received its digest.
         then: Where to go afterwards.
     """
 

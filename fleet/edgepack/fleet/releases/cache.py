@@ -100,7 +100,7 @@ class ReleaseCache:
         self._checker.start()
 
     def stop(self) -> None:
-        """End in the middle of whatever is fetched; it is fetched anew."""
+        """End in the middle of whatever is fetched; it is fetched again."""
         self._stopping.set()
         self._woken.set()
         self._thread.join(timeout=10)

@@ -34,7 +34,7 @@ def has_report(manifest: Manifest) -> bool:
 
 
 def read_report(folder: Path) -> bytes:
-    """Return the report of a build, as HTML that whoever made the bundle wrote: not to be trusted.
+    """Return the report of a build: untrusted HTML of the publisher.
 
     Raises:
         FleetError: There is none, or it is not the one that was published.

@@ -93,7 +93,7 @@ class ReleaseFolder:
         incoming: Where bundles lie until they are checked; no other controller's, and emptied.
 
     Attributes:
-        on_missing: Told the digest of what was asked for and is not here, on any thread.
+        on_missing: Called with the digest of what was asked for and is not here, on any thread.
         signature_of: Gives the SHA-256 of a release's signature as it was published; "" if unknown.
         problems: Why releases cannot be sent now, by digest, for people.
         damage: What was found in the releases that were set aside, by digest, for people.
@@ -167,7 +167,7 @@ class ReleaseFolder:
         """Return the folder of a release.
 
         Raises:
-            ReleaseAwayError: They are not here; whoever fetches them is told.
+            ReleaseAwayError: The files are missing here; the fetcher is notified.
         """
         if not self.has(digest):
             self.on_missing(digest)
@@ -192,7 +192,7 @@ class ReleaseFolder:
         """Return the files of a release by digest.
 
         Raises:
-            ReleaseAwayError: They are not here; whoever fetches them is told.
+            ReleaseAwayError: The files are missing here; the fetcher is notified.
         """
         try:
             with self._turn:

@@ -39,7 +39,7 @@ def read_head(head: BundleHead, trust: TrustPolicy) -> tuple[BundleRef, Manifest
 
 
 def verify_upload(archive: Path, trust: TrustPolicy) -> VerifiedBundle:
-    """Unpack an archive that was uploaded, beside it, and check it down to every byte.
+    """Unpack an archive that was uploaded, next to it, and check it down to every byte.
 
     Raises:
         FleetError: The fleet trusts no key.
@@ -54,7 +54,7 @@ def verify_upload(archive: Path, trust: TrustPolicy) -> VerifiedBundle:
 def keep_release(
     session: Session, folder: ReleaseFolder, bundle: VerifiedBundle, source: str, now: float
 ) -> ReleaseRow:
-    """Move a checked bundle to its place and take it down; one that is held stays as it is.
+    """Move a checked bundle to its place and take it down; one that is held stays unchanged.
 
     `source` is where other controllers can fetch it, "" for nowhere.
 

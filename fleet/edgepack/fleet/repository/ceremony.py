@@ -109,7 +109,7 @@ def new_keys(
         in_tokens: PKCS #11 URIs of keys in tokens.
 
     Raises:
-        FleetError: A folder cannot be made, or what is named is no such URI, or named twice.
+        FleetError: A folder cannot be made, or what is named is not such a URI, or named twice.
         SignatureError: A token has no such key.
     """
     is_offline = role not in ONLINE

@@ -68,7 +68,7 @@ class KeySigner(Signer):
 
 
 class KeyRing:
-    """Private keys in folders, `NAME.key` with `NAME.pub` beside each.
+    """Private keys in folders, `NAME.key` with `NAME.pub` next to each.
 
     A `NAME.key` may hold the PKCS #11 URI of a key in a token instead of a key.
 
@@ -131,14 +131,14 @@ def make_key(folder: Path, name: str, *, is_offline: bool) -> SSlibKey:
 
 
 def adopt_key(folder: Path, name: str, uri: str) -> SSlibKey:
-    """Take a key in a token for a role: writes what names it beside the other keys.
+    """Take a key in a token for a role: writes what names it next to the other keys.
 
     Args:
         folder, name: As for `make_key`.
         uri: Of the key; `edgepack keys generate --token` makes one.
 
     Raises:
-        FleetError: It is no such URI, or the folder cannot be made.
+        FleetError: It is not such a URI, or the folder cannot be made.
         SignatureError: There is no such token, PIN or key.
     """
     if not is_uri(uri):

@@ -25,7 +25,7 @@ def life_days(role: str) -> float:
 
 
 def is_due(role: str, expires: datetime.datetime, now: float) -> bool:
-    """Return True if it is time to sign a role anew."""
+    """Return True if it is time to sign a role again."""
     life_s = life_days(role) * DAY_S
     return expires.timestamp() - now < life_s * (1 - RENEWED_AT)
 

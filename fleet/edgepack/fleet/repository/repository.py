@@ -166,7 +166,7 @@ class ImageRepository:
         return tuple(found)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what a person must sign anew, or make room in, soon; one sentence each."""
+        """Return what a person must sign again, or make room in, soon; one sentence each."""
         state, now = self.state, self._wall()
         expiries = {ROOT: state.root.signed.expires}
         expiries |= {role: listed.signed.expires for role, listed in state.lists.items()}
@@ -201,7 +201,7 @@ class ImageRepository:
             return self._signs_and_saves(role, draft)
 
     def withdraw(self, bundle: BundleRef) -> bool:
-        """List a bundle no more; False when a publisher must sign that elsewhere."""
+        """Withdraw a bundle; return False if a publisher must sign the withdrawal elsewhere."""
         path = target_path(bundle)
         with self.lock():
             role = self.publisher_of(path)
@@ -257,7 +257,7 @@ class ImageRepository:
             self.go_round()
 
     def check_next(self, role: str, metadata: Metadata[Targets]) -> None:
-        """Check that metadata can be a publisher's next, whoever signed it.
+        """Check that metadata can be a publisher's next, with any signer.
 
         1. It is the next version of a publisher's role.
         2. It lists releases, each of a model of that publisher.
@@ -322,7 +322,7 @@ class ImageRepository:
         return self.folder / PENDING_FOLDER / file_name(role)
 
     def renew(self) -> bool:
-        """Sign anew what is about to expire and can be signed here; whether anything was."""
+        """Sign again what is about to expire and can be signed here; whether anything was."""
         with self.lock():
             state, now = self.state, self._wall()
             root = state.root.signed

@@ -6,9 +6,8 @@ Devices are the unit, not inferences: those of one device resemble each other, s
 on one device prove nothing about the next. Each device gives one number, and the spread between the
 devices says how far their mean may be off.
 
-The bound holds with a confidence of 97.5 %: it is the lower end of what is commonly told as a 95 %
-interval. What a gate lets pass lies between it and no change at all, so that chance alone, at equal
-speed, breaches one far more seldom than once in 40.
+The bound has a confidence of 97.5 %: it is the lower end of a 95 % interval. A gate's threshold
+lies above no change, so at equal speed chance breaches a gate much less often than once in 40.
 """
 
 import math

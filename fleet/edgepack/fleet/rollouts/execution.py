@@ -47,7 +47,7 @@ class Moved(NamedTuple):
     """Result of reports.
 
     Attributes:
-        passed: Devices that have passed the number of what they were told, and do not speak of it.
+        passed: Devices beyond the number of their order that do not report the order.
         has_decided: Whether one has decided, so that there may be something to do.
     """
 
@@ -69,14 +69,14 @@ def find(session: Session, rollout: str) -> RolloutRow:
 
 
 def pause(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Offer the release to nobody more; devices that have it under way go on."""
+    """Offer the release to nobody more; devices that have it under way continue."""
     change(session, rollout, "pause", "paused by a person", now)
 
 
 def resume(session: Session, rollout: RolloutRow, now: float) -> None:
     """Resume; accept the breaches so far and the failures of the current wave.
 
-    Hardware classes that are held back go on, too.
+    Hardware classes that are held back continue, too.
     """
     judged = judgement.judge(session, rollout, now)
     current = counting.total(judged.classes)[max(rollout.wave, 0) : rollout.wave + 1]
@@ -122,7 +122,7 @@ def abort(
 ) -> tuple[Publication, ...]:
     """End a rollout for good.
 
-    Devices that have not decided are told to stay with the release that they ran before; those
+    Devices that have not decided are ordered to stay with the release that they ran before; those
     that committed keep what they have.
     """
     change(session, rollout, "abort", because, now)
@@ -252,7 +252,7 @@ def note_act(
 def record_change(
     session: Session, rollout: RolloutRow, before: str, because: str, now: float
 ) -> None:
-    """Log and keep what a rollout has come to, and why."""
+    """Log and store the result of a rollout, with the reason."""
     name = name_of(rollout.number)
     log.info("rollout=%s from=%s to=%s because=%s", name, before, rollout.state, because)
     records.add_rollout_event(

@@ -1,10 +1,10 @@
 """The gate of failures: how many devices of a wave may fail, or stay silent.
 
-A wave that is over is judged by its share as it stands: it is all there is to know of it, so that
-a canary of one device that fails stops a rollout. One that is under way is judged from a least
-sample on, and by what is sure: either more have failed than the whole wave may have, or the share
-is above what is let pass with a confidence of 99.75 %. What the first few devices happen to do says
-little of a large wave, and it is looked at after each of them.
+A wave that is over is judged by its share as it stands: it is all there is to know of it, so that a
+canary of one device that fails stops a rollout. One that is under way is judged from a least sample
+on, and by what is sure: either more have failed than the whole wave may have, or the share is above
+the threshold with a confidence of 99.75 %. What the first few devices happen to do says little of a
+large wave, and it is looked at after each of them.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ def judge_failures(
     """Return the gate's result for the current wave.
 
     Args:
-        rule: What is let pass.
+        rule: Threshold.
         classes: The devices, by what is judged by itself; "" for all together.
         wave: Index of the current wave; -1 before the first.
         accepted_failures: Failures of it that a person saw and resumed after.

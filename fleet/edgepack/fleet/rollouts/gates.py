@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """Plan of evaluation: thresholds and sample sizes of a rollout's gates.
 
     Attributes:
-        thresholds: By gate, what is let pass; None switches it off, a missing one has its default.
+        thresholds: By gate, Threshold; None switches it off, a missing one has its default.
         min_sample: Devices before a wave that is under way is judged.
         accepted: Breaches that a person saw and resumed after, as `key` and `hold_key` give them,
             and waves that may begin without evidence, as `evidence_key` does.
@@ -129,8 +129,8 @@ def judge(
         sums: What devices measured.
         wave: Index of the current wave.
         over: The classes of which all devices in it have decided: fewer than a sample will do.
-        settled: Those of them of which no more devices are waited for: 1 or 2 devices that measured
-            a breach hold the rollout. None means all of `over`.
+        settled: Classes with complete measurements: 1 or 2 devices that measured a breach hold the
+            rollout. None means all of `over`.
 
     Returns:
         By gate and class; a gate for which no class has anything stands there once, without one.

@@ -111,10 +111,10 @@ def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None
 
     So it is once a database was restored from an older copy: the device would not listen to what is
     said under numbers that it has passed. What its open rollouts want of it is said again, each
-    under a number of its own; what was decided stays as it is, since the device may be further.
+    under a number of its own; what was decided stays unchanged, since the device may be further.
 
     Returns:
-        None when the device can hear all that it was told.
+        None when the device can receive all its orders.
     """
     desired, reported = devices.wanted(row), devices.last_report(row)
     if desired is None or reported is None:
@@ -185,5 +185,5 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
 
 
 def _max_slowdown(rollout: RolloutRow) -> float | None:
-    """Return the slowdown that the gate `p95` lets pass; None where it is off."""
+    """Return the slowdown threshold of the gate `p95`; None if the gate is off."""
     return rollout.settings.gates.get("p95", BY_NAME["p95"].threshold)

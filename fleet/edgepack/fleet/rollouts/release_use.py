@@ -23,8 +23,8 @@ def delete_release(session: Session, release: ReleaseRow, now: float) -> None:
     """Mark a release as deleted; its name, version and counter stay taken.
 
     Raises:
-        FleetError: A device runs it, keeps it to go back to or is told to run it, a rollout of it
-            is not over, or devices that join would get it.
+        FleetError: A device runs it, keeps it to go back to or is ordered to run it, a rollout of
+            it is not over, or devices that join would get it.
     """
     reasons = [*_rollouts(session, release), *_devices(session, release)]
     if reasons:
@@ -83,7 +83,7 @@ def _devices(session: Session, release: ReleaseRow) -> list[str]:
 
 
 def _held(session: Session, models: AbstractSet[str]) -> dict[str, list[str]]:
-    """Return the devices that run, keep or are told to run a release of some models, by its
+    """Return the devices that run, keep or are ordered to run a release of some models, by its
     digest.
     """
     users: dict[str, list[str]] = {}

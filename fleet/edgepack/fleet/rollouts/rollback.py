@@ -172,7 +172,7 @@ def take_back(
 
 
 def take_back_class(session: Session, rollout: RolloutRow, way: WayBack, now: float) -> None:
-    """Lead devices of a hardware class back, while the rollout goes on."""
+    """Lead devices of a hardware class back, while the rollout continues."""
     release = session.get_one(ReleaseRow, rollout.digest)
     _lead_back(session, release, way.going, _at_once(rollout), now)
 

@@ -95,7 +95,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         state: Its state.
         wave: Index of the wave that is under way; -1 before the first.
         wave_count: Number of waves.
-        threshold: The failures that are let pass.
+        threshold: The failures that are tolerated.
         accepted_failures: Failures of the current wave that a person saw and resumed after.
         is_split: Whether a hardware class that breaches a gate is held back alone.
         held: The hardware classes that are held back.

@@ -2,7 +2,7 @@
 
 Devices are read first, which keeps nobody waiting; once more should one have come or gone since.
 Until each has its part the rollout is PREPARING: nobody is offered anything, and no other one of
-the model begins. If whoever prepares it ends, the leader aborts it, for nothing was added for a
+the model begins. If anyone that prepares it ends, the leader aborts it, for nothing was added for a
 while (`steps.py`).
 """
 

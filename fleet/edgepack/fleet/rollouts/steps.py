@@ -261,7 +261,7 @@ def _hold(
     way: WayBack | None,
     now: float,
 ) -> tuple[Publication, ...]:
-    """Hold a hardware class back, while the others go on."""
+    """Hold a hardware class back, while the others continue."""
     store_hold(session, rollout, name, now)
     rollout.held = rollout.held | {name: breach.because}
     rollout.changed_at = now

@@ -18,7 +18,7 @@ def take_over(
 ) -> None:
     """Take devices out of the older rollouts that they are in, and end those that lose the rest.
 
-    A device that is at the older release finishes that, or is told of the newer one before.
+    A device that is at the older release finishes that, or is notified of the newer one before.
 
     Args:
         session: The transaction.

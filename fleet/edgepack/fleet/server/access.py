@@ -92,7 +92,7 @@ class Access:
     async def ask_provider(self, ask: Callable[[], T]) -> T:
         """Run what may wait for the provider in one of a few threads.
 
-        Whoever shows a token of the fleet does not wait for those threads.
+        Anyone that shows a token of the fleet does not wait for those threads.
 
         Raises:
             FleetError: Too many logins wait already, or what `ask` raises.

@@ -58,11 +58,11 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
     Args:
         fleet: The running fleet.
         access: Who is let in: every request of the API must carry the bearer token of somebody.
-        pages: What is served beside the API.
+        pages: Pages served in addition to the API.
     """
 
     def acting(request: Request) -> Fleet:
-        """Return the fleet, told who asks."""
+        """Return the fleet with the actor of the request."""
         return msgspec.structs.replace(fleet, by=request.state.by)
 
     async def upload(request: Request) -> Response:
@@ -93,7 +93,7 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
         return Response(describe_api(), media_type="application/json")
 
     async def healthz(_: Request) -> Response:
-        """Return True if the fleet is up; said to everybody, so it says no more."""
+        """Return True if the fleet is up; public, so without details."""
         is_up = await run_in_threadpool(fleet.is_healthy)
         return _json(Health(healthy=is_up), 200 if is_up else 503)
 

@@ -1,6 +1,6 @@
 """Connections of the API's clients: how many there may be, and how long a client may take.
 
-Whoever has not shown a token yet must make way: when an address or the server has too many
+Anyone that has not shown a token yet must make way: when an address or the server has too many
 connections, the oldest of those that wait for their client is dropped. So half-sent requests, as
 many as there may be, do not keep anybody out.
 """

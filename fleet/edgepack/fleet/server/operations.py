@@ -53,7 +53,7 @@ class Operation(msgspec.Struct, frozen=True):
         asks: What its query may name.
         reads: Makes arguments of the request; may raise `FleetError`.
         counts: Whether `after` is a number.
-        role: Who may; None for whoever has what the operation itself asks for.
+        role: Who may; None for anyone that has what the operation itself asks for.
         max_bytes: Longest document.
     """
 

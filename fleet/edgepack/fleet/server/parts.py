@@ -35,7 +35,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         warners: Those that work by themselves, and say what they cannot do.
         expiries: What expires soon.
         connections: Those of the API's clients.
-        device_sources: What has bundles beside the broker, as devices that are enrolled get it.
+        device_sources: Bundle sources other than the broker, as devices that are enrolled get it.
     """
 
     by: str = "token"

@@ -72,7 +72,7 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         return self.release_view(row)
 
     def withdraw_release(self, words: str) -> ReleaseView:
-        """List a release no more, so that no device takes it from now on; its files stay.
+        """Withdraw a release, so that no further device installs it; its files stay.
 
         Raises:
             FleetError: There is no such release, or its publisher must sign that elsewhere.

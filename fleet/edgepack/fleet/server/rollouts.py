@@ -30,7 +30,7 @@ from edgepack.fleet.server.parts import Parts
 
 
 class Act(Protocol):
-    """Changes a rollout; gives what devices are then told."""
+    """Changes a rollout, and returns the messages to devices."""
 
     def __call__(
         self, session: Session, rollout: RolloutRow, *, now: float

@@ -1,4 +1,4 @@
-"""Serving a fleet until it is told to stop."""
+"""Serving a fleet until it is ordered to stop."""
 
 import gc
 import logging
@@ -38,7 +38,7 @@ SHUTDOWN_S = 10
 
 
 class MakePages(Protocol):
-    """Makes the pages that are served beside the API."""
+    """Makes the pages that are served in addition to the API."""
 
     def __call__(
         self, fleet: Fleet, access: Access, *, is_tls: bool, is_stopping: Callable[[], bool]
@@ -53,8 +53,8 @@ def serve(
 
     Args:
         settings: How.
-        make_pages: Makes the pages that are served beside the API.
-        ready: Told once all is up: the fleet and the API's URL.
+        make_pages: Makes the pages that are served in addition to the API.
+        ready: Called with once all is up: the fleet and the API's URL.
 
     Raises:
         EdgepackError: Something cannot start: the folder is in use, the port is taken, the database

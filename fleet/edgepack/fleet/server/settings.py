@@ -33,7 +33,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             died.
         bandwidth: What the depot may send a second.
         on_revocation: Program that tells the broker of revoked certificates; None for none.
-        device_sources: URLs of what has bundles beside the broker: devices that are enrolled from
+        device_sources: URLs of what has bundles next to the broker: devices that are enrolled from
             now on ask there first.
         oidc: TOML file about the OpenID Connect provider that people log in at; None for none.
     """

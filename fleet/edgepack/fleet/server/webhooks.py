@@ -29,7 +29,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
             return tuple(map(_view, webhooks.all_of(session)))
 
     def add_webhook(self, request: WebhookRequest) -> NewWebhook:
-        """Make a webhook; its secret is told this once.
+        """Make a webhook; its secret is returned only once.
 
         Raises:
             FleetError: The name cannot be one or is taken, or messages may not go to that URL.
@@ -57,7 +57,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
             return NewWebhook(secret=secret, view=_view(row))
 
     def remove_webhook(self, name: str) -> WebhookView:
-        """End a webhook; what it had yet to tell is not told.
+        """End a webhook; what it had yet to tell is not reported.
 
         Raises:
             FleetError: There is none of that name.

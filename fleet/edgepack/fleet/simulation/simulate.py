@@ -140,7 +140,7 @@ def simulate(
         settings: What to simulate.
         stopping: Ends the simulation when set.
         for_s: Ends it after so many seconds; None runs until `stopping`.
-        show: Told, whenever it changes, how many devices are in which state.
+        show: Called with, whenever it changes, how many devices are in which state.
 
     Returns:
         How many devices ended in which state.

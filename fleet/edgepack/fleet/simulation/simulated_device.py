@@ -1,6 +1,6 @@
 """A device that speaks the real protocol and pretends the rest: no disk, no model is run.
 
-It reports, and hands what comes to its models (`simulated_model.py`).
+The device reports, and passes received messages to its models (`simulated_model.py`).
 """
 
 import random
@@ -92,7 +92,7 @@ class SimulatedDevice:
         return topics.up(self._tenant, self.device, "reported"), encode(will)
 
     def connected(self) -> None:
-        """Hold its subscriptions and state what it is; what was under way goes on."""
+        """Hold its subscriptions and state what it is; what was under way continues."""
         for topic in topics.device_subscriptions(self._tenant, self.device):
             self._port.subscribe(topic)
         for model in self._models.values():

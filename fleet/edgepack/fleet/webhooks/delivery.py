@@ -1,4 +1,4 @@
-"""Tells webhooks what happened: whoever leads does, one message of each webhook at a time.
+"""Delivery of events to webhooks by the leader, one message of each webhook at a time.
 
 A message is sent until it is taken, and so it may come twice: its `webhook-id` stays the same.
 """
@@ -82,7 +82,7 @@ def send(hook: Hook, tenant: str, message: Message, limits: WaitLimits = sending
 
 
 class Deliverer:
-    """Looks every second for what is to be told.
+    """Looks every second for what is to be determined.
 
     Args:
         store: The fleet's database.
@@ -100,7 +100,7 @@ class Deliverer:
         self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
 
     def start(self) -> None:
-        """Start; what earlier controllers have left untold is told."""
+        """Start, and deliver the messages that earlier controllers left."""
         self._thread.start()
 
     def stop(self) -> None:

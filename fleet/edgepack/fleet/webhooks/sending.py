@@ -4,7 +4,7 @@
     webhook-timestamp: seconds since the epoch
     webhook-signature: v1,BASE64(HMAC-SHA256(secret, "ID.TIMESTAMP.BODY"))
 
-Whoever makes a webhook makes this server send requests. So it must not lead to what only this
+Anyone that makes a webhook makes this server send requests. So it must not lead to what only this
 server can reach: an address is looked up once, judged, and that very address is connected to; no
 redirect is followed, and nothing of an answer but its status is kept.
 """

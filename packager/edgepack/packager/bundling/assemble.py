@@ -38,7 +38,7 @@ REPORT_HTML = "report.html"
 
 
 class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle is made of.
+    """Parts of a bundle.
 
     Attributes:
         facts: The manifest's, but for `files`.

@@ -25,7 +25,7 @@ WORTH_SHARE = 0.75
 
 
 class WrittenDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the delta of one variant.
+    """Result of one variant's delta.
 
     Attributes:
         base: The older bundle, in words.
@@ -42,7 +42,7 @@ class WrittenDelta(msgspec.Struct, frozen=True, kw_only=True):
     file: FileEntry | None
 
     def __str__(self) -> str:
-        """E.g. `cpu from ocr 1.2.0: 12345 bytes instead of 123456`."""
+        """Return a summary: `cpu from ocr 1.2.0: 12345 bytes instead of 123456`."""
         title = f"{self.variant} from {self.base}"
         if self.file is None:
             return f"{title}: none, {self.lacking_bytes} bytes of chunks do not get much shorter"

@@ -1,4 +1,4 @@
-"""Where a bundle goes, and what it is called."""
+"""Output of a build: path and name of the bundle."""
 
 import os
 import re

@@ -31,12 +31,12 @@ class PreparedVariant(VariantReport, frozen=True, kw_only=True):
     timed_notes: tuple[str, ...] = ()
 
     def told_of(self, kind: type[msgspec.Struct]) -> dict[str, Any]:
-        """By name, its fields that another struct has too."""
+        """Return the fields that another struct shares, by name."""
         return {name: getattr(self, name) for name in kind.__struct_fields__ if hasattr(self, name)}
 
 
 class PreparedVariants(msgspec.Struct, frozen=True, kw_only=True):
-    """What was prepared.
+    """Prepared variants.
 
     Attributes:
         variants: In the order of preference.

@@ -17,7 +17,7 @@ from edgepack.errors import BuildError
 
 @contextmanager
 def work_folder(output: Path) -> Iterator[Path]:
-    """A hidden folder beside the output, on its file system, gone at the end.
+    """Yield a hidden folder next to the output, on its file system, and delete it at the end.
 
     What a build left there that was killed is removed: one build at a time has an output.
 
@@ -79,7 +79,7 @@ def publish(folder: Path, output: Path, work: Path) -> None:
 
 
 def disk_error(error: OSError, output: Path) -> BuildError:
-    """What a person is told of an error of the file system."""
+    """Return the error of a build for an error of the file system."""
     if error.errno == errno.ENOSPC:
         free = shutil.disk_usage(output.parent).free
         return BuildError(

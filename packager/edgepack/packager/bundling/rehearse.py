@@ -50,7 +50,7 @@ _RUNS = 5
 
 
 class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device like this machine would have made of the bundle.
+    """Result of the bundle on a device like this machine.
 
     Attributes:
         by_variant: What was seen of each.
@@ -75,7 +75,7 @@ def rehearse(
         folder: The signed bundle's folder.
         key: The public key of who signed it.
         process: Where a variant was tried; it probes the same one.
-        progress: Told of each probe.
+        progress: Called for each probe.
         toolchains: By variant the environment in which it is matched and probed, where that is
             another than this one. What it makes of a variant is not a part of the choice: that is
             this environment's.

@@ -1,1 +1,1 @@
-"""What a terminal shows: commands, options, progress and tables."""
+"""Terminal interface: commands, options, progress and tables."""

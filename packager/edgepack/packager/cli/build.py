@@ -4,7 +4,7 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, cast, get_args
@@ -22,11 +22,12 @@ from edgepack.packager.config.build_file import CONFIG_FILE
 from edgepack.packager.config.template import template
 from edgepack.packager.config.trusted_code import (
     NamedCode,
+    TrustedCode,
     TrustedCodeFile,
     UntrustedCodeError,
 )
 from edgepack.packager.pipeline.build import BuildResult, build_bundle
-from edgepack.packager.pipeline.request import BUILDER_VARIABLE, BuildOptions, derive_request
+from edgepack.packager.pipeline.request import BuildOptions, Option, derive_request
 from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.search.combinations import parse_searched
 from edgepack.packager.search.journal import journal_folder
@@ -38,119 +39,33 @@ from edgepack.text import printable
 _path = click.Path(path_type=Path)
 
 
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that `BuildOptions` declares."""
+    for name, hint in reversed(BuildOptions.__annotations__.items()):
+        kind, option = get_args(hint)
+        is_flag = kind in (bool, TrustedCode)
+        words: dict[str, Any] = {"help": option.help, "envvar": option.envvar}
+        if is_flag:
+            words |= {"is_flag": True}
+        else:
+            words |= {"multiple": option.multiple, "metavar": option.metavar}
+            words |= {"type": _click_type(kind, option)}
+        flags = option.flags or (f"--{name.replace('_', '-')}",)
+        command = click.option(*flags, name, **words)(command)
+    return command
+
+
+def _click_type(kind: Any, option: Option) -> click.ParamType[Any]:
+    if option.path:
+        return _path
+    if kind == Preference | None:
+        return click.Choice(get_args(Preference))
+    return click.INT if kind == int | None else click.STRING
+
+
 @click.command()
 @click.argument("model", type=_path)
-@click.option(
-    "--profile", "profiles", multiple=True, metavar="NAME", help="Hardware profile: name or path."
-)
-@click.option(
-    "--calibration",
-    metavar="PATH",
-    help="Samples: folder of .npz/.npy/images, one .npz, ONNX test data, or random:N.",
-)
-@click.option("--evaluation", metavar="PATH", help="Held-out samples; else a share is held out.")
-@click.option("--labels", type=_path, help="Class of each evaluation sample, one a line.")
-@click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure of accuracy.")
-@click.option(
-    "--search",
-    multiple=True,
-    metavar="KEY=A,B,C",
-    help="Values of a profile's setting to try, e.g. quantize.activations=uint8,uint16.",
-)
-@click.option("--budget", metavar="TIME", help="Time for the build, e.g. 90s, 10m, 1h.")
-@click.option(
-    "--prefer",
-    type=click.Choice(get_args(Preference)),
-    help="What a quantized model must be to be published, instead of what the profile says.",
-)
-@click.option(
-    "--key",
-    envvar="EDGEPACK_KEY",
-    metavar="PATH|URI",
-    help="Private key that signs: a file, or pkcs11:token=…;object=…",
-)
-@click.option(
-    "-o", "--output", type=_path, help="Bundle: NAME.edgepack (one file), or a folder's name."
-)
-@click.option("--name", help="Model name; by default from the output's or the model's name.")
-@click.option("--version", help="Model version, e.g. 1.2.0; or in the output's name.")
-@click.option("--release", type=int, help="Release counter; 1.2.0 gives 1002000 by default.")
-@click.option("--shape", "shapes", multiple=True, metavar="INPUT=1,3,320,320", help="Fix a shape.")
-@click.option(
-    "--value",
-    "values",
-    multiple=True,
-    metavar="INPUT=16000",
-    help="Make an input a constant of the model: what a device never changes.",
-)
-@click.option(
-    "--config",
-    type=_path,
-    help=f"Declarations; ./{CONFIG_FILE} where there is one.",
-)
-@click.option(
-    "--toolchain",
-    "toolchains",
-    multiple=True,
-    metavar="PROFILE=PYTHON",
-    help="Try, time and rehearse a profile's variant in another environment: its devices'.",
-)
-@click.option(
-    "--plain-runtime",
-    "plain_runtimes",
-    multiple=True,
-    metavar="PYTHON",
-    help="Run variants in that environment's ONNX Runtime too, by itself: the oldest in use, say.",
-)
-@click.option("--hooks", type=_path, help="Folder of firmware hooks to ship with the model.")
-@click.option(
-    "--encrypt-to",
-    type=_path,
-    multiple=True,
-    metavar="CERT",
-    help="Who alone can read the model: a device's certificate, a folder of them, a public key.",
-)
-@click.option(
-    "--delta-from",
-    type=_path,
-    multiple=True,
-    metavar="BUNDLE",
-    help="An older bundle that devices run: carry what changed since, where that is much shorter.",
-)
-@click.option(
-    "--feedback",
-    type=_path,
-    help="What a fleet measured of earlier releases: edgepack fleet feedback.",
-)
-@click.option(
-    "--captured",
-    type=_path,
-    multiple=True,
-    metavar="FOLDER",
-    help="Samples captured by a device, added to calibration only: edgepack-agent samples.",
-)
-@click.option(
-    "--created-at",
-    metavar="TIME",
-    help="RFC 3339 time to record; none by default, so that equal inputs give equal bytes.",
-)
-@click.option(
-    "--builder-id",
-    envvar=BUILDER_VARIABLE,
-    metavar="URI",
-    help="Who builds, for the bundle's provenance, e.g. https://ci.example.com/edgepack.",
-)
-@click.option("--allow-degraded", is_flag=True, help="Publish what misses its budget, marked so.")
-@click.option(
-    "--strict", is_flag=True, help="Refuse a variant whose verdict says little of the task."
-)
-@click.option("--keep-going", is_flag=True, help="Build the other profiles when one refuses.")
-@click.option("--force", "replace", is_flag=True, help="Replace a bundle that is there already.")
-@click.option(
-    "--trust-config",
-    is_flag=True,
-    help="Use the programs, libraries, modules and files that edgepack.toml and profiles name.",
-)
+@_options
 @json_option
 def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None:
     """Make a signed bundle from an ONNX model.

@@ -22,7 +22,7 @@ _MOST_LISTED = 8
 
 
 class VariantDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What an update costs a device that runs one variant.
+    """Cost of an update for a device that runs one variant.
 
     Attributes:
         name: The variant of the new bundle.
@@ -40,7 +40,7 @@ class VariantDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What an update costs.
+    """Cost of an update.
 
     Attributes:
         old, new: What was given.

@@ -1,4 +1,4 @@
-"""What `edgepack profiles show` prints: a page that a person reads from top to bottom."""
+"""Page of `edgepack profiles show`, for people."""
 
 import shlex
 import shutil

@@ -33,14 +33,16 @@ def show_progress() -> Iterator[Progress]:
 
 @contextmanager
 def progress_bar(console: "Console") -> Iterator[Progress]:
-    """One line that is gone at the end: step, candidates, the best so far, the time."""
+    """Yield a progress bar of one line that disappears at the end: step, candidates, the best so
+    far, time.
+    """
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.progress import Progress as Bars
     from rich.table import Column
     from rich.text import Text
 
     class Time(ProgressColumn):
-        """What is left for the search, where it is limited; else what was taken."""
+        """Time left for a limited search; else the elapsed time."""
 
         def render(self, task: Task) -> Text:
             ends_at = task.fields["ends_at"]
@@ -82,7 +84,7 @@ def progress_bar(console: "Console") -> Iterator[Progress]:
 
 
 def _together(before: BuildStep, step: BuildStep) -> BuildStep:
-    """Return a step with what was told of it, and of its profile's search, before."""
+    """Return a step with the earlier facts about it and about its profile's search."""
     if not step.what:
         step = replace(step, what=before.what, profile=before.profile)
     if step.profile != before.profile:

@@ -45,7 +45,7 @@ class ProgressLines:
                 self._end()
 
     def tell_still(self, every_s: float) -> None:
-        """State what goes on, where nothing was said for so many seconds."""
+        """State what continues, where nothing was said for so many seconds."""
         with self._lock:
             if self._step.what and self._clock() - self._told >= every_s:
                 self._tell(f"{self._step} …")

@@ -1,4 +1,4 @@
-"""What a build prints for a person."""
+"""Summary of a build for a person."""
 
 import shlex
 import shutil
@@ -27,7 +27,7 @@ _RIGHT = ("size", "nodes", "latency")
 
 
 def print_summary(result: BuildResult) -> None:
-    """The report's verdict, the variants, what a person should know, and the next command."""
+    """Print the report's verdict, the variants, notes, and the next command."""
     report = result.report
     title = click.style(printable(f"{report.name} {report.version}"), bold=True)
     click.echo(

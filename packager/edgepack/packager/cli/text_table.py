@@ -1,4 +1,4 @@
-"""A table of plain text, some of it styled: what a build prints needs no more, and starts fast."""
+"""Table of plain text, partly styled: enough for a build's output, and quick to import."""
 
 import shutil
 import sys

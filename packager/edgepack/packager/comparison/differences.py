@@ -1,4 +1,4 @@
-"""What differs between two bundles or reports, what is equal, and what a device must fetch."""
+"""Differences of two bundles or reports, equal facts, and the files that a device must fetch."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _NEXT_SETTING = re.compile(r", (?=[a-z0-9_]+ )")
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
-    """What differs between two bundles or reports, and what a device that holds `a` must fetch.
+    """Compare two bundles or reports; include the files that a device with `a` must fetch.
 
     It believes the manifests: verify bundles that you did not build.
 
@@ -128,7 +128,7 @@ def _facts(side: Compared) -> dict[str, str]:
 
 
 def _settings(a: ComparedVariant, b: ComparedVariant) -> tuple[dict[str, str], dict[str, str]]:
-    """Both sides' settings; of what only one side can know, nothing."""
+    """Return the settings of both sides, without settings that only one side records."""
     with_recipe = a.recipe is not None and b.recipe is not None
     with_options = a.options is not None and b.options is not None
     found = []
@@ -268,7 +268,7 @@ def _with_delta(
     wanted: tuple[str, ...],
     lacking: Mapping[bytes, int],
 ) -> int | None:
-    """What is fetched with the deltas that B carries from A; None where it carries none."""
+    """Return the fetched bytes with B's deltas from A; None without deltas."""
     paths = {delta_path(a.digest, name) for name in wanted} & b.deltas.keys()
     if not paths:
         return None

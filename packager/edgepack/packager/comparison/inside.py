@@ -1,4 +1,4 @@
-"""What differs inside two variants: the error of their layers, the ranges of their scales."""
+"""Differences inside two variants: errors of layers, ranges of scales."""
 
 from collections.abc import Mapping
 from statistics import median
@@ -119,6 +119,6 @@ def _ranges(a: Mapping[str, TensorRange], b: Mapping[str, TensorRange]) -> tuple
 
 
 def _factor(a: TensorRange, b: TensorRange) -> float:
-    """How many times wider the wider of two ranges is."""
+    """Return the ratio of two ranges, the wider by the narrower."""
     widths = [entry.covered_high - entry.covered_low for entry in (a, b)]
     return max(widths) / max(min(widths), 1e-30)

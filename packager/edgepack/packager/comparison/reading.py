@@ -42,7 +42,7 @@ _MAX_REPORT_BYTES = 64 * 1024 * 1024
 
 
 class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant of a side.
+    """Variant of a side.
 
     Attributes:
         name: See `Variant`.
@@ -52,12 +52,12 @@ class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
         recipe: The profile's passes in words; None where a bundle carries no report.
         notes: Decisions of the build; None as above.
         options: Provider and session options by name; None in a report.
-        nodes: Which nodes are quantized, and which float; None in a report, and for a model
-            that was compiled ahead of time.
+        nodes: Which nodes are quantized, and which float; None in a report, and for a model that
+            was compiled ahead of time.
         tensors: Its weights by name; None in a report, and for a model that is compiled ahead of
             time or encrypted.
-        inspection: What the build saw inside; None where nothing was lowered, or in a report of
-            an older release.
+        inspection: What the build saw inside; None where nothing was lowered, or in a report of an
+            older release.
     """
 
     name: str
@@ -74,7 +74,7 @@ class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a comparison.
+    """Side of a comparison.
 
     Attributes:
         path: What was given.

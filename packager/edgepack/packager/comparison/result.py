@@ -1,4 +1,4 @@
-"""What a comparison of two bundles or reports tells."""
+"""Result of a comparison of two bundles or reports."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ FileState = Literal["equal", "changed", "added", "removed"]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting or fact that differs, as text; "" where a side has none."""
+    """Difference of a setting or fact, as text; "" for a side without it."""
 
     what: str
     a: str
@@ -21,7 +21,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One side's variant; see `ComparedVariant`.
+    """Variant of one side; see `ComparedVariant`.
 
     Attributes:
         quantized_nodes, float_nodes: Their number; None where it is not known.
@@ -40,15 +40,15 @@ class VariantSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device that holds A must still fetch for B, manifest and signature aside.
+    """Transfer for a device with A that fetches B, without manifest and signature.
 
     Attributes:
         wanted_bytes: Length of the files that it wants of B.
         fetch_bytes: Length of the chunks that it has nowhere, each counted once.
         wanted_chunks, fetch_chunks: The same in chunks.
         share: `fetch_bytes` / `wanted_bytes`; 0 where nothing is wanted.
-        with_delta_bytes: What it fetches instead where B carries a delta from A: the delta, and
-            the chunks that do not follow from it; None where it carries none.
+        with_delta_bytes: What it fetches instead where B carries a delta from A: the delta, and the
+            chunks that do not follow from it; None where it carries none.
     """
 
     wanted_bytes: int
@@ -60,7 +60,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant, by name.
+    """Comparison of a variant, by name.
 
     Attributes:
         name: Its name.
@@ -75,8 +75,8 @@ class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
         inside: Errors of layers and ranges of scales, where both sides tell.
         tensors: Weights that differ; None where a side lacks the variant, for reports, and for
             models that are compiled ahead of time or encrypted.
-        transfer: What a device fetches that held this variant of A (golden samples and hooks,
-            where A had none); None for a report, or where B has no such variant.
+        transfer: What a device fetches that held this variant of A (golden samples and hooks, where
+            A had none); None for a report, or where B has no such variant.
     """
 
     name: str
@@ -97,7 +97,7 @@ class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, by path; a length is None where a side has no such file."""
+    """Comparison of a file, by path; the length is None for a side without the file."""
 
     path: str
     state: FileState

@@ -1,4 +1,4 @@
-"""Which tensors of a model differ from another's, by name."""
+"""Tensors of a model that differ from another model's, by name."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from onnx.external_data_helper import load_external_data_for_tensor, uses_extern
 
 
 class TensorMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a tensor from another one of its name."""
+    """Fingerprint of a tensor."""
 
     sha256: bytes
     size_bytes: int

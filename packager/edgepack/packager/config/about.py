@@ -1,7 +1,8 @@
-"""What a person says of a model and its data: `[about]` and `[datasets]` of an `edgepack.toml`.
+"""Description of a model and its data by the user: `[about]` and `[datasets]` of an
+`edgepack.toml`.
 
-A build cannot find it out, and whoever runs the model asks for it: it goes into the bundle's bill
-of materials.
+A build cannot find it out, and anyone that runs the model asks for it: it goes into the bundle's
+bill of materials.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a model's inputs are: `[inputs]` of an `edgepack.toml`.
+"""Inputs of a model: `[inputs]` of an `edgepack.toml`.
 
 Calibration, evaluation and golden inputs all read their files by these declarations, so that
 a preprocessing cannot be one thing here and another there.
@@ -72,7 +72,7 @@ InputDeclaration = ImageInput | TokenInput | RawInput
 
 
 class WantedInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sample holds.
+    """Inputs of a sample.
 
     Attributes:
         specs: The model's inputs.
@@ -90,8 +90,7 @@ def check_declarations(wanted: WantedInputs, path: str) -> None:
     """Reject declarations that do not fit the model.
 
     Args:
-        wanted: The inputs with their declarations; of those that became constants they count no
-            more.
+        wanted: Inputs with their declarations, without constant inputs.
         path: The file they were read from, for messages.
 
     Raises:

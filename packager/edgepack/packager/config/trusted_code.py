@@ -32,8 +32,8 @@ class NamedCode(msgspec.Struct, frozen=True, order=True):
         file: Absolute path of the file.
         key: The setting, as the file writes it.
         value: The path, or the module's name.
-        folder: Where a value that is no absolute path is looked for: the current folder. "" where
-            it is one. What was confirmed in one folder is asked about again in another.
+        folder: Where a value that is not a absolute path is looked for: the current folder. ""
+            where it is one. What was confirmed in one folder is asked about again in another.
     """
 
     file: str

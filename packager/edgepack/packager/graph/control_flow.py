@@ -1,4 +1,4 @@
-"""What keeps control flow in a model, and what would fold it away: words for a person."""
+"""Control flow in a model: the reason why it remains, and the remedy, in words."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,7 @@
-"""Which outputs of a model are a detector's boxes, told from what stands before them.
+"""Outputs of a model that are a detector's boxes, recognized from the nodes before them.
 
 Each row of `_ROWS` knows one layout (`tensors.detections.LAYOUTS`) by sizes and operators: as many
-places as the grids of a pyramid have cells, four numbers a place beside scores, a map of
+places as the grids of a pyramid have cells, four numbers a place next to scores, a map of
 probabilities behind two transposed convolutions. What looks like boxes and fits no row is asked
 for.
 """
@@ -38,7 +38,7 @@ Sizes = tuple[int | None, ...]
 
 
 class FoundHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a graph tells of its boxes.
+    """Boxes found in a graph.
 
     Attributes:
         head: The head; None where no row fits.
@@ -224,7 +224,7 @@ def _is_selected(view: _View, name: str) -> bool:
 
 
 def _centernet(view: _View) -> DetectionHead | None:
-    """Return a map of centres beside two maps of pairs, cell by cell."""
+    """Return a map of centres next to two maps of pairs, cell by cell."""
     maps = {name: shape for name, shape in view.outputs.items() if len(shape) == _COORDINATES}
     for name, shape in maps.items():
         pairs = [
@@ -239,7 +239,9 @@ def _centernet(view: _View) -> DetectionHead | None:
 
 
 def _yolo(view: _View) -> DetectionHead | None:
-    """As many places as a pyramid of grids has cells, each with a box and scores."""
+    """Return a head with as many places as a pyramid of grids has cells, each with a box and
+    scores.
+    """
     for name, shape in view.outputs.items():
         if len(shape) != _COORDINATES - 1 or None in shape[1:]:
             continue

@@ -1,4 +1,4 @@
-"""External data: the files beside a model that hold its weights."""
+"""External data: the files next to a model that hold its weights."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Weights in a file beside a build's models, so that copies of a model do not copy them.
+"""Weights in a file next to a build's models, so that copies of a model do not copy them.
 
 A build has several forms of one model in hand at once: as it was given, after its passes, prepared
 for calibration, instrumented. With their weights in a file, each is a graph that points there. It
@@ -87,7 +87,7 @@ def hold_weights(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
 
 
 def load_held(model: onnx.ModelProto) -> None:
-    """Brings weights back into memory, in place, but for those of a large model."""
+    """Load held weights into memory, in place, except weights of a large model."""
     if not is_large(model):
         for tensor in model.graph.initializer:
             stored_tensors.load(tensor)
@@ -112,7 +112,7 @@ def save_for_session(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _put_beside(graph: onnx.GraphProto, path: Path) -> None:
-    """Give files of weights a name beside a model: ONNX Runtime reads none outside its folder."""
+    """Give files of weights a name next to a model: ONNX Runtime reads none outside its folder."""
     names: dict[Path, str] = {}
     for tensor in graph.initializer:
         found = stored_tensors.place(tensor)

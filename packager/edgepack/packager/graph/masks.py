@@ -1,4 +1,4 @@
-"""Which tensors do nothing but mask the scores that a Softmax reads.
+"""Tensors that only mask the scores of a Softmax.
 
 Minus infinity in such a tensor is not damage: its exponential is zero, and every output is finite.
 """

@@ -1,6 +1,6 @@
 """Writing ONNX models to disk, the same bytes for the same model, and opening them on the CPU.
 
-Protobuf cannot serialise more than 2 GB, so larger models keep their weights in one file beside
+Protobuf cannot serialise more than 2 GB, so larger models keep their weights in one file next to
 the model; everything here works on both.
 """
 
@@ -64,7 +64,7 @@ def load_model(path: Path) -> onnx.ModelProto:
 
 
 def attach_weights(model: onnx.ModelProto, folder: Path) -> None:
-    """Brings a model's external data within reach, in place.
+    """Make a model's external data reachable, in place.
 
     They are loaded, except for the weights of a large model: those stay where they are, and
     `stored_tensors.values` reads them. Their file must stay as long as the model is used.
@@ -206,7 +206,7 @@ def cpu_session(
 
 
 def keep_runtime_quiet() -> None:
-    """For a program whose stderr a person reads: ONNX Runtime writes nothing there by itself.
+    """Silence ONNX Runtime's own log on stderr, for programs whose stderr a person reads.
 
     Sessions have a log of their own (`quiet_options`); this one is of all else.
     """
@@ -214,8 +214,8 @@ def keep_runtime_quiet() -> None:
 
 
 def quiet_options(*, threads: int = 0, optimize: bool = True) -> onnxruntime.SessionOptions:
-    """Return session options that print nothing short of a crash: errors are raised too, and told
-    once.
+    """Return session options that print nothing short of a crash: errors are raised too, and
+    reported once.
 
     Args:
         threads, optimize: See `open_on_cpu`.

@@ -81,7 +81,7 @@ def as_one(
 def find_chains(
     graph: onnx.GraphProto, match: Callable[[GraphIndex, onnx.NodeProto], Chain | None]
 ) -> list[Chain]:
-    """What a pattern finds at the graph's nodes, in their order."""
+    """Return the matches of a pattern at the graph's nodes, in order."""
     index = index_graph(graph)
     return [chain for node in graph.node if (chain := match(index, node)) is not None]
 

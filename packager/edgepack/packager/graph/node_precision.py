@@ -1,4 +1,4 @@
-"""Which nodes of a prepared model compute in integers and which in floats, read from the graph."""
+"""Precision of the nodes of a prepared model, integer or float, read from the graph."""
 
 import msgspec
 import onnx
@@ -50,5 +50,5 @@ def node_precision(model: onnx.ModelProto) -> NodePrecision | None:
 
 
 def node_label(node: onnx.NodeProto) -> str:
-    """How a node is named to people: `name (operator)`."""
+    """Return a node's name for people: `name (operator)`."""
     return f"{node.name or node.output[0]} ({node.op_type})"

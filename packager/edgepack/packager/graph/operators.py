@@ -12,7 +12,7 @@ import onnx
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of an operator; the defaults are those of one that the table does not name.
+    """Facts of an operator; the defaults are those of an unknown operator.
 
     Attributes:
         weights: What training left in its constants: of a `product` with the bulk of a network's
@@ -73,12 +73,12 @@ _INTEGER_SUFFIX = "Integer"
 
 
 def facts(op_type: str) -> Operator:
-    """What is known of an operator, by its type."""
+    """Return the facts of an operator, by its type."""
     return OPERATORS.get(op_type, _UNNAMED)
 
 
 def tells_places(node: onnx.NodeProto) -> bool:
-    """Return True if a node gives indices beside values."""
+    """Return True if a node gives indices next to values."""
     indices = facts(node.op_type).indices
     return indices is not None and len(node.output) > indices
 

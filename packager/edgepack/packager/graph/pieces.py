@@ -12,7 +12,7 @@ from edgepack.packager.graph.queries import outer_reads, subgraphs
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Some nodes of a graph, as a model of its own.
+    """Piece of a graph: some nodes as a separate model.
 
     Attributes:
         model: It has the weights that the nodes read, and nothing that stands for all of the model.
@@ -36,8 +36,8 @@ def cut(
         types: ONNX element type by tensor.
 
     Returns:
-        A piece for each start; the model as it is where the type of what they would exchange is not
-        known, or where no node makes one of its outputs.
+        A piece for each start; the model unchanged where the type of what they would exchange is
+        not known, or where no node makes one of its outputs.
     """
     graph = model.graph
     bounds = [*starts, len(graph.node)]
@@ -78,7 +78,7 @@ def cut(
 
 
 def _reads(nodes: Iterable[onnx.NodeProto]) -> dict[str, None]:
-    """What nodes read, in order; also what they make for each other, and what bodies take."""
+    """Return the inputs of nodes in order, including inner tensors and inputs of bodies."""
     names: dict[str, None] = {}
     for node in nodes:
         names |= dict.fromkeys(name for name in node.input if name)

@@ -2,7 +2,7 @@
 
 Detectors and retrieval models are exported with it. What it gives are decisions: where two scores
 are nearly equal, any rounding changes which comes first, and with it every integer and every row
-behind. How near a model stays to another is told by the floats that enter the tail.
+behind. How near a model stays to another is shown by the floats that enter the tail.
 """
 
 from collections.abc import Collection, Iterable
@@ -55,7 +55,7 @@ def find_postprocessing(graph: onnx.GraphProto) -> Postprocessing | None:
         graph: The graph with its types.
 
     Returns:
-        The tail; None where there is none, or where it cannot be told apart.
+        The tail; None where there is none, or where it cannot be distinguished.
     """
     index = index_graph(graph)
     constants = _constants(index)
@@ -97,7 +97,7 @@ def _selects(node: onnx.NodeProto) -> bool:
 
 
 def _postprocessing_ops(node: onnx.NodeProto) -> set[str]:
-    """Of a node and of the bodies of control flow in it."""
+    """Return the postprocessing operators of a node, bodies of control flow included."""
     found = {node.op_type} if facts(node.op_type).selects else set()
     for body in subgraphs(node):
         for inner in body.node:
@@ -106,7 +106,7 @@ def _postprocessing_ops(node: onnx.NodeProto) -> set[str]:
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:
-    """What a node reads, the bodies of control flow in it included."""
+    """Return the inputs of a node, bodies of control flow included."""
     return {*filter(None, node.input), *(name for b in subgraphs(node) for name in used_names(b))}
 
 
@@ -129,7 +129,7 @@ def _after_weights(index: GraphIndex, constants: Collection[str]) -> set[int]:
 
 
 def _computes(node: onnx.NodeProto, constants: Collection[str]) -> bool:
-    """Where it reads constants; of other domains than the standard's, any operator that does."""
+    """Return True if a node reads constants, or has a foreign domain and reads any input."""
     has_weights = facts(node.op_type).weights in ("product", "layer")
     may_compute = has_weights or not is_standard(node)
     if may_compute and any(name in constants for name in node.input):
@@ -175,7 +175,7 @@ def _enter(index: GraphIndex, tail: set[int], constants: Collection[str]) -> tup
 
 
 def _whole(index: GraphIndex, name: str, constants: Collection[str]) -> str:
-    """What a tensor is cut out of: of one class alone, which may be rare, little can be told."""
+    """Return the tensor that a slice is cut from: a single class may be too rare to evaluate."""
     node = index.graph.node[index.producers[name]]
     is_told = node.op_type == "Reshape" or all(n in constants for n in node.input[1:] if n)
     source = node.input[0] if facts(node.op_type).cuts and is_told else ""

@@ -15,7 +15,7 @@ class Buffer(Protocol):
 
 
 class Field(NamedTuple):
-    """One field of a message: its number, wire type, and where its content lies."""
+    """Field of a message: its number, wire type, and the position of its content."""
 
     number: int
     wire: int

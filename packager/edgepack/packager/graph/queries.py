@@ -181,5 +181,5 @@ def index_graph(graph: onnx.GraphProto) -> GraphIndex:
 
 
 def _size_of(dim: onnx.TensorShapeProto.Dimension) -> int | None:
-    """None where it is open, which Paddle's exports write as -1."""
+    """Return the size; None for an open dimension, which Paddle's exports write as -1."""
     return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None

@@ -62,7 +62,7 @@ def _integer_weights(graph: onnx.GraphProto) -> Iterator[Tensor]:
 def _quantized(
     node: onnx.NodeProto, weight: onnx.TensorProto, constants: Mapping[str, onnx.TensorProto]
 ) -> Iterator[Tensor]:
-    """What becomes of stored floats, where that is signed."""
+    """Yield the quantized form of stored floats, if signed."""
     scale, zero_point = (constants.get(name) for name in (*node.input[1:], "", "")[:2])
     kind = zero_point.data_type if zero_point else attribute(node, "output_dtype", 0)
     if scale is None or kind != onnx.TensorProto.INT8:

@@ -97,7 +97,7 @@ def fixed_types(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...]]
     """Return element type and shape of each tensor between nodes, and of each input, whose shape is
     fixed.
 
-    They are inferred anew: what an export noted may be older than its inputs. Of a graph that
+    They are inferred again: what an export noted may be older than its inputs. Of a graph that
     contradicts itself there are none: the pass infer_shapes says where.
     """
     try:

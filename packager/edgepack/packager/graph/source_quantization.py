@@ -1,4 +1,4 @@
-"""Whether a model comes quantized (in training, or by another tool), and with which types.
+"""Quantization of the source model (in training, or by another tool), with its types.
 
 Such a model is passed on with its own scales: quantizing it again would round twice, and what
 training found out would be lost.
@@ -21,11 +21,11 @@ PACKED_PRODUCT = frozenset({"MatMulNBits"})
 
 
 class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
-    """What a quantized model says of its integers.
+    """Facts of a quantized model about its integers.
 
     Attributes:
-        activations, weights: Integer types by NumPy's names, sorted; of pairs, and of products
-            with packed weights.
+        activations, weights: Integer types by NumPy's names, sorted; of pairs, and of products with
+            packed weights.
         is_per_channel: Whether any weight has a scale for each channel.
         is_power_of_two: Whether every scale is a power of two.
         operators: Integer operators (`QLinearConv` …) that stand in place of pairs, sorted.
@@ -117,7 +117,9 @@ def constants_of(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto
 
 
 def _bits(name: str) -> int:
-    """Of a type by NumPy's name; `int4` takes a byte in NumPy, and half of one in a model."""
+    """Return the bits of a type by NumPy's name; `int4` takes a byte in NumPy, and half a byte in a
+    model.
+    """
     integer = re.fullmatch(r"u?int(\d+)", name)
     return int(integer[1]) if integer else np.dtype(name).itemsize * 8
 

@@ -26,7 +26,7 @@ _KNOWN_TYPES = frozenset(helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
 
 
 class Place(NamedTuple):
-    """Where a tensor's bytes lie."""
+    """Place of a tensor's bytes."""
 
     file: Path
     offset: int
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 def place(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Place | None:
-    """Where the values of a tensor lie outside the model; None where they are inside.
+    """Return the place of a tensor's values outside the model; None for values inside.
 
     Args:
         tensor: The tensor.
@@ -129,7 +129,7 @@ def pieces(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Iterator[bytes
 
 
 def named_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Every stored tensor of a model, with the name people know it by.
+    """Yield every stored tensor of a model with its name for people.
 
     Initializers, and constants by their node's output; those of control flow's bodies and of
     model-local functions too.

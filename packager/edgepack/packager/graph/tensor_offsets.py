@@ -1,4 +1,4 @@
-"""Where the tensors lie in a variant's files, so that they are cut into chunks along them."""
+"""Offsets of tensors in a variant's files, so that chunks are cut along tensors."""
 
 import mmap
 from collections import defaultdict
@@ -25,7 +25,7 @@ _WAY_TO_WEIGHTS = ("model", "graph", "tensor")
 
 
 class _Place(NamedTuple):
-    """Where a tensor's values lie; only weights of the main graph are named."""
+    """Place of a tensor's values; only weights of the main graph are named."""
 
     file: str
     name: str
@@ -49,7 +49,7 @@ def tensor_offsets(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def tensor_starts(folder: Path) -> dict[str, dict[str, int]]:
-    """Where the weights of the main graphs start, by file and name, for all files of a variant.
+    """Return the offsets of the main graphs' weights, by file and name, for all files of a variant.
 
     Args:
         folder: The variant's folder.

@@ -1,4 +1,4 @@
-"""Which output of a model may be text, told from what stands before it.
+"""Output of a model that may be text, recognized from the nodes before it.
 
 A reader takes pictures or sound and gives a row of classes for each step along them. Whether its
 classes are characters with a blank among them, the float model's values tell
@@ -75,7 +75,7 @@ def _may_be_steps(shape: tuple[int | None, ...]) -> bool:
 
 
 def _takes_signal(index: GraphIndex) -> bool:
-    """Return True if floats go in, and beside them lengths at most: whole numbers are tokens."""
+    """Return True if floats go in, and next to them lengths at most: whole numbers are tokens."""
     fed = [name for name in index.inputs if name not in index.initializers]
     floats = [name for name in fed if index.types.get(name) in _FLOATS]
     others = [index.shapes.get(name, (None, None)) for name in fed if name not in floats]

@@ -37,7 +37,7 @@ class Units:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of units."""
         return len(self._members)
 
     def nodes(self, start: int, end: int) -> tuple[onnx.NodeProto, ...]:
@@ -77,7 +77,7 @@ class Units:
         )
 
     def _ends(self, chosen: Collection[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """What others read of some nodes: tensors, and the QuantizeLinear nodes to cut behind."""
+        """Return the outputs of some nodes: tensors, and the QuantizeLinear nodes to cut behind."""
         index, nodes = self._index, self._index.graph.node
         ends: dict[str, None] = {}
         cuts: list[int] = []
@@ -97,7 +97,7 @@ class Units:
         return tuple(ends), tuple(cuts)
 
     def _beyond(self, pair: int) -> tuple[set[int], list[str]]:
-        """Which nodes and outputs of the model read one of a pair, be it through other pairs."""
+        """Return the nodes and outputs of the model that read a pair, also through other pairs."""
         index, nodes = self._index, self._index.graph.node
         readers, outputs, waiting = set[int](), list[str](), [pair]
         while waiting:
@@ -153,7 +153,7 @@ def _is_pair(node: onnx.NodeProto) -> bool:
 
 
 def _belongs(index: GraphIndex, position: int, following: int) -> bool:
-    """Return True if a node is the rectifier that alone reads another, as it is computed."""
+    """Return True if a node is the rectifier that alone reads another node's computed output."""
     node, after = index.graph.node[position], index.graph.node[following]
     if not facts(after.op_type).rectifies or len(node.output) != 1:
         return False

@@ -1,4 +1,4 @@
-"""What the nodes of a graph keep and compute: bytes of weights, multiply-accumulates."""
+"""Workload of a graph's nodes: bytes of weights, multiply-accumulates."""
 
 import math
 from collections import Counter
@@ -15,13 +15,13 @@ _FEWEST_AXES = 2
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node keeps and computes.
+    """Workload of one node.
 
     Attributes:
-        weight_bytes: Bytes of its weights as they are stored; each of several nodes that read
-            one has them all.
-        macs: Multiply-accumulates of one inference; 0 where a node has none, or its shapes are
-            not known.
+        weight_bytes: Bytes of its weights as they are stored; each of several nodes that read one
+            has them all.
+        macs: Multiply-accumulates of one inference; 0 where a node has none, or its shapes are not
+            known.
     """
 
     weight_bytes: int = 0
@@ -29,7 +29,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def workloads(index: GraphIndex) -> dict[str, Workload]:
-    """What each node of a graph keeps and computes, by its name.
+    """Return the workload of each node of a graph, by name.
 
     Open axes count as 1.
 
@@ -59,7 +59,7 @@ def weight_bytes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
 
 
 def float_weights(graph: onnx.GraphProto) -> dict[str, float]:
-    """Which operators keep 32-bit weights, and what share of all bytes of weights they have.
+    """Return the operators with 32-bit weights, and their share of all bytes of weights.
 
     Args:
         graph: A lowered graph, whose quantized weights are read by DequantizeLinear.
@@ -106,7 +106,9 @@ def _gemm(index: GraphIndex, node: onnx.NodeProto) -> int:
 
 
 def _recurrent(index: GraphIndex, node: onnx.NodeProto) -> int:
-    """Every step multiplies by the whole of both weights."""
+    """Return the multiply-accumulates of a recurrent node: each step uses both weights
+    completely.
+    """
     steps = math.prod(_shape(index, node.input[0])[:2])
     return steps * sum(_size(index, name) for name in node.input[1:3])
 

@@ -3,7 +3,8 @@
 A wake word's second model runs where the first one heard something: the condition follows from the
 input, so no value of it can be fixed. Hardware without control flow computes both then, and a Where
 takes what the If would have given. Where a value of an input would fold the If away, as a sampling
-rate does, it stays: whoever builds is told of that, and need not compute two networks for one.
+rate does, it stays: anyone that builds is notified of that, and need not compute two networks for
+one.
 """
 
 from copy import deepcopy
@@ -28,7 +29,7 @@ def compute_both_branches(model: onnx.ModelProto, samples: Samples) -> tuple[str
         samples: What the model is fed: they tell of inputs that never change.
 
     Returns:
-        Names of the nodes that were replaced, those that came to light inside a branch included.
+        Names of the replaced nodes, including nodes inside a branch.
     """
     replaced: list[str] = []
     left: set[str] = set()

@@ -1,9 +1,9 @@
 """Changes a model's operator set node by node, where onnx's own converter cannot.
 
 That converter has no adapter for many operators, reads nothing beyond 2 GB and knows no other
-domains. Here only what really changed between two versions is rewritten; a node that both
-versions describe alike stays as it is. What a pass computes is compared with the source
-afterwards, so a change of meaning that is missing here is caught there.
+domains. Here only what really changed between two versions is rewritten; a node that both versions
+describe alike stays unchanged. What a pass computes is compared with the source afterwards, so a
+change of meaning that is missing here is caught there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -91,7 +91,7 @@ def _change_node(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.No
 
 
 def _write_out(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProto]:
-    """What the standard defines the node as, in the other operator set."""
+    """Return the nodes that the standard defines for this node, in the other operator set."""
     _schema(node, step.start)
     nodes = write_out(node, step.start, graph.types)
     if nodes is None:

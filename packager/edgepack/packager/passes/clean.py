@@ -198,7 +198,9 @@ def _convert_opset(
 
 
 def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | None:
-    """What onnx's own converter makes; None where it cannot read or convert the model."""
+    """Convert a model by onnx's own converter; return None if onnx cannot read or convert the
+    model.
+    """
     if is_large(model) or any(not is_standard(node) for node in model.graph.node):
         return None
     light = deepcopy(model)

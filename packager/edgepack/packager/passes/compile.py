@@ -1,9 +1,8 @@
 """Compiling ahead of time: a model becomes a provider's own binary for one chip (EPContext).
 
-On a plain Linux box, with QNN's simulator; the compiler runs in a child process with a time
-limit (`compile_child`). Afterwards the context is loaded again and run beside the model it was
-made from: what can run here must give the same outputs, and what cannot is reported as not
-verified.
+On a plain Linux box, with QNN's simulator; the compiler runs in a child process with a time limit
+(`compile_child`). Afterwards the context is loaded again and run next to the model it was made
+from: what can run here must give the same outputs, and what cannot is reported as not verified.
 """
 
 import re
@@ -220,7 +219,7 @@ def _ask(
 
 
 def _read_compatibility(path: Path) -> str:
-    """Return the provider's own token, which ONNX Runtime writes beside the context."""
+    """Return the provider's own token, which ONNX Runtime writes next to the context."""
     model = onnx.load(path, load_external_data=False)
     tokens = {entry.key: entry.value for entry in model.metadata_props}
     return str(tokens.get(f"ep_compatibility_info.{QNN}", ""))

@@ -21,7 +21,7 @@ QNN = "QNNExecutionProvider"
 
 
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is to do.
+    """Request to the child.
 
     Attributes:
         step: `compile` the model to `context`, or `compare` the two.
@@ -40,7 +40,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child says; `problem` is "" when its step was done.
+    """Answer of the child; `problem` is "" after success.
 
     Attributes:
         placement: Of the session that compiled.
@@ -59,7 +59,7 @@ def _open(request: CompileRequest, path: str, extra: dict[str, str]) -> Session:
 
 
 def _compile_here(request: CompileRequest) -> CompileAnswer:
-    """In the child: opening a session with these settings writes the context."""
+    """Open a session that writes the context. For the child."""
     entries = {
         "ep.context_enable": "1",
         "ep.context_file_path": request.context,
@@ -69,7 +69,7 @@ def _compile_here(request: CompileRequest) -> CompileAnswer:
 
 
 def _compare_here(request: CompileRequest) -> CompileAnswer:
-    """In the child: runs context and model on the same sample."""
+    """Run context and model on the same sample. For the child."""
     feeds = read_tensors(Path(request.inputs), 1)[0]
     got = _open(request, request.context, {}).run(feeds)
     want = _open(request, request.model, {}).run(feeds)
@@ -84,7 +84,7 @@ def _nrmse(want: Tensor, got: Tensor) -> float:
 
 
 def main() -> None:
-    """The child: reads a request, does its step, answers."""
+    """Read a request, run its step, and answer. For the child."""
     request = msgspec.json.decode(take_request(), type=CompileRequest)
     output = keep_stdout_clean(request.timeout_s)
     step = _compile_here if request.step == "compile" else _compare_here

@@ -1,4 +1,4 @@
-"""What every pass gets beside the model, and what it gives back."""
+"""Context and result of a pass."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from edgepack.packager.tensors.sequence import Samples
 
 
 class PassContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pass may need to know.
+    """Context of a pass.
 
     Attributes:
         profile_name: For messages.

@@ -132,7 +132,7 @@ def _match(index: GraphIndex, node: onnx.NodeProto, wanted: Floats) -> _Written 
 
 
 def _product(index: GraphIndex, plus: onnx.NodeProto) -> _Written | None:
-    """What a sum is multiplied with: one half and the source, in any order."""
+    """Return the factors of a sum: one half and the source, in any order."""
     first = only_reader(index, plus.output[0], "Mul")
     if first is None:
         return None
@@ -155,7 +155,7 @@ def _product(index: GraphIndex, plus: onnx.NodeProto) -> _Written | None:
 def _evaluate(
     index: GraphIndex, name: str, source: str, nodes: list[onnx.NodeProto]
 ) -> Floats | None:
-    """What a tensor is at the points that the source takes, where it is computed from that alone.
+    """Return a tensor's values at the points of the source; None if other inputs matter.
 
     Args:
         index: The graph.

@@ -30,7 +30,7 @@ _INTEGERS = frozenset({"int8", "uint8", "int16", "uint16"})
 
 
 class _Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tensor of integers means: one scale and zero point for all of it.
+    """Scale of an integer tensor: one scale and zero point for the whole tensor.
 
     Attributes:
         inputs: Names of both; the zero point may be absent.
@@ -94,7 +94,7 @@ def _paired(node: onnx.NodeProto, scale: _Scale) -> Iterator[onnx.NodeProto]:
 
 
 def _scales(graph: onnx.GraphProto, index: GraphIndex) -> dict[str, _Scale]:
-    """By tensor of integers; a node that moves some gives what it takes."""
+    """Return the scales by integer tensor; a moving node passes its input's scale on."""
     known: dict[str, _Scale] = {}
     for node in graph.node:
         if facts(node.op_type).is_conversion == "pair":
@@ -114,7 +114,7 @@ def _scales(graph: onnx.GraphProto, index: GraphIndex) -> dict[str, _Scale]:
 
 
 def _scale_of(node: onnx.NodeProto, index: GraphIndex) -> _Scale | None:
-    """None where it has a scale for each channel or block, or one that is computed."""
+    """Return the scale; None for scales by channel or block, or computed scales."""
     scale = index.constant(node.input[1])
     if scale is None or scale.size != 1 or scale.dtype != np.float32:
         return None

@@ -57,7 +57,9 @@ def fold_known_values(
 
 
 def _pass_by_splits_of_nothing(graph: "onnx_ir.Graph") -> None:
-    """Whoever reads all of a tensor reads the tensor: hardware reads no part that holds nothing."""
+    """Replace readers of a split that returns a complete tensor: hardware cannot read empty
+    parts.
+    """
     for node in graph:
         parts = [value for value in node.outputs if 0 not in (value.shape or ())]
         whole = node.inputs[0] if node.inputs else None

@@ -1,4 +1,4 @@
-"""What follows from a looked-up row alone is computed once, into the table.
+"""Precomputation of nodes that depend only on a table's rows, stored in the table.
 
 Behind an embedding stand operators that treat every row by itself: a bias, an activation, a
 normalization, a product. Over a constant table they are constants: the table's rows go through them
@@ -138,7 +138,7 @@ def _is_read_elsewhere(index: GraphIndex, name: str, nodes: Sequence[onnx.NodePr
 
 
 def _compute(model: onnx.ModelProto, index: GraphIndex, region: _Region, path: Path) -> Singles:
-    """What the table's rows become."""
+    """Return the new rows of the table."""
     first = region.lookup.output[0]
     rows = index.initializers[region.lookup.input[0]]
     rank = len(index.shapes[first])

@@ -1,4 +1,4 @@
-"""What really changed in operators between two versions of the standard set, rewritten."""
+"""Rewrites of operators that changed between two versions of the standard set."""
 
 from collections.abc import Callable, Mapping
 
@@ -52,7 +52,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node's change may look up and add to.
+    """Access of a rewrite to the graph.
 
     Attributes:
         shapes: Sizes by tensor of the main graph, None where open.

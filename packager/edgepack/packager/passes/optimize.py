@@ -117,7 +117,8 @@ def _look_up(model: onnx.ModelProto, folder: Path) -> tuple[str, ...]:
 
 
 def _check_room(before: Path) -> None:
-    """ONNX Runtime says "Protobuf serialization failed" of a full disk, and nothing else.
+    """Check the free space: on a full disk, ONNX Runtime only reports "Protobuf serialization
+    failed".
 
     Raises:
         OSError: A second model of this size has no room.

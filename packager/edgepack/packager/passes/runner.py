@@ -66,7 +66,7 @@ def run_float_passes(
         model: The source model; not changed.
         profile: Its `passes` are run in order, up to the one that lowers the precision.
         context: See `PassContext`.
-        progress: Told about each pass.
+        progress: Called for each pass.
 
     Returns:
         The prepared float model, and the passes' notes.

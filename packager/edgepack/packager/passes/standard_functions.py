@@ -57,7 +57,7 @@ def write_out(
 
 
 def _give_defaults(node: onnx.NodeProto, schema: defs.OpSchema) -> None:
-    """The inliner leaves a Constant empty whose value is an attribute that is not there."""
+    """Set defaults that the inliner leaves empty: a Constant for a missing attribute."""
     given = {attribute.name for attribute in node.attribute}
     for name, attribute in schema.attributes.items():
         if name not in given and attribute.default_value.name:

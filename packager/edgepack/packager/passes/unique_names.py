@@ -1,7 +1,7 @@
 """Names that edgepack's own cannot be confused with.
 
 What passes and quantizers add to a graph is named after a tensor or a node of it, `x/scale` or
-`x/q`, or after edgepack. A model may have such names already, beside an `x`; they are changed, so
+`x/q`, or after edgepack. A model may have such names already, next to an `x`; they are changed, so
 that none is made twice.
 """
 

@@ -20,7 +20,7 @@ _SUFFIX = "-float"
 def with_float_forms(
     combinations: Sequence[tuple[Combination, ...]],
 ) -> tuple[tuple[Combination, ...], ...]:
-    """What is built for each profile, and behind it its float form where devices are to choose.
+    """Add the float form behind each profile if devices are to choose.
 
     Args:
         combinations: Of each profile.

@@ -10,8 +10,8 @@
 7. Encrypt it, where that is asked for, and sign it anew.
 8. Move it to its place in one step, and put the report with times beside it.
 
-All work lies in a hidden folder beside the output, which is removed whatever happens: a build
-that fails, is interrupted or fills the disk leaves what was there before. Only a report of what was
+All work lies in a hidden folder next to the output, which is removed whatever happens: a build that
+fails, is interrupted or fills the disk leaves what was there before. Only a report of what was
 tried stays, where gates refused, and what a search measured (`search/journal.py`).
 """
 
@@ -50,13 +50,13 @@ from edgepack.packager.runtime.tool_versions import tool_versions
 
 
 class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was built.
+    """Result of a build.
 
     Attributes:
         output: The bundle.
         digest: Its digest, hex.
         report: The report with times.
-        report_html, report_json: Where it lies, beside the bundle.
+        report_html, report_json: Where it lies, next to the bundle.
         unsaid: What the bill of materials lacks of the G7's minimum elements, by their names.
     """
 
@@ -69,7 +69,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variants(self) -> Mapping[str, VariantReport]:
-        """What was built for each profile, by the profile's name."""
+        """Built variants, by the profile's name."""
         return {variant.profile: variant for variant in self.report.variants}
 
     @property
@@ -99,7 +99,7 @@ def build(
 
     Args:
         model: The ONNX file, or a local Hugging Face model folder.
-        progress: Told how far it is; `print` will do.
+        progress: Called with the progress; `print` will do.
         options: See `BuildOptions`.
 
     Returns:
@@ -117,7 +117,7 @@ def build_bundle(request: BuildRequest, progress: Progress) -> BuildResult:
 
     Args:
         request: What to build.
-        progress: Told how far it is.
+        progress: Called with the progress.
 
     Raises:
         EdgepackError: See `build`.

@@ -19,7 +19,7 @@ from edgepack.packager.samples.files import RANDOM_PREFIX
 def compose_record(
     opened: OpenedBuild, parts: BundleParts, laid_out: LaidOut, report: Report
 ) -> BuildRecord:
-    """What is known of a build at its end; no times, and of paths the last part only.
+    """Return the record of a build: no times, and only the last part of paths.
 
     Args:
         opened: What was asked for, the model, and what it was measured with.
@@ -118,7 +118,7 @@ def _name(metric: Metric | None) -> str:
 
 
 def _where(samples: object) -> str:
-    """How samples were given: a file's or folder's name, `random:N`, or as arrays."""
+    """Return the source of samples: a file's or folder's name, `random:N`, or arrays."""
     if not samples:
         return ""
     if not isinstance(samples, str | Path):

@@ -1,5 +1,5 @@
-"""What a build measures with: samples, opened, followed through states and divided, and what the
-float model makes of them.
+"""Samples of a build, opened, followed through states and divided, with the float model's
+outputs.
 """
 
 from pathlib import Path
@@ -69,7 +69,7 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     reference: tuple[Distribution, ...] = ()
 
     def provider_samples(self, most: int) -> Samples:
-        """What a provider runs first: golden samples, in the order in which a device does.
+        """Return the first samples for a provider: golden samples, in a device's order.
 
         Large samples make few golden ones: others of the held-out ones follow.
 
@@ -115,7 +115,7 @@ def open_build_samples(
         source: The model; samples are checked against its inputs.
         profiles: Whether any needs calibration decides whether samples must be given.
         work: Folder for states that are carried along.
-        progress: Told about each file.
+        progress: Called for each file.
 
     Raises:
         BuildError: There are none, too few, or they do not fit the model, or the model does not run
@@ -216,7 +216,7 @@ def _with_description(split: SampleSplit, description: ModelDescription) -> Samp
 
 
 def _read_source(given: SampleSource, folder: Path) -> str:
-    """Where samples lie; those that come as arrays are written to a folder first."""
+    """Return the source of the samples; arrays are written to a folder first."""
     if isinstance(given, str | Path):
         return str(given)
     return str(write_arrays(given, folder))

@@ -1,4 +1,4 @@
-"""Which model goes on to the gates: a quantized one, and which, or the float model.
+"""Selection of the model for the gates: a quantized candidate, or the float model.
 
 The search finds the best quantized candidate. Where the profile says so, the float model is
 published in its place when it is faster on the provider itself, or when nothing keeps the budget.
@@ -79,7 +79,7 @@ class CandidateSelector:
         inputs: What candidates are made from and judged by.
         conditions: What the search may take and what it remembers.
         work_dir: Folder for everything that is written.
-        progress: Told about each step.
+        progress: Called for each step.
     """
 
     prepared: PreparedFloat
@@ -211,7 +211,7 @@ class CandidateSelector:
         return CandidateTrials(measurer, self.progress).add(first, "whether it may do").verdict
 
     def _decide(self, found: SearchResult) -> Selection:
-        """Between the best candidate and the float model."""
+        """Decide between the best candidate and the float model."""
         prepared = self.prepared
         profile = self.profile
         best = found.best
@@ -362,7 +362,7 @@ def _nothing_to_lower(prepared: PreparedFloat, profile: Profile, settings: Lower
 
 
 def _few(first: Samples, then: Samples) -> Samples:
-    """Up to `MOST_SAMPLES` samples: all of the first kind, then some of the other."""
+    """Return up to `MOST_SAMPLES` samples: all of the first set, then some of the second."""
     head = min(first.count, MOST_SAMPLES)
     tail = min(then.count, MOST_SAMPLES - head)
     return replace(

@@ -24,7 +24,7 @@ from edgepack.packager.search.combinations import Combination, combine
 
 
 class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request names, read and checked.
+    """Request after parsing and checks.
 
     Attributes:
         key: The key that signs.
@@ -117,7 +117,7 @@ def _load_combinations(
 def _chosen(
     asked: Sequence[tuple[Combination, ...]], learnt: Learnt
 ) -> tuple[tuple[Combination, ...], ...]:
-    """What is built: those that serve most devices first, without those that are left out."""
+    """Return the combinations to build: frequent devices first, without excluded combinations."""
     kept = (entries for entries in asked if entries[0].profile.name not in learnt.left_out)
     return tuple(
         sorted(kept, key=lambda entries: -learnt.serves_on.get(entries[0].profile.name, 0))

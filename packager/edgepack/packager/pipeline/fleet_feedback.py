@@ -1,4 +1,4 @@
-"""What a fleet measured of earlier releases, and what a build does with it.
+"""Feedback of a fleet about earlier releases, and its use in a build.
 
 A profile whose variant lost to the CPU on every kind of hardware that tried it is left out: it
 costs build time and bytes on every device, and serves on none. The others come in the order of how
@@ -26,7 +26,7 @@ FEWEST_DEVICES = 5
 
 
 class Learnt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a build takes from feedback.
+    """Facts that a build takes from feedback.
 
     Attributes:
         evidence: What was measured of the profiles that were asked for, the newest release first.
@@ -42,7 +42,7 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know, a sentence for each profile that is left out."""
+        """Notes for a person, a sentence for each excluded profile."""
         return tuple(f"{name} is left out: {why}." for name, why in self.left_out.items())
 
 
@@ -71,7 +71,7 @@ def learn(path: Path | None, model: str, profiles: Sequence[Profile]) -> Learnt:
 
 
 def judge(feedback: Feedback, profiles: Sequence[Profile]) -> Learnt:
-    """What feedback says of profiles.
+    """Evaluate the feedback for profiles.
 
     Args:
         feedback: What a fleet measured.
@@ -98,7 +98,7 @@ def judge(feedback: Feedback, profiles: Sequence[Profile]) -> Learnt:
 
 
 def _why_it_loses(name: str, evidence: Iterable[Evidence]) -> str:
-    """Why a variant serves nowhere and would serve nowhere; "" where it may."""
+    """Return why a variant serves on no device; "" if it may serve."""
     places: dict[tuple[str, str], list[Evidence]] = defaultdict(list)
     for entry in evidence:
         places[entry.digest, entry.hardware_class].append(entry)

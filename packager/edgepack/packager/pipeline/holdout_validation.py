@@ -1,4 +1,4 @@
-"""Where the held-out samples refuse what was found, or the provider does, the search goes on.
+"""Validation on held-out samples and on the provider; the search continues after a failure.
 
 The search chooses by few samples, and the best of many candidates is partly the luckiest one. So
 held-out samples judge it, and what they refuse is searched on with a stricter target (a small miss
@@ -57,7 +57,7 @@ def search_until_valid(
         validator: Judges by held-out samples, and runs on the provider.
 
     Returns:
-        What goes on to the gates, within the budget or not.
+        What continues to the gates, within the budget or not.
 
     Raises:
         BuildError: A candidate cannot be made or run.
@@ -135,7 +135,9 @@ def _has_as_much_to_spare(
 
 
 def _objection(turn: int, validated: ValidatedCombination) -> str:
-    """Why a candidate is not taken as it is; "" where it is, or where nothing nearer can come."""
+    """Return why a candidate is not accepted; "" if accepted, or if no nearer candidate can
+    follow.
+    """
     found, verdict = validated.searched.selection.found, validated.verdict
     if found is None or not validated.searched.selection.can_improve:
         return ""
@@ -166,7 +168,9 @@ def _stricter_target(
 def _search_further(
     search: SettingsSearch, refused: ValidatedCombination, turn: int, stricter: StricterTarget
 ) -> tuple[SearchedCombination, tuple[str, ...]] | None:
-    """What a stricter target finds, with notes; None where that is nothing new."""
+    """Search with a stricter target, and return the result with notes; None without a new
+    candidate.
+    """
     further = search.search_further(refused.searched, stricter.target)
     if further is None:
         return None
@@ -183,7 +187,7 @@ def _relax(
     further: SearchedCombination,
     target: SearchTarget,
 ) -> SearchedCombination | None:
-    """Between a refused candidate and the most accurate one, where nothing meets the target."""
+    """Return a candidate between a rejected candidate and the most accurate candidate."""
     before, after = refused.selection.found, further.selection.found
     if before is None or after is None:
         return None
@@ -202,7 +206,7 @@ def _describe_target(objection: str, stricter: StricterTarget) -> str:
 
 
 def _describe_standstill(search: SettingsSearch) -> str:
-    """Why a search that went on has nothing new."""
+    """Return why a continued search found nothing new."""
     if search.selector.is_out_of_time:
         return "Its time was used up before it found a candidate nearer to the float model."
     return "It found no candidate nearer to the float model."

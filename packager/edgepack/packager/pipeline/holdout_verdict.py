@@ -16,7 +16,7 @@ from edgepack.tasks.plain_error import PlainError
 
 
 class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the held-out samples say of a model.
+    """Verdict of the held-out samples on a model.
 
     Attributes:
         verdict: The verdict.

@@ -31,7 +31,7 @@ def open_model(
         profiles: Whether any needs static shapes; checked one by one later where others are to be
             built all the same.
         work: Folder for what an export writes, and for large weights.
-        progress: Told of an export.
+        progress: Called for an export.
 
     Raises:
         BuildError: The model or a declaration is wrong.
@@ -67,7 +67,7 @@ def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -
 
 
 def wanted_inputs(source: SourceModel, request: BuildRequest) -> WantedInputs:
-    """What samples of a model hold."""
+    """Return the inputs of a model's samples."""
     return WantedInputs(specs=source.inputs, declarations=request.declarations, fixed=source.fixed)
 
 

@@ -1,4 +1,4 @@
-"""What a variant gives in ONNX Runtime by itself, for who takes it out of its bundle.
+"""Result of a variant in plain ONNX Runtime, for users who take it out of the bundle.
 
 A variant is judged with the settings that the agent opens it with. Without them ONNX Runtime's
 optimizer may fuse what was to be computed as it stands, and its 8-bit kernels may saturate. So it
@@ -39,7 +39,7 @@ _SETTINGS: tuple[dict[str, str], ...] = (
 
 
 class PlainCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """Result of the check.
 
     Attributes:
         found: For the manifest; None where it did not run.
@@ -66,7 +66,7 @@ def check_plain_runtime(
         verdict: What it reached there: it is right where it reaches that, or its budget.
         inputs: Have the held-out samples.
         releases: Where to run it.
-        resources: The time that is left, and who is told.
+        resources: The time that is left, and who is notified.
     """
     if searched.evaluator.is_on_cpu and not searched.profile.provider.session and not releases[1:]:
         return PlainCheck(found=PlainRuntime(releases=(releases[0].release,), right=True))

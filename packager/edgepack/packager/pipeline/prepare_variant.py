@@ -65,7 +65,7 @@ def prepare_variant(
     Args:
         inputs: What it is made from and judged by.
         plan: The profile with the settings to search, and where it can run here.
-        resources: The time that is left, the journal, the provider's process, who is told.
+        resources: The time that is left, the journal, the provider's process, who is notified.
         work_dir: Folder for everything that is written; the variant ends up inside.
 
     Returns:
@@ -110,7 +110,7 @@ def prepare_variant(
 def _search_and_validate(
     inputs: EvaluationInputs, plan: VariantPlan, resources: Resources, work_dir: Path
 ) -> ValidatedCombination:
-    """What the search found and held-out samples validated; what the search holds is freed."""
+    """Search and validate on held-out samples; free the search's data."""
     provider_validation = ProviderValidation(
         inputs.float_source,
         inputs.provider_samples,
@@ -133,7 +133,7 @@ def _look_for_advice(
     resources: Resources,
     work_dir: Path,
 ) -> gates.Advice | None:
-    """What other profiles for the device would do; None where nobody needs to know."""
+    """Return the advice about other profiles for the device; None if not needed."""
     searched = validated.searched
     if not searched.profile.gates.alternatives:
         return None
@@ -169,7 +169,7 @@ def _find_refusals(
 def _describe(
     inputs: EvaluationInputs, validated: ValidatedCombination, advice: gates.Advice | None
 ) -> MeasuredVariant:
-    """What is known of a candidate, whether the gates refuse it or not."""
+    """Return the facts of a candidate, rejected or not."""
     searched, run = validated.searched, validated.provider_run
     selection, evaluator = searched.selection, searched.evaluator
     verdict = validated.verdict

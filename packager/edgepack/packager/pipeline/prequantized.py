@@ -1,10 +1,10 @@
-"""What is done with a model that comes quantized: it is passed on with its own scales.
+"""Handling of a quantized source model: it keeps its own scales.
 
 One whose weights alone are integers is a float model to who wants integers: see `unfold`.
 
-It is judged like any variant, against itself computed as its Quantize/DequantizeLinear pairs
-stand. What differs from what the profile's own recipe would have made is said in notes: whether
-the provider takes it all the same is told by its placement.
+It is judged like any variant, against itself computed as its Quantize/DequantizeLinear pairs stand.
+What differs from what the profile's own recipe would have made is said in notes: whether the
+provider takes it all the same is shown by its placement.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ def unfold(model: onnx.ModelProto, profile: Profile) -> tuple[onnx.ModelProto, t
     the profile publishes floats too, narrower weights than its own would only grow: they stay.
 
     Returns:
-        That and a note of it; the model as it is where it is none, or the profile takes such.
+        That and a note of it; the model unchanged where it is none, or the profile takes such.
     """
     own = read_source_quantization(model.graph)
     if own is None or not own.is_of_weights:
@@ -100,7 +100,7 @@ def _avoid_int16_saturation(entry: Combination) -> Combination:
 
 
 def describe_own(own: SourceQuantization, profile: Profile) -> tuple[str, ...]:
-    """Notes: that the model stays as it is, and how that differs from the profile's recipe."""
+    """Return notes: the model stays unchanged, and its differences from the profile's recipe."""
     settings = profile.quantize
     first = f"The model comes quantized ({own.precision}): its own scales are kept."
     if settings is None:

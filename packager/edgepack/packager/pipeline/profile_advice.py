@@ -1,4 +1,4 @@
-"""What other profiles for a device would do for a model that one profile serves badly.
+"""Advice about other profiles if one profile serves a model badly.
 
 A profile names others with more bits. That they have more does not say that they help: a detector
 whose scores power-of-two scales spoil may lose as much with 8 bits of any scale. So before one is
@@ -32,7 +32,7 @@ _MUCH_LESS = 0.5
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a look at one profile.
+    """Outlook for one profile.
 
     Attributes:
         name: The profile.
@@ -104,10 +104,10 @@ def _look_at(
 
 
 def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
-    """What to say of profiles that were looked at.
+    """Return the advice about the checked profiles.
 
     Args:
-        outlooks: What came of it.
+        outlooks: Results of the profiles.
         found: What the search for the profile itself tried.
     """
     own = _all_lowered(found)
@@ -141,7 +141,7 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
 
 
 def _value(own: Verdict, *, beside: Verdict) -> str:
-    """Return a verdict's value, with what it is of where that is not what it stands beside."""
+    """Return a verdict's value, with what it is of where that is not what it stands next to."""
     value = f"{own.value:.4f}"
     return value if own.what == beside.what else f"{own.what} {value}"
 

@@ -1,4 +1,4 @@
-"""A tighter accuracy budget, where real devices saw more errors than the build's gate let pass.
+"""A tighter accuracy budget, where real devices saw more errors than the build's gate accepted.
 
 It is proposed and nothing else: a person who wants it writes it into a profile. Two things are
 evidence, of the newest release that has any:
@@ -37,7 +37,7 @@ _SCALES: Mapping[str, tuple[str, Scale]] = {
 def propose_budgets(
     profiles: Sequence[Profile], evidence: Sequence[Evidence]
 ) -> tuple[BudgetProposal, ...]:
-    """What profiles might ask for, by what devices measured of their variants.
+    """Propose tighter budgets from devices' measurements of a profile's variants.
 
     Args:
         profiles: What is built.

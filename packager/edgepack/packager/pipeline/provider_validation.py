@@ -34,7 +34,7 @@ _TIMEOUT_S = 600.0
 
 
 class ProviderRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
         trial: Placement and outputs, of the samples that run whatever the time.
@@ -55,7 +55,7 @@ class ProviderValidation:
         float_source: Runs the source model.
         tried: Samples, of which the first run, and the others as the time allows.
         process: Where they run, and what is kept for the rehearsal; None keeps none.
-        progress: Told of each run.
+        progress: Called for each run.
         deadline: The end of the profile's time.
     """
 
@@ -85,7 +85,7 @@ class ProviderValidation:
             stand_in: By output, on all held-out samples and on the CPU, as the variant stands.
 
         Returns:
-            What came of it; None where the provider cannot run here.
+            Result of the run; None if the provider cannot run here.
 
         Raises:
             ProviderRefusedError: The provider refused the model, failed, crashed or hung.

@@ -1,4 +1,4 @@
-"""What a bundle says of the values that its model was built with, for devices to measure drift by.
+"""Reference distributions of a bundle, for drift on devices.
 
 Inputs are taken from all samples, up to a number, and outputs from the held-out ones, of which the
 float model's are known.
@@ -26,7 +26,7 @@ _EACH = MAX_DISTRIBUTIONS // 2
 def describe_reference(
     source: SourceModel, split: SampleSplit, float_source: FloatSource
 ) -> tuple[Distribution, ...]:
-    """How values of the first inputs and outputs that tell something are distributed.
+    """Return the distributions of the first informative inputs and outputs.
 
     Args:
         source: The model.

@@ -78,7 +78,7 @@ def compose_refusal(
 
 
 def add_times(report: Report, prepared: PreparedVariants, rehearsal: Rehearsal) -> Report:
-    """Return the report beside the bundle: with times, and with what the rehearsal saw."""
+    """Return the report next to the bundle: with times, and with what the rehearsal saw."""
     timed = {variant.name: variant for variant in prepared.variants}
     return replace(
         report,

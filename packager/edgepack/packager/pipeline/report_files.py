@@ -1,4 +1,4 @@
-"""Puts reports beside bundles, those of refused builds too."""
+"""Puts reports next to bundles, those of refused builds too."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def report_refusals(
 ) -> str:
     """Write the report of a build that makes no bundle, and state where; "" if nothing is known.
 
-    It lies where the bundle's report would; beside that of an older bundle, if there is one.
+    It lies where the bundle's report would; next to that of an older bundle, if there is one.
     """
     if not any(entry.best for entry in refused):
         return ""
@@ -29,7 +29,7 @@ def report_refusals(
 
 
 def write_report(report: Report, output: Path, prefix: str = "") -> tuple[Path, Path]:
-    """Write a report beside a bundle, and state where: the page and the JSON."""
+    """Write a report next to a bundle, and state where: the page and the JSON."""
     html, json = (
         output.with_name(f"{output.name}.{prefix}report.{suffix}") for suffix in ("html", "json")
     )

@@ -1,4 +1,4 @@
-"""What a build is asked for: by options, which the command line has too, and by an `edgepack.toml`.
+"""Request for a build: options of the command line, and an `edgepack.toml`.
 
 An option counts before the file, and the file before the default (`derive_request`).
 """
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import msgspec
 
@@ -39,93 +39,242 @@ SampleSource = str | Path | Iterable[Mapping[str, Tensor]]
 """Where samples are: a path, `random:N`, or the arrays themselves, one dictionary a sample."""
 
 
-class BuildOptions(TypedDict, total=False):
-    """Options of a build; each may be left out.
+class Option(NamedTuple):
+    """How the command line has an option of a build.
 
     Attributes:
-        output: An archive where it ends in `.edgepack`, else a folder; by default
-            `NAME-VERSION.edgepack` in the current folder.
-        profiles: Hardware profiles, names or paths of TOML files, in the order of preference.
-        key: What signs the bundle: a private key file (PEM), or a PKCS #11 URI.
-        config: An `edgepack.toml`: what it says stands in for the options that are left out.
-        name: Model name; by default from the output's or the model's name.
-        version: Model version, e.g. `1.2.0`; by default from the output's name.
-        release: Release counter; by default 1002000 for version 1.2.0.
-        created_at: RFC 3339 time to record; by default `SOURCE_DATE_EPOCH`, else none, so that
-            equal inputs give equal bytes.
-        builder_id: URI that names who builds, for the provenance; by default
-            `EDGEPACK_BUILDER_ID`, else `urn:edgepack:builder:unnamed`.
-        calibration: Samples for ranges and for the search: a folder of .npz, .npy or images, one
-            .npz with a leading sample axis, ONNX test data, `random:N`, or an iterable of
-            dictionaries: by input name an array of the input's shape and dtype, one sample each.
-        evaluation: Held-out samples likewise; by default a share of the calibration is held out.
-        labels: File with the class of each evaluation sample, one a line.
-        metric: Your own measure of accuracy: a function or `module:function`. It is called with
-            `run`, which takes the inputs of one inference by name and returns the outputs by name,
-            and returns a number, greater is better.
-        search: Values of the profiles' settings to try, by key:
-            `{"quantize.activations": ["uint8", "uint16"]}`.
-        budget: Time for the build: seconds, or a text like `90s`, `10m`, `1h`; no limit by
-            default.
-        prefer: `speed`, `size` or `balanced`: what counts, in place of what each profile says.
-        shapes: Shapes to fix, by input name.
-        values: Inputs that become constants of the model, by name.
-        toolchains: By the name of a profile the Python interpreter of an environment that has what
-            its devices have; its variant is tried, compiled and rehearsed there.
-        plain_runtimes: Python interpreters of environments with other releases of ONNX Runtime,
-            such as the oldest that applications have: variants are run there by themselves too.
-        hooks: Folder of firmware hooks to ship with the model.
-        feedback: File of `edgepack fleet feedback`: what devices measured of earlier releases. It
-            leaves out profiles that lost to the CPU everywhere, and orders the others.
-        captured: Folders of samples that devices captured (`edgepack-agent samples`): they are
-            added to those for ranges, and judge nothing.
-        encrypt_to: Certificates or public keys (PEM) of the devices, or of the fleet, that may read
-            variants and golden samples, or folders of certificates; none by default, which encrypts
-            nothing.
-        delta_from: Older bundles that devices run: where it spares them enough, the new bundle
-            carries what changed since, packed short. Nothing depends on it.
-        allow_degraded: Publish a variant that misses its budget, marked as degraded.
-        strict: Refuse a variant whose verdict is weak, since nothing tells what outputs mean.
-        keep_going: Build the other profiles when one refuses.
-        replace: Replace a bundle that is there already.
-        trust_config: Allow the programs, libraries and modules that `config` and profiles name:
-            True for all, or the `NamedCode` entries that a person confirmed; by default none.
+        help: What the option means, for people.
+        flags: Its names; by default from the name of the field.
+        metavar: How a value is written.
+        multiple: Whether it may be given several times.
+        path: Whether a value is a path.
+        envvar: Environment variable that stands in for it.
     """
 
-    output: str | Path | None
-    profiles: Sequence[str | Path]
-    key: str | Path | None
-    config: str | Path | None
-    name: str | None
-    version: str | None
-    release: int | None
-    created_at: str | None
-    builder_id: str | None
-    calibration: SampleSource | None
-    evaluation: SampleSource | None
-    labels: str | Path | None
-    metric: str | Metric | None
-    search: Mapping[str, Any] | Sequence[SearchedKey]
-    budget: str | float | None
-    prefer: Preference | None
-    shapes: Mapping[str, Sequence[int]]
-    values: Mapping[str, Numbers]
-    toolchains: Mapping[str, str]
-    plain_runtimes: Sequence[str]
-    hooks: str | Path | None
-    feedback: str | Path | None
-    captured: Sequence[str | Path]
-    encrypt_to: Sequence[str | Path]
-    delta_from: Sequence[str | Path]
-    allow_degraded: bool
-    strict: bool
-    keep_going: bool
-    replace: bool
-    trust_config: TrustedCode
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    multiple: bool = False
+    path: bool = False
+    envvar: str | None = None
+
+
+class BuildOptions(TypedDict, total=False):
+    """Options of a build; each may be left out. `edgepack build` derives its options from them.
+
+    Python takes more than text: `calibration` and `evaluation` may be an iterable of dictionaries,
+    by input name an array of the input's shape and dtype, one sample each. `metric` may be a
+    function: it is called with `run`, which takes the inputs of one inference by name and returns
+    the outputs by name, and returns a number. `search` may be a dictionary,
+    `{"quantize.activations": ["uint8", "uint16"]}`. `budget` may be seconds. `trust_config` may be
+    the `NamedCode` entries that a person confirmed.
+    """
+
+    profiles: Annotated[
+        Sequence[str | Path],
+        Option(
+            "Hardware profiles, names or paths of TOML files, in the order of preference.",
+            flags=("--profile",),
+            multiple=True,
+            metavar="NAME",
+        ),
+    ]
+    calibration: Annotated[
+        SampleSource | None,
+        Option(
+            "Samples for ranges and the search: folder of .npz/.npy/images, one .npz, ONNX test "
+            "data, random:N.",
+            metavar="PATH",
+        ),
+    ]
+    evaluation: Annotated[
+        SampleSource | None,
+        Option(
+            "Held-out samples likewise; by default a share of the calibration is held out.",
+            metavar="PATH",
+        ),
+    ]
+    labels: Annotated[
+        str | Path | None,
+        Option("File with the class of each evaluation sample, one a line.", path=True),
+    ]
+    metric: Annotated[
+        str | Metric | None,
+        Option(
+            "Your own measure of accuracy, greater is better.",
+            metavar="MODULE:FUNCTION",
+        ),
+    ]
+    search: Annotated[
+        Mapping[str, Any] | Sequence[SearchedKey],
+        Option(
+            "Values of a profile's setting to try, e.g. quantize.activations=uint8,uint16.",
+            multiple=True,
+            metavar="KEY=A,B,C",
+        ),
+    ]
+    budget: Annotated[
+        str | float | None,
+        Option("Time for the build, e.g. 90s, 10m, 1h; no limit by default.", metavar="TIME"),
+    ]
+    prefer: Annotated[
+        Preference | None,
+        Option("What a quantized model must be to be published, instead of what the profile says."),
+    ]
+    key: Annotated[
+        str | Path | None,
+        Option(
+            "Private key that signs: a file (PEM), or pkcs11:token=…;object=…",
+            metavar="PATH|URI",
+            envvar="EDGEPACK_KEY",
+        ),
+    ]
+    output: Annotated[
+        str | Path | None,
+        Option(
+            "Bundle: NAME.edgepack (one file), or a folder's name; by default NAME- "
+            "VERSION.edgepack.",
+            flags=("-o", "--output"),
+            path=True,
+        ),
+    ]
+    name: Annotated[
+        str | None,
+        Option("Model name; by default from the output's or the model's name."),
+    ]
+    version: Annotated[
+        str | None,
+        Option("Model version, e.g. 1.2.0; or in the output's name."),
+    ]
+    release: Annotated[
+        int | None,
+        Option("Release counter; 1.2.0 gives 1002000 by default."),
+    ]
+    shapes: Annotated[
+        Mapping[str, Sequence[int]],
+        Option(
+            "Shapes to fix, by input name.",
+            flags=("--shape",),
+            multiple=True,
+            metavar="INPUT=1,3,320,320",
+        ),
+    ]
+    values: Annotated[
+        Mapping[str, Numbers],
+        Option(
+            "Inputs that become constants of the model: what a device never changes.",
+            flags=("--value",),
+            multiple=True,
+            metavar="INPUT=16000",
+        ),
+    ]
+    config: Annotated[
+        str | Path | None,
+        Option(
+            "Declarations; the command reads ./edgepack.toml if there is one. Other options count "
+            "before it.",
+            path=True,
+        ),
+    ]
+    toolchains: Annotated[
+        Mapping[str, str],
+        Option(
+            "Python interpreter of an environment like a profile's devices: its variant is tried, "
+            "compiled, timed and rehearsed there.",
+            flags=("--toolchain",),
+            multiple=True,
+            metavar="PROFILE=PYTHON",
+        ),
+    ]
+    plain_runtimes: Annotated[
+        Sequence[str],
+        Option(
+            "Python interpreter of an environment with another release of ONNX Runtime, such as "
+            "the oldest in use: variants are run there by themselves too.",
+            flags=("--plain-runtime",),
+            multiple=True,
+            metavar="PYTHON",
+        ),
+    ]
+    hooks: Annotated[
+        str | Path | None,
+        Option("Folder of firmware hooks to ship with the model.", path=True),
+    ]
+    encrypt_to: Annotated[
+        Sequence[str | Path],
+        Option(
+            "Who alone can read the model: a device's certificate, a folder of them, a public key "
+            "(PEM).",
+            multiple=True,
+            path=True,
+            metavar="CERT",
+        ),
+    ]
+    delta_from: Annotated[
+        Sequence[str | Path],
+        Option(
+            "An older bundle that devices run: carry what changed since, where that is much "
+            "shorter.",
+            multiple=True,
+            path=True,
+            metavar="BUNDLE",
+        ),
+    ]
+    feedback: Annotated[
+        str | Path | None,
+        Option("What a fleet measured of earlier releases: edgepack fleet feedback.", path=True),
+    ]
+    captured: Annotated[
+        Sequence[str | Path],
+        Option(
+            "Samples captured by a device, added to calibration only: edgepack-agent samples.",
+            multiple=True,
+            path=True,
+            metavar="FOLDER",
+        ),
+    ]
+    created_at: Annotated[
+        str | None,
+        Option(
+            "RFC 3339 time to record; by default SOURCE_DATE_EPOCH, else none, so that equal "
+            "inputs give equal bytes.",
+            metavar="TIME",
+        ),
+    ]
+    builder_id: Annotated[
+        str | None,
+        Option(
+            "URI that names who builds, for the provenance, e.g. https://ci.example.com/edgepack.",
+            metavar="URI",
+            envvar=BUILDER_VARIABLE,
+        ),
+    ]
+    allow_degraded: Annotated[
+        bool,
+        Option("Publish what misses its budget, marked so."),
+    ]
+    strict: Annotated[
+        bool,
+        Option("Refuse a variant whose verdict says little of the task."),
+    ]
+    keep_going: Annotated[
+        bool,
+        Option("Build the other profiles when one fails."),
+    ]
+    replace: Annotated[
+        bool,
+        Option("Replace a bundle that is there already.", flags=("--force",)),
+    ]
+    trust_config: Annotated[
+        TrustedCode,
+        Option(
+            "Use the programs, libraries, modules and files that edgepack.toml and profiles name."
+        ),
+    ]
 
 
 class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be built.
+    """Request for a build.
 
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
@@ -179,7 +328,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
-    """What is to be built, by options, by the file that they name, and by defaults.
+    """Derive the request from options, from their file, and from defaults.
 
     Args:
         model: The ONNX file, or a local Hugging Face model folder.
@@ -322,7 +471,7 @@ def _budget_s(given: str | float | None, configured: str, path: str) -> float | 
 
 
 def _builder_id(given: str | None) -> str:
-    """Who builds: the option, else the environment, else nobody in particular.
+    """Return the builder: the option, else the environment, else a default.
 
     Raises:
         BuildError: It is not a URI.

@@ -1,4 +1,4 @@
-"""What is alive while a variant is prepared: no value, but what the steps work with."""
+"""Resources that live while a variant is prepared."""
 
 import msgspec
 
@@ -10,13 +10,13 @@ from edgepack.packager.search.time_limit import TimeLimit
 
 
 class Resources(msgspec.Struct, kw_only=True):
-    """What is alive while a variant is prepared.
+    """Resources that live while a variant is prepared.
 
     Attributes:
         limit: Ends the search in time.
         journal: What was measured before, and what is measured now.
         process: Runs the variant on its provider, and is kept for its rehearsal; None keeps none.
-        progress: Told about each step.
+        progress: Called for each step.
     """
 
     limit: TimeLimit = msgspec.field(default_factory=lambda: TimeLimit(None))
@@ -25,7 +25,7 @@ class Resources(msgspec.Struct, kw_only=True):
     progress: Progress = silent
 
     def conditions(self, context: str, label: str = "", held_out: int = 0) -> SearchConditions:
-        """What a search may take, and what it remembers; see `SearchConditions`."""
+        """Return the conditions of a search; see `SearchConditions`."""
         return SearchConditions(
             limit=self.limit,
             journal=self.journal,

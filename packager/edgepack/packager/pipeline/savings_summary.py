@@ -1,4 +1,4 @@
-"""What a variant saves of the float model's bytes and computing, and what is said of little."""
+"""Savings of a variant in bytes and computing against the float model, with notes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which combination of a search is kept, and what was tried in all of them.
+"""Selection of one combination of a search, with all attempts.
 
 Of those within their budget the cheapest: the fastest where the provider is here, of these the
 smallest, and of equals the one that was named first; where the profile prefers size, the smallest
@@ -19,7 +19,7 @@ _SAME_SIZE = 1.01
 
 
 def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombination:
-    """Which of one or more combinations is kept; see above."""
+    """Select one of the combinations; see above."""
     within = [entry for entry in searched if entry.selection.holds]
     if not within:
         best = searched[0]

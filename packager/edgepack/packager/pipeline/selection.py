@@ -23,7 +23,7 @@ from edgepack.packager.tensors.sequence import Samples, SampleSplit
 
 
 class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What every variant of a build is made from and judged by.
+    """Inputs of every variant's preparation and evaluation.
 
     Attributes:
         source: The source model, with static shapes where a profile needs them.
@@ -46,7 +46,7 @@ class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be made for one profile.
+    """Plan of the variant for one profile.
 
     Attributes:
         combinations: The profile with each combination of searched settings, at least one, in the
@@ -97,7 +97,7 @@ class PreparedFloat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that goes on to the gates.
+    """The model that continues to the gates.
 
     Attributes:
         path: The model, in the work folder.
@@ -152,13 +152,13 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
-    """One combination of settings with the model that was selected for it.
+    """Combination of settings with its selected model.
 
     Attributes:
         combination: Its settings.
         venue: Where its profile can run here.
         prepared: The float model after its passes.
-        selection: The model that goes on to the gates.
+        selection: The model that continues to the gates.
         notes: Which combination was taken of several.
     """
 
@@ -175,12 +175,12 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def evaluator(self) -> Evaluator:
-        """Where its candidates are measured."""
+        """Evaluator of the combination's candidates."""
         return Evaluator(self.profile, self.venue)
 
     @property
     def size_bytes(self) -> int:
-        """Size of the model that goes on to the gates."""
+        """Size of the model that continues to the gates."""
         found = self.selection.found
         if found is None or not self.selection.is_lowered:
             return self.prepared.size_bytes

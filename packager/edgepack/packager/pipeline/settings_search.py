@@ -39,14 +39,14 @@ from edgepack.packager.search.search_target import SearchTarget
 
 
 class SettingsSearch:
-    """Searches the settings of one profile, and goes on in the combination that it kept.
+    """Searches the settings of one profile, and continues in the combination that it kept.
 
     It remembers what it measured; what it returns are values.
 
     Args:
         inputs: What candidates are made from and judged by.
         plan: What to try.
-        resources: The time that is left, the journal, and who is told.
+        resources: The time that is left, the journal, and who is notified.
         work_dir: Folder for everything that is written.
     """
 
@@ -145,7 +145,7 @@ class SettingsSearch:
     def exclude_nodes(
         self, searched: SearchedCombination, nodes: Collection[str]
     ) -> SearchedCombination | None:
-        """Search the combination anew, with nodes that stay float.
+        """Search the combination again, with nodes that stay float.
 
         Returns:
             The same with another model; None where no time is left.
@@ -189,7 +189,7 @@ def run_passes(
         inputs: Has the source model, and the samples that passes may look at.
         profile: The profile.
         folder: Where it is written; it must exist.
-        progress: Told about each pass.
+        progress: Called for each pass.
 
     Raises:
         BuildError: A pass failed.

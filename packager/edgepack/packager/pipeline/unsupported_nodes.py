@@ -1,8 +1,8 @@
-"""What is done where a provider refuses a whole graph: the nodes to blame stay float, or are named.
+"""Handling of a graph that a provider rejects: responsible nodes stay float, or are reported.
 
 A vendor's compiler may refuse all of a graph for one node, in words that name none. The whole build
 would be refused for a node whose float form the provider takes, or leaves to the CPU. So the nodes
-are looked for (`runtime.refusal_bisection`), the search runs anew with these float, and the report
+are looked for (`runtime.refusal_bisection`), the search runs again with these float, and the report
 says so; how many nodes the provider must take, the placement gate says as always. Where that does
 not help, the refusal names what was found. Nor does it help where nothing else is lowered: what is
 left would be the float model under another name.
@@ -38,7 +38,7 @@ _MOST_S_ONE = 60.0
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
-    """What was prepared anew.
+    """Preparation with nodes left float.
 
     Attributes:
         searched: With nodes that stay float.
@@ -56,14 +56,14 @@ def exclude_unsupported(
     provider_validation: ProviderValidation,
     progress: Progress,
 ) -> Left:
-    """Search anew, without the nodes for which the provider refuses the model.
+    """Search again, without the nodes for which the provider refuses the model.
 
     Args:
-        search: Searches anew.
+        search: Searches again.
         searched: What the provider refused.
         error: In which words.
         provider_validation: Opens models on it.
-        progress: Told about each opening.
+        progress: Called for each opening.
 
     Raises:
         BuildError: The refusal, with the nodes where they were found.
@@ -94,7 +94,7 @@ class _Openings:
     count: int = 0
 
     def find_nodes(self) -> Found:
-        """What must stay float, unless that is all that could be lowered."""
+        """Return the nodes that must stay float, unless these are all nodes."""
         selector, best = self.search.selector, self.searched.selection.found
         if best is None or not self.searched.selection.is_lowered:
             return Found()

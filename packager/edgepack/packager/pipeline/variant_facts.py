@@ -1,4 +1,4 @@
-"""What the manifest says of a variant: what a device must have, what made it, how right it is."""
+"""Facts of a variant for the manifest: requirements, toolchain, accuracy."""
 
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.gates.proof import is_proven, samples_to_prove
@@ -11,12 +11,12 @@ from edgepack.tasks.details import SAMPLES_TO_PROVE, TASK_KEPT, VALUE_LOW
 
 
 def unverified_placement(profile: Profile) -> Placement:
-    """That of a variant whose provider cannot run here."""
+    """Return the placement of a variant whose provider cannot run here."""
     return Placement(provider=profile.device.provider, taken=0, total=0, verified=False)
 
 
 def requirements_of(profile: Profile, compiled: CompiledContext | None) -> Requirements:
-    """What a device must be and have, by the profile and by what was compiled ahead of time."""
+    """Return the requirements on a device, from the profile and the compiled context."""
     device = profile.device
     return Requirements(
         arch=device.arch,
@@ -28,7 +28,7 @@ def requirements_of(profile: Profile, compiled: CompiledContext | None) -> Requi
 
 
 def toolchain_of(compiled: CompiledContext | None) -> Toolchain:
-    """What made the variant, in versions."""
+    """Return the toolchain of the variant, as versions."""
     tools = tool_versions() | (compiled.tools if compiled else {})
     runtime = tools.pop("onnxruntime", "") or tools.get("onnxruntime-openvino", "")
     return Toolchain(

@@ -42,8 +42,8 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
     Attributes:
         searched: What was searched.
         size_bytes: Size of the model that was written.
-        provider_run: What came of its run on the provider; None where that cannot run here, or
-            did not yet.
+        provider_run: Result of the run on the provider; None if the provider cannot run here, or
+            before the run.
         inspection: What a look inside showed; None where nothing was lowered.
         is_out_of_time: Whether its run on the provider was left out, or ended, for want of time.
         notes: How often the search went on, and why.
@@ -91,7 +91,7 @@ class VariantValidator:
         inputs: What it is judged by.
         provider_validation: Runs it on its provider.
         work_dir: The variant is written in its folder `variant`.
-        progress: Told about each step.
+        progress: Called for each step.
         limit: The time of the search, of the profile, and of the build.
     """
 

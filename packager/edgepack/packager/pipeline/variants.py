@@ -39,7 +39,7 @@ def prepare_variants(
         checked: The profiles, and where they can run here.
         work: Folder for everything that is written.
         process: Runs variants on their provider; that of the last one stays.
-        progress: Told about each step.
+        progress: Called for each step.
 
     Raises:
         BuildError: A profile refuses, or each one does.

@@ -8,7 +8,7 @@ from edgepack.errors import BuildError
 
 
 class Chip(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One chip.
+    """Chip of a provider.
 
     Attributes:
         htp_arch: Version of its Hexagon processor, `68` for v68.

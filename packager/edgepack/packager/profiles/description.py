@@ -1,4 +1,4 @@
-"""What a profile does to a model, for a person who does not know its TOML."""
+"""Description of a profile for a person who does not know its TOML."""
 
 from collections.abc import Iterator, Mapping
 
@@ -35,7 +35,7 @@ Facts = Iterator[tuple[str, str]]
 
 
 def describe_target(profile: Profile) -> Facts:
-    """Which devices, and what their provider can read and is told."""
+    """Return the devices, and the settings of their provider."""
     device, limits = profile.device, profile.limits
     yield "runs on", f"{device.provider}, {device.type}"
     wanted = [
@@ -141,7 +141,7 @@ def _unused_bit(reduce_range: bool) -> str:
 
 
 def _first_help(entry: Lowering) -> str:
-    """What nodes that cost too much get before they stay float."""
+    """Return the first remedy for costly nodes before they stay float."""
     if isinstance(entry, Quantize) and entry.has_high_precision:
         return f"nodes that cost too much get {entry.high_precision_activations} activations; "
     if isinstance(entry, QuantizeWeights) and entry.has_high_precision:
@@ -150,7 +150,7 @@ def _first_help(entry: Lowering) -> str:
 
 
 def describe_gates(gates: Gates) -> Facts:
-    """What a variant must hold to be published, and what happens where it does not."""
+    """Return the gates of a variant, and the result of a failed gate."""
     for line in _describe_accuracy(gates.accuracy):
         yield "accuracy", line
     if gates.placement_min:

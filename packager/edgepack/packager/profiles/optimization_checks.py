@@ -1,4 +1,4 @@
-"""Whether the operators that a recipe's optimization makes can be read by what comes after it."""
+"""Check that later passes can read the operators of a recipe's optimization."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

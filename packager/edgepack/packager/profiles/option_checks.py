@@ -1,8 +1,8 @@
-"""Whether a provider and a session know the options that a profile gives them.
+"""Check that a provider and a session support the options of a profile.
 
 ONNX Runtime takes session entries that nobody reads, and providers take values that they do not
 know, without a word: what was meant to make a device faster then does nothing on all of them. What
-each provider documents is data beside the profiles (`options/NAME.toml`), with the source named
+each provider documents is data next to the profiles (`options/NAME.toml`), with the source named
 there. An option that is newer than the list is named under `unchecked`.
 """
 
@@ -111,7 +111,7 @@ def _kind_of(name: str, known: Mapping[str, Kind]) -> Kind | None:
 
 
 def _refusal(value: str, kind: Kind) -> str:
-    """What is allowed in place of a value; "" where it is allowed itself."""
+    """Return the allowed values instead of a value; "" if the value is allowed."""
     if kind in ("text", "code", "path"):
         return ""
     if kind == "number":
@@ -122,7 +122,9 @@ def _refusal(value: str, kind: Kind) -> str:
 
 @cache
 def _known(name: str) -> Mapping[str, Kind] | None:
-    """What is documented of a provider, or of sessions; None of a provider without a list."""
+    """Return the documented options of a provider or of sessions; None for an undocumented
+    provider.
+    """
     file = resources.files("edgepack.profiles") / _FOLDER / f"{name}.toml"
     if not file.is_file():
         return None

@@ -1,4 +1,4 @@
-"""What a profile may say of each pass; `[[pass]]` entries have these keys and no others.
+"""Settings of each pass in a profile: the keys of `[[pass]]` entries.
 
 The lists of settings here are the reference: `docs/reference/passes.md` tells what they are for.
 """
@@ -191,7 +191,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
 
     @property
     def precision(self) -> str:
-        """Its types in a word: `a8w8`, `a16w8`."""
+        """Types in a word: `a8w8`, `a16w8`."""
         bits = (
             kind.removeprefix("u").removeprefix("int") for kind in (self.activations, self.weights)
         )
@@ -204,7 +204,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
 
     @property
     def takes(self) -> str:
-        """What it lowers, in words."""
+        """Nodes that the pass lowers, in words."""
         if self.ops == "all":
             return "every operator that has a quantized form, but for exclude_ops"
         return "convolutions and matrix products with constant weights"
@@ -226,7 +226,7 @@ class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16
 
     @property
     def takes(self) -> str:
-        """What it lowers, in words."""
+        """Nodes that the pass lowers, in words."""
         return "every operator that has a 16-bit form, but for exclude_ops"
 
 
@@ -250,7 +250,7 @@ class QuantizeDynamic(Section, frozen=True, kw_only=True, tag_field="name", tag=
 
     @property
     def takes(self) -> str:
-        """What it lowers, in words."""
+        """Nodes that the pass lowers, in words."""
         return f"{', '.join(self.ops)} with constant weights"
 
 
@@ -283,7 +283,7 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
 
     @property
     def takes(self) -> str:
-        """What it lowers, in words."""
+        """Nodes that the pass lowers, in words."""
         tables = ", and tables that Gather reads," if self.embeddings else ""
         return f"MatMul and Gemm with constant weights{tables} of 1,024 numbers or more"
 

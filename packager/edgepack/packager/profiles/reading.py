@@ -149,7 +149,7 @@ def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dic
 
 
 def _refuse_repeated_passes(passes: object, source: str) -> None:
-    """A later pass of the same name in the same file would change the earlier one in silence."""
+    """Reject a repeated pass in a file, because the second would silently change the first."""
     entries = passes if isinstance(passes, list) else []
     names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
     for name in names:

@@ -1,4 +1,4 @@
-"""What a profile may say, as typed values; the TOML files have these keys and no others.
+"""Schema of profiles as typed values: the keys of the TOML files.
 
 A list of settings here is the reference: `docs/reference/profile-keys.md` tells what they are for.
 """
@@ -163,7 +163,7 @@ class Gates(Section, frozen=True, kw_only=True):
 
 
 class ProfileSections(Section, frozen=True, kw_only=True):
-    """What a profile's file may have.
+    """Sections of a profile's file.
 
     Attributes:
         about: `[profile]`; `passes`: the `[[pass]]` entries in order; the others like their

@@ -1,4 +1,4 @@
-"""What all sections of files that a person writes have in common."""
+"""Base of the sections of user-written files."""
 
 from typing import Annotated
 
@@ -9,4 +9,4 @@ Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all sections have: unknown keys are errors."""
+    """Section that rejects unknown keys."""

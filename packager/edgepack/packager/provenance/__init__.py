@@ -1,1 +1,1 @@
-"""Where a bundle came from and what is in it: its provenance and its bill of materials."""
+"""Origin and content of a bundle: its provenance and its bill of materials."""

@@ -1,8 +1,8 @@
 """The bill of materials of a bundle: a CycloneDX 1.6 document with model cards (an "ML-BOM").
 
-What a build measured or knows stands there as it is; what only a person can know comes from
-`[about]` and `[datasets]` of `edgepack.toml`, else from the model's own files. What nobody said is
-left out: nothing is filled with "unknown". `minimum_elements` tells where each of the G7's stands.
+Measured and known facts are copied unchanged. Facts that only a person knows come from `[about]`
+and `[datasets]` of `edgepack.toml`, else from the model's own files. Missing facts are left out: no
+field is filled with "unknown". `minimum_elements` lists the places of the G7's elements.
 """
 
 import hashlib
@@ -234,7 +234,7 @@ def _parameters(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
 
 
 def _metrics(variant: Variant) -> Iterator[dict[str, str]]:
-    """What was measured on samples that nothing else had seen."""
+    """Yield the measurements on held-out samples."""
     accuracy = variant.facts.accuracy
     values = {accuracy.metric: accuracy.value} | accuracy.details
     for name, value in sorted(values.items()):
@@ -262,7 +262,7 @@ def _library(version: str) -> dict[str, Any]:
 
 
 def _dependencies(record: BuildRecord, datasets: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Who needs what; a data set that a model was made with is one of its dependencies."""
+    """Yield the dependencies; a data set of a model is a dependency of the model."""
     refs = [str(dataset["bom-ref"]) for dataset in datasets]
     variants = [_variant_ref(variant) for variant in record.variants]
     yield {"ref": BUNDLE_REF, "dependsOn": variants}

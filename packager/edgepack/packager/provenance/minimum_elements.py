@@ -17,7 +17,7 @@ Bill = Mapping[str, Any]
 
 
 class MinimumElement(NamedTuple):
-    """One element.
+    """Minimum element.
 
     Attributes:
         cluster: The G7's cluster.
@@ -40,7 +40,7 @@ class MinimumElement(NamedTuple):
 
 
 def count_elements(bill: Bill) -> tuple[int, tuple[str, ...]]:
-    """How many of the elements a bill has, and the names of those that it lacks."""
+    """Return the number of a bill's elements, and the names of missing elements."""
     lacking = tuple(each.name for each in MINIMUM_ELEMENTS if not each.is_in(bill))
     return len(MINIMUM_ELEMENTS) - len(lacking), lacking
 

@@ -1,4 +1,4 @@
-"""What is known at the end of a build of where everything came from."""
+"""Record of a build's inputs at its end."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
         samples: What the build used.
         materials: Further files: declarations, labels, the profiles' digests are in `variants`.
         external: What was asked for, by option.
-        builder_id: URI of who built, as whoever runs the build host names it.
+        builder_id: URI of who built, as anyone that runs the build host names it.
         host: What kind of machine it was.
     """
 

@@ -67,7 +67,7 @@ def _internal(record: BuildRecord) -> dict[str, Any]:
 
 
 def _dependencies(record: BuildRecord) -> Iterator[dict[str, Any]]:
-    """What the build read, each with its digest."""
+    """Yield the inputs of the build with their digests."""
     yield {
         "name": record.model.file,
         "digest": {"sha256": record.model.sha256},

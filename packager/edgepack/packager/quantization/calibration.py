@@ -52,7 +52,7 @@ def observe(
         outputs: Its outputs to look at.
         samples: Read once, one at a time.
         path: Where the model is written; its folder is made.
-        progress: Told about each sample.
+        progress: Called for each sample.
         what: What is done, for `progress`.
 
     Yields:
@@ -86,7 +86,7 @@ class Calibration:
         tensors: Names of the float tensors to observe.
         samples: Calibration samples.
         work_dir: Folder for the instrumented models.
-        progress: Told about each sample.
+        progress: Called for each sample.
     """
 
     model: onnx.ModelProto

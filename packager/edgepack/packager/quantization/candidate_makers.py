@@ -1,4 +1,4 @@
-"""Which candidate maker makes the candidates of which lowering pass."""
+"""Table of candidate makers by lowering pass."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,5 +28,5 @@ _MAKERS: Mapping[tuple[type, str], type[PassCandidateMaker[Any]]] = {
 
 
 def maker_for(settings: Lowering) -> type[PassCandidateMaker[Any]]:
-    """What makes the candidates of a profile's lowering pass, to be made of model and samples."""
+    """Return the candidate maker of a profile's lowering pass."""
     return _MAKERS[type(settings), settings.backend if isinstance(settings, Quantize) else ""]

@@ -1,4 +1,4 @@
-"""What the channels of tensors hold, over any number of samples.
+"""Contents of tensors' channels, over any number of samples.
 
 The reduction is added to the graph, so that one number a channel leaves ONNX Runtime and nothing is
 kept of a sample.
@@ -25,7 +25,7 @@ _FIRST_OPSET_WITH_AXES_INPUT = 18
 
 
 class ChannelAxis(NamedTuple):
-    """Where the channels of a tensor are.
+    """Axis of a tensor's channels.
 
     Attributes:
         tensor: The tensor.

@@ -1,4 +1,4 @@
-"""What the search needs of a lowering: candidates by method and by the precision of their nodes.
+"""Contract between the search and lowering: candidates by method and by precision of nodes.
 
 The search knows nothing of integers, 16-bit floats or blocks of weights; candidate makers do.
 """
@@ -19,13 +19,13 @@ from edgepack.packager.tensors.sequence import Samples
 
 
 class CandidateSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Which candidate to make.
+    """Specification of a candidate.
 
     Attributes:
         method: How it is made.
         float_nodes: Nodes that stay float.
-        high_precision_nodes: Nodes that get more bits than the others; what is among the float
-            ones too is float.
+        high_precision_nodes: Nodes that get more bits than the others; what is among the float ones
+            too is float.
     """
 
     method: QuantizationMethod
@@ -40,11 +40,11 @@ class CandidateSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """What a candidate was made from.
+    """Origin of a candidate.
 
     Attributes:
-        model: The float model; None where it is the one that the maker was given, and another
-            where that was prepared for the method, which scales some tensors.
+        model: The float model; None where it is the one that the maker was given, and another where
+            that was prepared for the method, which scales some tensors.
         observed: What calibration saw of its tensors; empty where nothing was calibrated.
     """
 
@@ -69,14 +69,14 @@ class BuiltCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSensitivity(msgspec.Struct, frozen=True, kw_only=True):
-    """What lowering one node alone costs, and what it saves.
+    """Sensitivity of a node: cost and savings of lowering it alone.
 
     Attributes:
         name: The node.
         noise: Mean over the outputs of the root-mean-square error over the root-mean-square.
         weight_bytes: Bytes of its float weights, which lowering makes fewer.
-        macs: Its multiply-accumulates, which lowering makes cheaper; 0 where it does not, or
-            where they cannot be counted.
+        macs: Its multiply-accumulates, which lowering makes cheaper; 0 where it does not, or where
+            they cannot be counted.
     """
 
     name: str
@@ -86,12 +86,12 @@ class NodeSensitivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HighPrecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What a maker can give nodes in place of float: more bits than the others have.
+    """High precision that a maker can give nodes instead of float: more bits.
 
     Activations get 16 in place of 8 while weights stay as they are, or weights 8 in place of 4.
 
     Attributes:
-        words: What such a node is, as people are told: "16-bit".
+        words: What such a node is, in words for people: "16-bit".
         names: The nodes that can get it by themselves, in graph order.
     """
 
@@ -112,7 +112,7 @@ class CandidateMaker(abc.ABC):
     """Makes candidates of one float model.
 
     Attributes:
-        verb: What it does to nodes, as people are told: "quantized", "converted".
+        verb: What it does to nodes, in words for people: "quantized", "converted".
         methods: Methods in the order to try.
         costly_methods: Further ones, which take much longer; for where the others are not enough.
         high_precision: More bits for some nodes, where that is to be tried before any stays float.
@@ -143,7 +143,7 @@ class CandidateMaker(abc.ABC):
         Args:
             spec: The method, and the nodes that get more bits when they are lowered; no float ones.
             samples: Samples to measure on; as many are read as the cost allows.
-            progress: Told about each node.
+            progress: Called for each node.
             measured: What the same ranking measured before it was ended; added to.
         """
 
@@ -157,7 +157,7 @@ class PassCandidateMaker(CandidateMaker, Generic[_Settings]):
         settings: The profile's pass.
         samples: Calibration samples.
         work_dir: Folder for what it writes.
-        progress: Told about calibration.
+        progress: Called for calibration.
     """
 
     model: onnx.ModelProto

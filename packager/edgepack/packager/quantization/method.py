@@ -1,10 +1,10 @@
-"""How a candidate is made, as a value: its id is what journals keep, its words are for people."""
+"""Method of making a candidate, as a value: an id for journals, words for people."""
 
 import msgspec
 
 
 class QuantizationMethod(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to lower the precision of a model.
+    """Method of lowering a model's precision.
 
     Attributes:
         base: What turns floats into numbers of fewer bits: a calibration method (`minmax`), a

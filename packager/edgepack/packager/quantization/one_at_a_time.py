@@ -1,4 +1,4 @@
-"""What lowering each node alone costs, measured on a model built for it.
+"""Cost of lowering each node alone, measured on a model built for it.
 
 For lowerings that no switch inside the graph turns on and off: each node's model is built, opened
 and run. That is seconds for each, so where there are many nodes neighbours are measured together.
@@ -49,7 +49,7 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
     def rank(
         self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
     ) -> Ranked:
-        """See `CandidateMaker`; nodes that were measured together share their cost."""
+        """Rank nodes; see `CandidateMaker`. Nodes measured together share their cost."""
         self.work_dir.mkdir(parents=True, exist_ok=True)
         path = self.work_dir / "ranking.onnx"
         groups = [

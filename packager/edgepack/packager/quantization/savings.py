@@ -1,4 +1,4 @@
-"""What lowering a model's nodes saves, and what of that is lost with nodes that are promoted.
+"""Savings of lowering a model's nodes, and the part lost by promoted nodes.
 
 A node is promoted when it stays float, or gets more bits than the others. Where activations are
 lowered too, what is saved is computing: a promoted node loses its multiply-accumulates, and costs
@@ -110,7 +110,9 @@ def worth_lowering(nodes: Sequence[NodeSensitivity], promoted: Sequence[str]) ->
 
 
 def describe_share(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) -> str:
-    """What promoted nodes lose, for people: "12% of the multiply-accumulates"; "" if unknown."""
+    """Return the share of promoted nodes in words: "12% of the multiply-accumulates"; "" if
+    unknown.
+    """
     share = _share(nodes, promoted)
     if not promoted or share is None:
         return ""

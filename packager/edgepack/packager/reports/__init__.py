@@ -1,1 +1,1 @@
-"""What a build tells: the report, the summary, and numbers as people read them."""
+"""Reports of a build: the page, the summary, and numbers for people."""

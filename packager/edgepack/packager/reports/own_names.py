@@ -22,7 +22,7 @@ InOwnNames = Callable[[str], str]
 
 
 def own_names(graph: onnx.GraphProto) -> InOwnNames:
-    """What gives texts the names that the source has.
+    """Return a function that puts the source's names into texts.
 
     Args:
         graph: The source's main graph.

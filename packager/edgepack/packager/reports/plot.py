@@ -26,7 +26,7 @@ _BASELINE = 10.0
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in a plot.
+    """Point of a model in a plot.
 
     Attributes:
         label: Its number in the table; "" for the float model.
@@ -173,7 +173,7 @@ def _marker_box(point: Point, x: float, y: float) -> Box:
 
 
 def _budget_box(words: str, y: float, markers: Sequence[Marker]) -> Box:
-    """Where the budget's line is named: at either end, above or below, clear of the markers."""
+    """Return the box of the budget's label: at either end of the line, clear of the markers."""
     boxes = [
         text_box(words, left, top)
         for top in (y - HEIGHT - 2, y + 2)

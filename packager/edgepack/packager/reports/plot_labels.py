@@ -1,4 +1,4 @@
-"""Where a plot's labels stand: beside what they name, and over nothing else."""
+"""Placement of a plot's labels: next to their markers, without overlaps."""
 
 from collections.abc import Iterator, Sequence
 
@@ -45,12 +45,12 @@ class Box(msgspec.Struct, frozen=True):
 
     @property
     def middle(self) -> tuple[float, float]:
-        """Its centre."""
+        """Centre of the box."""
         return (self.left + self.right) / 2, (self.top + self.bottom) / 2
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """What is labelled.
+    """Marker with a label.
 
     Attributes:
         words: Its label: a number, or a word.
@@ -69,7 +69,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         words: What it says.
         box: What it covers.
-        line: From its edge to the middle of what it names; None beside that.
+        line: From its edge to the middle of what it names; None next to that.
     """
 
     words: str
@@ -78,7 +78,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def text_box(words: str, left: float, top: float) -> Box:
-    """What a text covers at most."""
+    """Return the largest box of a text."""
     return Box(left, top, left + _LETTER_WIDTH * len(words) + _BETWEEN, top + HEIGHT)
 
 
@@ -87,7 +87,7 @@ def place_labels(markers: Sequence[Marker], taken: Sequence[Box], room: Box) -> 
 
     Args:
         markers: What is labelled; those that come first choose first.
-        taken: What labels keep clear of, beside the markers.
+        taken: What labels keep clear of, next to the markers.
         room: What they stay inside of.
     """
     covered = [*taken, *(marker.box for marker in markers)]
@@ -113,7 +113,7 @@ def _is_clear(line: Line | None, boxes: Sequence[Box]) -> bool:
 
 
 def _steps(line: Line | None) -> Iterator[Box]:
-    """What a line covers, as small boxes along it."""
+    """Yield small boxes along a line."""
     if line is not None:
         x1, y1, x2, y2 = line
         for number in range(1, _STEPS):
@@ -122,7 +122,7 @@ def _steps(line: Line | None) -> Iterator[Box]:
 
 
 def _wider(box: Box) -> Box:
-    """With the room beside a marker in which a label would seem to be its own."""
+    """Widen a marker's box by the margin in which a label would seem to belong to it."""
     return Box(box.left - 2 * _GAP, box.top, box.right + 2 * _GAP, box.bottom)
 
 

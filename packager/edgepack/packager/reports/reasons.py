@@ -1,4 +1,4 @@
-"""Why a variant is the one that it is, in a plain sentence, from what its report knows."""
+"""Reasons for the choice of a variant, in plain sentences from the report's facts."""
 
 from edgepack.number_format import format_metric
 from edgepack.packager.reports.report import MeasuredVariant, Report, VariantReport
@@ -32,7 +32,7 @@ def sum_up(report: Report) -> str:
 
 
 def _unproven(report: Report) -> str:
-    """Whose held-out samples are too few for a proof; "" where none's are."""
+    """Return the variants with too few held-out samples for a proof; "" without any."""
     names = [
         variant.name for variant in report.variants if SAMPLES_TO_PROVE in variant.accuracy.details
     ]
@@ -47,7 +47,7 @@ def _unproven(report: Report) -> str:
 
 
 def explain(variant: VariantReport) -> str:
-    """Why this variant won."""
+    """Return why this variant was chosen."""
     attempts = variant.attempts
     if variant.float_because:
         return f"The float model is published: {variant.float_because}."
@@ -69,10 +69,10 @@ def explain(variant: VariantReport) -> str:
 
 
 def explain_refusal(problem: str, best: MeasuredVariant) -> str:
-    """What a refused profile came to.
+    """Return the result of a rejected profile.
 
     Args:
-        problem: Why it was refused; told where accuracy is not the reason.
+        problem: Why it was refused; reported where accuracy is not the reason.
         best: Its best candidate.
     """
     accuracy = best.accuracy

@@ -1,7 +1,7 @@
 """The report of a build: what was tried, measured and decided; `page` makes HTML of it.
 
 The report inside a bundle carries no times, so that the same inputs give the same bytes; the one
-beside the bundle carries them, and what the rehearsal saw. Fields are only ever added, each with a
+next to the bundle carries them, and what the rehearsal saw. Fields are only ever added, each with a
 default, so that a report of an older release is still read.
 """
 
@@ -71,7 +71,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent's own probe saw of a variant here.
+    """Result of the agent's probe of a variant on this host.
 
     Attributes:
         ran: Whether it could run on this machine at all.
@@ -88,14 +88,14 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a variant, whether its gates refused it or not.
+    """Facts of a variant, rejected or not.
 
     Attributes:
         precision, accuracy, placement: See `VariantFacts`.
         size_bytes: Size of its model.
         attempts: What was tried.
         notes: Decisions a person should know of, one sentence each; times, which would make two
-            builds of the same inputs differ, only in the report beside the bundle.
+            builds of the same inputs differ, only in the report next to the bundle.
         sensitive_nodes: The nodes that cost the most, worst first; empty where none was ranked.
         inspection: A look inside the best lowered candidate; None where nothing was lowered.
         left_nodes: Nodes that the provider left to the CPU here, with its reasons.
@@ -115,7 +115,7 @@ class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantReport(MeasuredVariant, frozen=True, kw_only=True):
-    """One variant that passed its gates, or was published all the same.
+    """Variant that passed its gates, or was published degraded.
 
     Attributes:
         name, provider, device: See `Variant`.
@@ -124,7 +124,7 @@ class VariantReport(MeasuredVariant, frozen=True, kw_only=True):
         size_bytes: All its files together.
         recipe: The profile's passes in words.
         float_because: Why it is the float model in place of a quantized one; "" where it is not.
-        timing, rehearsal: Only in the report beside the bundle.
+        timing, rehearsal: Only in the report next to the bundle.
     """
 
     name: str
@@ -148,7 +148,7 @@ class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A profile that no variant was made for, with the reason and the remedy.
 
     Attributes:
-        best: What it came to; None where it was refused before anything was measured.
+        best: Result of the best candidate; None if rejected before any measurement.
     """
 
     profile: str
@@ -170,7 +170,7 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was calibrated with and judged by.
+    """Samples of a build: numbers and sources.
 
     `captured_count` of those that were calibrated with were captured by devices. `preprocessing`
     says for each input how files became values, and which values.
@@ -214,7 +214,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         evidence: What a fleet measured of these variants in earlier releases.
         proposals: Budgets that this speaks for; nothing was changed by them.
-        choice: What this machine would run, and why; only in the report beside the bundle.
+        choice: What this machine would run, and why; only in the report next to the bundle.
         warnings: What may make every number worthless; shown first.
     """
 
@@ -250,7 +250,7 @@ def latency_text(variant: VariantReport) -> str:
 
 
 def speed_text(variant: VariantReport) -> str:
-    """How fast it is beside the float model, in words; "" where that was not measured."""
+    """Return the speed against the float model in words; "" if not measured."""
     timing = variant.timing
     if timing is None or not timing.latency_ms or not timing.float_latency_ms:
         return ""

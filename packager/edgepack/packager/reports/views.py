@@ -1,4 +1,4 @@
-"""What the page shows of a report's facts: which of them, in which order."""
+"""Views of a report's facts for the page: selection and order."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def more_ranges(inspection: Inspection) -> tuple[TensorRange, ...]:
 
 
 def outlier_count(inspection: Inspection) -> int:
-    """How many ranges have outliers."""
+    """Return the number of ranges with outliers."""
     return sum(entry.has_outliers for entry in inspection.ranges)
 
 
@@ -58,7 +58,7 @@ def _ranked_ranges(inspection: Inspection) -> tuple[TensorRange, ...]:
 
 
 def size_points(result: MeasuredVariant, float_bytes: int) -> tuple[Point, ...]:
-    """Every attempt by its size, and the float model."""
+    """Return every attempt by its size, and the float model."""
     return (
         _float_point(result, float(float_bytes)),
         *(
@@ -94,7 +94,7 @@ def _point(number: int, attempt: Attempt, x: float, result: MeasuredVariant) -> 
 
 
 def judged_by(result: MeasuredVariant) -> tuple[str, ...]:
-    """What the values of the attempts are of, each once: each is of what decided of that one."""
+    """Return the metrics of the attempts, each once: the deciding metric of each attempt."""
     return tuple(dict.fromkeys(each.metric or result.accuracy.metric for each in result.attempts))
 
 
@@ -140,7 +140,7 @@ def group_left(nodes: Sequence[UnassignedNode]) -> tuple[LeftGroup, ...]:
 
 
 def shared_prefix(names: Sequence[str]) -> str:
-    """What all names begin with, up to a `/`: exporters repeat the path of a whole model.
+    """Return the common prefix of all names, up to a `/`: exporters repeat a model's path.
 
     Returns:
         The prefix without its last `/`; "" where it is short, or there is one name only.
@@ -165,7 +165,7 @@ def depth_floor(layers: Sequence[LayerError]) -> float:
 
 
 def depth_grid(floor: float) -> tuple[tuple[float, str], ...]:
-    """Where the grid of `depth` is: share of the height from the top, and its label."""
+    """Return the grid lines of `depth`: share of the height from the top, and label."""
     steps = round(-math.log10(floor))
     return tuple(
         (step / steps, f"{100 * 10.0**-step:.10f}".rstrip("0").rstrip(".") + " %")

@@ -1,4 +1,4 @@
-"""One question to a process of its own, whose answer is believed only as far as it can be read."""
+"""Question to a child process, whose answer is untrusted."""
 
 from collections.abc import Sequence
 from typing import TypeVar

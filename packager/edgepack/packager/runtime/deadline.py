@@ -15,8 +15,8 @@ from edgepack.tasks.arrays import Outputs
 class OutOfTimeError(BaseException):
     """The time is used up; what was finished until then stands.
 
-    Like KeyboardInterrupt it is no `Exception`: it may be raised inside any library, and no handler
-    for that library's errors may swallow it.
+    Like KeyboardInterrupt, this is not an `Exception`: any library may raise it, and no handler of
+    that library's errors may swallow it.
     """
 
 
@@ -87,7 +87,7 @@ class Deadline:
         return checked
 
     def watch(self, progress: Progress) -> Progress:
-        """Return a `progress` that checks the time whenever a step is told."""
+        """Return a `progress` that checks the time whenever a step is reported."""
 
         def checked(step: BuildStep) -> None:
             progress(step)
@@ -100,7 +100,7 @@ class Deadline:
         """Run a block that the deadline stops in the middle of a computation.
 
         A timer's signal raises there, as Ctrl-C does; native code ends first. In another thread
-        than the main one, or beside somebody else's timer, the block ends at its next `check`.
+        than the main one, or next to somebody else's timer, the block ends at its next `check`.
 
         Raises:
             OutOfTimeError: The time is used up.

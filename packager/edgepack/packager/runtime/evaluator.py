@@ -1,4 +1,4 @@
-"""Where candidates of a profile are measured: on the profile's own provider if it is here.
+"""Evaluation of a profile's candidates, on the profile's provider if available.
 
 A provider that is not on the build host, or only as a simulator (seconds an inference), is stood
 in for by the CPU provider with graph optimization off: it then computes each
@@ -26,7 +26,7 @@ from edgepack.wire.messages import DeviceFacts
 
 
 class Venue(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a profile's variants can be run on this host.
+    """Venue that can run a profile's variants on this host.
 
     Attributes:
         is_native: The provider itself is in this environment, at its real speed.
@@ -48,7 +48,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def read_host_facts() -> DeviceFacts:
-    """What the build host is; read once, it does not change while a build runs."""
+    """Return the facts of the build host, read once."""
     return read_device_facts()
 
 
@@ -101,7 +101,7 @@ def _describe_misfit(profile: Profile, facts: DeviceFacts) -> str:
 
 
 def profile_settings(profile: Profile) -> ProviderSettings:
-    """What a profile's variants are opened with."""
+    """Return the settings of a profile's sessions."""
     return ProviderSettings(
         provider=profile.device.provider,
         device=profile.device.type,

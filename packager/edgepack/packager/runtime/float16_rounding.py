@@ -1,4 +1,4 @@
-"""What 16-bit floats do to a model, shown on a CPU that computes them in 32 bits.
+"""Effect of 16-bit floats on a model, shown on a CPU that computes in 32 bits.
 
 ONNX Runtime's CPU provider widens 16-bit operators and drops the conversions between two of them,
 so that nothing is rounded and nothing overflows on the way: 1000 * 1000 / 1000 is 1000 there and
@@ -25,7 +25,7 @@ def open_rounding(path: Path) -> Run:
     """Open a model on the CPU provider so that 16-bit results are rounded to 16 bits.
 
     Args:
-        path: The model; the stand-in is written beside it, and gone when this returns.
+        path: The model; the stand-in is written next to it, and gone when this returns.
     """
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         stand_in = Path(folder) / "rounding.onnx"

@@ -1,7 +1,7 @@
 """The session of a trial, kept for the rehearsal of the same bytes with the same options.
 
 To open a model on a vendor's simulator is to compile it: it takes as long as many inferences, and
-of the same bytes with the same options comes the same. Anything else is opened anew. So it is with
+of the same bytes with the same options comes the same. Anything else is opened again. So it is with
 inferences, of which a simulator may need seconds for one: of the same inputs come the outputs that
 the trial saw, with the time that they took.
 """
@@ -82,7 +82,7 @@ class RememberingSession:
         return outputs
 
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
-        """See `Session.run_timed`."""
+        """Run inputs and measure the time; see `Session.run_timed`."""
         return self._given.get(digest_of(feeds)) or self._session.run_timed(feeds)
 
 
@@ -93,7 +93,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
         model_file: Its name.
         digests: SHA-256 of each file that lay in its folder, hex, by POSIX path below that.
         settings: What it was opened with.
-        session: What came of it, and of the trial.
+        session: Result of the session and of the trial.
     """
 
     model_file: str
@@ -128,11 +128,11 @@ class KeptSession:
 
     def open_variant(self, bundle_folder: Path, variant: Variant, *, threads: int) -> ProbedSession:
         """Return the session that is kept, where the variant is the same; else another, opened
-        anew.
+        again.
 
         Args:
             bundle_folder, variant, threads: See `open_session`; a trial leaves the threads to ONNX
-                Runtime, so a variant that is to have a number of them is opened anew.
+                Runtime, so a variant that is to have a number of them is opened again.
 
         Raises:
             DeviceError: See `open_session`.

@@ -8,10 +8,10 @@ from edgepack.agent.runtime.providers import is_simulated, known_provider
 def keep_to_one_cpu(provider: str) -> None:
     """Keep this process to one CPU where the provider is a simulator that computes on one thread.
 
-    The threads that stand for a chip's other units wait by giving up their turn again and again
-    (`sched_yield`). With CPUs of their own they cost as much as the work, and slow it; threads that
-    are started later inherit the one CPU. Measured with onnxruntime-qnn 2.7.0 on two CPUs: a third
-    less processor time, and no more time.
+    The threads that represent a chip's other units wait by yielding repeatedly (`sched_yield`).
+    With CPUs of their own these threads cost as much as the work, and slow it; later threads
+    inherit the one CPU. Measured with onnxruntime-qnn 2.7.0 on two CPUs: a third less processor
+    time at equal time.
 
     Args:
         provider: What this process is going to open, and nothing else.

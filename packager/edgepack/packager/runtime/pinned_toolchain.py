@@ -43,7 +43,7 @@ class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """What it has, for people and for the report: no path, which differs between machines."""
+        """Toolchain in words for people and the report, without machine-specific paths."""
         return f"Python {self.facts.python}, onnxruntime {self.facts.runtime}"
 
 

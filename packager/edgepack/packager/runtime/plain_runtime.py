@@ -48,7 +48,7 @@ class PlainRelease(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             model: Its file.
-            options: Session config entries beside ONNX Runtime's own settings.
+            options: Session config entries next to ONNX Runtime's own settings.
             deadline: When it must have ended; None for no end.
 
         Raises:

@@ -1,7 +1,7 @@
 """A process of its own for a vendor's library, which answers one request after another.
 
-A trial starts it anew. It is kept for the rehearsal of the same variant, since to load Python, ONNX
-Runtime and a vendor's simulator takes longer than to run a small model.
+A trial starts it again. It is kept for the rehearsal of the same variant, since to load Python,
+ONNX Runtime and a vendor's simulator takes longer than to run a small model.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def in_silence(waited_s: float) -> None:
 
 
 def tell_waiting(progress: Progress, timeout_s: float) -> Waiting:
-    """Report, after a while, how long the step that goes on has waited, and how long it may."""
+    """Report, after a while, how long the step that continues has waited, and how long it may."""
 
     def waiting(waited_s: float) -> None:
         if waited_s >= _TOLD_FROM_S:
@@ -105,7 +105,7 @@ class ProviderProcess:
         Args:
             request: One line, without its end.
             timeout_s: Limit, seconds.
-            waiting: Told about every second that there is no answer yet.
+            waiting: Called for every second that there is no answer yet.
 
         Raises:
             ValueError: No child runs.
@@ -148,7 +148,7 @@ def _exchange(
         child: Reads its stdin, whatever the request's size, or not at all.
         request: What it is sent.
         timeout_s: Seconds after which to stop.
-        waiting: Told how many seconds it took so far.
+        waiting: Called with how many seconds it took so far.
 
     Returns:
         The first line; None where the child ended before one was whole.

@@ -25,7 +25,7 @@ between quantized ones it stays what it is."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of looking.
+    """Result of the bisection.
 
     Attributes:
         nodes: What must stay float, in graph order; empty where that does not help.
@@ -77,8 +77,8 @@ def first_refused(count: int, is_taken: Callable[[int], bool]) -> int | None:
             whether the provider takes anything.
 
     Returns:
-        The last unit of the shortest part that is refused; None where nothing is taken, or no more
-        may be opened.
+        Last unit of the shortest rejected part; None if nothing is accepted, or the budget of
+        sessions is exhausted.
     """
     try:
         if not count or not is_taken(0):

@@ -1,7 +1,7 @@
 """Quantized nodes that ONNX Runtime's CPU provider computes in float all the same.
 
-Where it has no integer kernel for a node as it stands, it restores the weights at every inference
-and multiplies floats: slower than the float model, and nothing says so.
+Without an integer kernel for a node, ONNX Runtime restores the weights at every inference and
+multiplies floats: slower than the float model, without a warning.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def nodes_with_restored_weights(path: Path) -> tuple[str, ...]:
         path: A quantized model.
 
     Returns:
-        Their names in the graph that ONNX Runtime runs; a file beside the model is written and
+        Their names in the graph that ONNX Runtime runs; a file next to the model is written and
         removed again.
     """
     fused = path.with_suffix(".fused.onnx")

@@ -28,7 +28,7 @@ TIMEOUT_S = 600.0
 
 
 class RaceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to time.
+    """Request to time models.
 
     Attributes:
         models: Their paths.
@@ -103,7 +103,7 @@ def race_elsewhere(
 
 
 def main() -> None:
-    """The child."""
+    """Time models. For the child."""
     request = msgspec.json.decode(take_request(), type=RaceRequest)
     answers = keep_stdout_clean(request.timeout_s)
     answers.write(msgspec.json.encode(_time(request)) + b"\n")

@@ -51,7 +51,7 @@ MORE_S = 1.0
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run.
+    """Request to run models.
 
     Attributes:
         model: Path of the model.
@@ -72,12 +72,12 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line for the child: one of these.
+    """Request of one line to the child.
 
     Attributes:
         load: Name of the provider that the trial will ask for: its plug-in is loaded before there
-            is a model. That is not answered; what fails then fails in the trial too, and is told
-            there.
+            is a model. That is not answered; what fails then fails in the trial too, and is
+            reported there.
         trial, probe: What is answered.
     """
 
@@ -87,7 +87,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: a placement and how many samples ran, or why there is none."""
+    """Answer of the child: a placement and the number of samples, or the reason for none."""
 
     placement: Placement | None = None
     ran: int = 0
@@ -129,12 +129,12 @@ def try_model(
         samples: What to run; few, they are written to disk.
         settings: What it is opened with.
         timeout_s: Time limit, seconds, of the start of the process too.
-        least: How many samples run however slow, within the time limit, others as time allows;
-            None for all.
+        least: How many samples run however slow, within the time limit, others as time allows; None
+            for all.
         process: Starts it, whatever ran before, and leaves it running; None ends it here.
         variant: What the process remembers that it was started for.
         command: The child, where it runs in another environment than this one.
-        waiting: Told about every second that there is no answer yet.
+        waiting: Called for every second that there is no answer yet.
 
     Returns:
         Placement and outputs.
@@ -174,7 +174,7 @@ def try_model(
 
 
 def main() -> None:
-    """The child: does what each line asks for and answers."""
+    """Answer each line. For the child."""
     end_with_parent()
     answers, kept = redirect_stdout(), KeptSession()
     for line in sys.stdin.buffer:

@@ -1,4 +1,4 @@
-"""Why a provider left nodes to the CPU, in the words of its own log.
+"""Reasons why a provider left nodes to the CPU, from its own log.
 
 ONNX Runtime's API tells who runs a node, not why. Providers write their reason to the log when it
 is verbose; of QNN's (onnxruntime-qnn 2.7.0) three lines look like this:
@@ -63,7 +63,7 @@ def explain_left(left: Iterable[LeftNode], log: Path) -> tuple[UnassignedNode, .
 
 
 def read_failure(log: Path) -> str:
-    """Why a provider could not say which nodes it takes; "" where it could."""
+    """Return why a provider did not name its nodes; "" if it did."""
     with log.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if found := _FAILED.search(without_colour(line)):

@@ -1,4 +1,4 @@
-"""Where a variant was measured and where it ran, in words."""
+"""Notes on where a variant was measured and run."""
 
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Evaluator, read_host_facts
@@ -7,7 +7,7 @@ from edgepack.text import counted
 
 
 def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:
-    """State where a variant was judged, where it ran beside, and where it could not.
+    """State where a variant was judged, where it ran next to, and where it could not.
 
     Args:
         evaluator: Where candidates were measured.
@@ -34,7 +34,7 @@ def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) 
 
 
 def _toolchain_hint(profile: Profile) -> str:
-    """What a host without the provider's package may do, where the hardware is surely here."""
+    """Return a hint for a host without the provider's package, if the hardware is present."""
     facts = read_host_facts()
     is_here = any(it.name == profile.device.provider and it.available for it in facts.providers)
     if is_here or profile.device.type != "cpu":

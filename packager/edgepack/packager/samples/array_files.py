@@ -73,7 +73,7 @@ def read_tensor(path: Path) -> tuple[onnx.TensorProto, Tensor]:
 
 
 def refuse_special(path: Path) -> None:
-    """Reject what is there and no file: whoever opens a pipe may wait for ever.
+    """Reject what is there and no file: anyone that opens a pipe may wait for ever.
 
     Raises:
         BuildError: It is a pipe, a folder or a device.

@@ -1,4 +1,4 @@
-"""Samples that devices captured, beside those that a build was given.
+"""Samples that devices captured, next to those that a build was given.
 
 They are for ranges alone: what candidates are chosen and judged by stays what was given, so that
 the verdicts of two releases can be compared, and inputs that nobody looked at decide nothing. Who
@@ -18,7 +18,7 @@ from edgepack.text import counted
 
 
 class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """What was added.
+    """Captured samples that were added.
 
     Attributes:
         count: How many samples; those that were given, or captured twice, are left out.
@@ -30,7 +30,7 @@ class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
-        """What a person should know, one sentence."""
+        """Note for a person, one sentence."""
         return (
             f"{counted(self.count, 'sample')} that devices captured were added to those for "
             f"ranges, sha256:{self.sha256[:12]}."

@@ -38,7 +38,7 @@ def follow_states(
         source: The model that they are for.
         declarations, declared_in: Declared inputs, and the file they came from.
         folder: Where states are kept.
-        progress: Told of each inference.
+        progress: Called for each inference.
 
     Returns:
         The samples with their states, and notes on both; unchanged for a model without states.
@@ -69,11 +69,11 @@ def carry_states(
         states: Inputs that are fed from outputs.
         run: The float model.
         folder: Where states are kept: on disk, since a cache may be large.
-        progress: Told of each inference.
+        progress: Called for each inference.
 
     Returns:
         The samples, and notes on what was done. A state that differs from sample to sample in the
-        files is left as it is.
+        files is left unchanged.
     """
     known = replace(samples, states=states)
     given = [state for state in states if _is_one_value(samples, state.input)]

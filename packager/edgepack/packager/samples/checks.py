@@ -1,4 +1,4 @@
-"""Whether a sample fits the model: names, shapes, types, finite values."""
+"""Checks of a sample against the model: names, shapes, types, finite values."""
 
 import difflib
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_sample(arrays: Mapping[str, Tensor], wanted: WantedInputs, label: str) -> Fitted:
-    """Bring a sample into the model's types and ranks, where nothing is lost by it.
+    """Convert a sample to the model's types and ranks, if lossless.
 
     Args:
         arrays: As the file holds them.

@@ -1,4 +1,4 @@
-"""Whether the calibration samples show the model what it will meet: numbers for a person.
+"""Coverage of inputs by the calibration samples, in numbers for a person.
 
 Ranges come from the calibration samples alone. What the held-out samples, which come from the same
 place, go beyond them by, the device's inputs will too.
@@ -25,7 +25,7 @@ _DECLARED_ROOM = 0.01
 
 
 class _Seen(msgspec.Struct, kw_only=True):
-    """What samples hold in one input.
+    """Values of samples in one input.
 
     Attributes:
         low, high: Least and greatest value.
@@ -64,7 +64,7 @@ def describe_coverage(
     inputs: Sequence[TensorSpec],
     declarations: Mapping[str, InputDeclaration],
 ) -> tuple[str, ...]:
-    """What is wrong with the calibration samples, one sentence each.
+    """Return the problems of the calibration samples, one sentence each.
 
     Args:
         split: The divided samples; each is read once.

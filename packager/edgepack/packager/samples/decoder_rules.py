@@ -1,4 +1,4 @@
-"""What becomes of a decoder's other inputs from step to step, by names, sizes and values."""
+"""Rules for a decoder's other inputs from step to step, by names, sizes and values."""
 
 from collections.abc import Callable
 
@@ -66,5 +66,5 @@ _RULES: tuple[tuple[Rule, Callable[[FedInput], bool]], ...] = (
 
 
 def rule_of(seen: FedInput) -> Rule:
-    """What becomes of an input."""
+    """Return the rule of an input."""
     return next((rule for rule, fits in _RULES if fits(seen)), "same")

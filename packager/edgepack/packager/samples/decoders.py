@@ -1,8 +1,8 @@
-"""Which inputs and outputs make a model a decoder, and what becomes of each input step by step.
+"""Recognition of decoders: their inputs and outputs, and the rule of each input.
 
-A decoder takes tokens and gives scores of the next one; beside them goes a cache that grows with
-each step, or a state. Caches are told as states are (`recurrence`), but for the axis that grows,
-which a run of the float model shows. Tokens name rows of a table that is as long as a row of
+A decoder takes tokens and gives scores of the next one; next to them goes a cache that grows with
+each step, or a state. Caches are recognized like states (`recurrence`), but for the axis that
+grows, which a run of the float model shows. Tokens name rows of a table that is as long as a row of
 scores; `[outputs.NAME] task = "tokens"` says what graph and names leave open. What becomes of the
 other inputs their names, sizes and values tell, and a second step of the float model confirms it.
 """
@@ -207,7 +207,9 @@ def _may_be_tokens(view: _View, name: str) -> bool:
 
 
 def _choose(view: _View, tokens: list[str], scores: list[str]) -> tuple[str, str] | None:
-    """What is declared; else a table as long as a row of scores; else, beside a cache, names."""
+    """Return tokens and scores: declared; else by a table's length; else, with a cache, by
+    names.
+    """
     for name, entry in view.declared.items():
         named = [entry.tokens] if entry.tokens else _named(tokens, _TOKENS)
         return (named[0], name) if len(named) == 1 and named[0] in tokens else None
@@ -250,7 +252,7 @@ def _rule(view: _View, name: str, tokens: str) -> Rule:
 
 
 def _try_steps(decoder: Decoder, feeds: Feeds, run: Run) -> str:
-    """Why a decoder cannot be fed as it seems; "" where two steps more show that it can."""
+    """Return why a decoder cannot be fed this way; "" if two further steps confirm it."""
     try:
         feeds = without_padding_behind(decoder, feeds)
         if not decoder.caches and not reads_forwards(decoder, feeds, run):

@@ -50,7 +50,7 @@ def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> Opened
         where: A path (forms: `formats`), or `random:N` for N random samples; open sizes of these
             are 1.
         wanted: What each sample holds.
-        progress: Told of each sample that was checked.
+        progress: Called for each sample that was checked.
 
     Returns:
         The samples; those that are equal to an earlier one are left out and noted.

@@ -1,4 +1,4 @@
-"""Which held-out samples travel in the bundle as golden inputs, with the float model's outputs."""
+"""Selection of held-out samples as golden inputs, with the float model's outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def choose_golden(
         source: The float model; it runs as it was given, on ONNX Runtime's CPU provider.
         held_out: Where to pick from.
         work_dir: Folder for the model that runs.
-        progress: Told of each candidate that ran.
+        progress: Called for each candidate that ran.
         float_source: Remembers what the candidates gave.
         tells: Whether outputs have what the model is to find.
 

@@ -67,7 +67,7 @@ def read_image(
 
 
 def _refuse_deep(path: Path, mode: str) -> None:
-    """Pillow cuts what is beyond 255 off, and a 16-bit picture would be white."""
+    """Reject pictures of 16 bits: Pillow clips values above 255, and the picture would be white."""
     if mode.startswith(("I", "F")):
         raise BuildError(
             f"{path.name} has more than 8 bits a pixel (mode {mode}), and the declared scale is "

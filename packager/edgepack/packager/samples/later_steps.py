@@ -44,10 +44,10 @@ def take_later_steps(
         split: Has those that texts begin with.
         run: The float model.
         folder: Where the others are kept: on disk, since a cache may be large.
-        progress: Told of each sample.
+        progress: Called for each sample.
 
     Returns:
-        The samples with those for ranges, and their digest, replaced; unchanged for what is no
+        The samples with those for ranges, and their digest, replaced; unchanged for what is not a
         decoder.
     """
     samples = split.calibration

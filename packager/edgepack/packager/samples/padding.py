@@ -1,4 +1,4 @@
-"""Which rows of a sample are padding: a mask among the inputs says so, and the model obeys it.
+"""Detection of padding rows: a mask input marks them, and the model obeys the mask.
 
 A sentence that is shorter than the model's fixed length is filled up, and a mask tells the model
 which tokens count. What the model gives for the others nobody reads, and it is noisier there: a

@@ -1,4 +1,4 @@
-"""Whether pictures are prepared as the model was trained to see them: numbers and doubts.
+"""Checks of pictures' preprocessing: numbers and doubts.
 
 A wrong mean and std spoil the float model and the quantized one alike, so their agreement does not
 show the mistake. Two things do:
@@ -63,7 +63,7 @@ _LOWEST_OF_POSITIVE = -0.02
 
 
 class InputValues(msgspec.Struct, frozen=True, kw_only=True):
-    """What samples hold in one input.
+    """Values of samples in one input.
 
     Attributes:
         name: The input.
@@ -87,7 +87,7 @@ class InputValues(msgspec.Struct, frozen=True, kw_only=True):
 def describe_inputs(
     samples: Samples, inputs: tuple[TensorSpec, ...], declarations: Mapping[str, InputDeclaration]
 ) -> tuple[InputValues, ...]:
-    """Return how each input was prepared, and the values that came of it.
+    """Return the preprocessing of each input, and the resulting values.
 
     Args:
         samples: Calibration samples; the first 16 are read.

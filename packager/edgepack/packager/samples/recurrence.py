@@ -1,4 +1,4 @@
-"""Which inputs are states: fed, inference after inference, from an output of the one before.
+"""Recognition of states: inputs that an output of the previous inference feeds.
 
 A speech detector or a streaming recognizer hands its state back to itself, and errors too small to
 see in one inference add up. ONNX does not say which output goes where, so names, shapes and types
@@ -36,7 +36,7 @@ _SHORT_STATE = re.compile(r"(?P<letter>[hcs])(?P<time>[0n])")
 
 
 class FoundStates(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """States found in a model.
 
     Attributes:
         states: Inputs that are fed from outputs, in the order of the inputs.
@@ -190,7 +190,9 @@ def may_grow(spec: TensorSpec, output: TensorSpec) -> bool:
 
 
 def _differing_sizes(spec: TensorSpec, output: TensorSpec) -> list[tuple[int, int]] | None:
-    """Both sizes where both are fixed and differ; None of two types or ranks."""
+    """Return both sizes of each fixed and different dimension; None for different types or
+    ranks.
+    """
     if spec.dtype != output.dtype or len(spec.shape) != len(output.shape):
         return None
     return [

@@ -20,7 +20,7 @@ _UNMOVED = 1e-3
 
 
 def sizes_of_tables(source: SourceModel) -> Mapping[str, int]:
-    """By input, how many rows it may name."""
+    """Return the number of table rows that an input may index, by input."""
     found = find_lookups(source.model.graph, KEEPS_SOME_VALUES)
     return {name: table.rows for name, table in found.items()}
 

@@ -1,4 +1,4 @@
-"""One step of a decoder: what it says, and what it is fed next."""
+"""Step of a decoder: its token, and the next inputs."""
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ def steps_left(decoder: Decoder, feeds: Feeds) -> int | None:
 
 
 def next_feeds(decoder: Decoder, feeds: Feeds, outputs: Outputs, token: int) -> Feeds:
-    """What is fed after a token was chosen: the caches that the outputs hold, and that token.
+    """Return the inputs after a chosen token: the caches in the outputs, and that token.
 
     Without a cache the text is read again, with that token behind it.
     """

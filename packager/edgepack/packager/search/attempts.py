@@ -1,4 +1,4 @@
-"""What a search tells of itself: the candidates that were tried, and the nodes that cost accuracy.
+"""Record of a search: tried candidates, and nodes that cost accuracy.
 
 Both stand in reports too: fields are only ever added to them, each with a default.
 """
@@ -7,17 +7,17 @@ import msgspec
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One candidate that was tried on the way, for the report.
+    """Attempt of a search, for the report.
 
     Attributes:
         what: The settings in words, e.g. "a8w8 per-channel, MinMax, 4 float nodes".
         accuracy: Value of the gate's metric on the search samples.
         size_bytes: Size of the candidate.
         because: Why it was tried, or why it was left.
-        float_nodes: How many nodes stayed float that could have been lowered; None where nodes
-            are not counted.
-        high_precision_nodes: How many got more bits so as not to stay float; None where a node
-            that costs too much stays float.
+        float_nodes: How many nodes stayed float that could have been lowered; None where nodes are
+            not counted.
+        high_precision_nodes: How many got more bits so as not to stay float; None where a node that
+            costs too much stays float.
         is_best: Whether it is the one that went on to the gates.
         metric: What that value is of: the metric, output or channels that had the least to spare in
             this candidate, which may be another's than of the published one; "" in older reports.

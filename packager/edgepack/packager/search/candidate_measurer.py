@@ -78,7 +78,9 @@ class CandidateMeasurer:
         return replace(made, origin=built.origin, notes=built.notes)
 
     def rank(self, spec: CandidateSpec, progress: Progress) -> tuple[NodeSensitivity, ...]:
-        """What each node costs, worst first, measured now or before; see `CandidateMaker.rank`."""
+        """Return the cost of each node, worst first, measured or recalled; see
+        `CandidateMaker.rank`.
+        """
         journal, context = self.conditions.journal, self.conditions.context
         key = f"rank {spec.key}"
         known = journal.recall(context, key, tuple[NodeSensitivity, ...])

@@ -20,7 +20,7 @@ class CandidateTrials:
 
     Args:
         measurer: Makes and measures candidates.
-        progress: Told about each candidate.
+        progress: Called for each candidate.
     """
 
     def __init__(self, measurer: CandidateMeasurer, progress: Progress) -> None:
@@ -68,18 +68,18 @@ class CandidateTrials:
         return candidate
 
     def rank(self, spec: CandidateSpec) -> tuple[NodeSensitivity, ...]:
-        """What each node costs, worst first; see `CandidateMaker.rank`."""
+        """Return the cost of each node, worst first; see `CandidateMaker.rank`."""
         self._ranked = self._measurer.rank(spec, self._progress)
         return self._ranked
 
     @property
     def ranked(self) -> tuple[NodeSensitivity, ...]:
-        """What each node costs and saves, as it was measured last; empty before."""
+        """Cost and savings of each node, as last measured; empty before."""
         return self._ranked
 
     @property
     def high_precision_words(self) -> str:
-        """What a node of high precision is; "" where none can be."""
+        """Description of a high-precision node; "" if none is possible."""
         high_precision = self.maker.high_precision
         return high_precision.words if high_precision else ""
 
@@ -104,7 +104,7 @@ class CandidateTrials:
         return best
 
     def _lost_savings(self, candidate: Candidate) -> tuple[float, float]:
-        """By nodes that are float, then by those with more bits."""
+        """Return the savings lost by float nodes, and by nodes with more bits."""
         return (
             lost_savings(self._ranked, candidate.float_nodes),
             lost_savings(self._ranked, candidate.high_precision_nodes),
@@ -121,7 +121,7 @@ class CandidateTrials:
         return not self._candidates
 
     def result(self, notes: tuple[str, ...] = ()) -> SearchResult:
-        """What to hand back; the best candidate is made where its numbers were recalled."""
+        """Return the result; build the best candidate if its numbers were recalled."""
         attempts = tuple(
             Attempt(
                 what=candidate.words,
@@ -148,7 +148,7 @@ class CandidateTrials:
         )
 
     def _tell(self, number: int, measured: Candidate | None = None) -> None:
-        """Report that a candidate is tried, or what came of one that was not known before."""
+        """Report that a candidate is tried, or the result of a new candidate."""
         outcome = ""
         if measured is not None:
             verdict = measured.verdict

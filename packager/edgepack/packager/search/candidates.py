@@ -13,7 +13,7 @@ from edgepack.text import counted
 
 
 class CandidateMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured of a candidate; journals keep it.
+    """Measurement of a candidate, stored in journals.
 
     Attributes:
         verdict: What the accuracy gate said on the search samples.
@@ -27,11 +27,11 @@ class CandidateMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One lowered model.
+    """Candidate: a lowered model.
 
     Attributes:
-        label: What sets it apart from other profiles' candidates, in words; "" where one profile
-            is tried as it stands.
+        label: What sets it apart from other profiles' candidates, in words; "" where one profile is
+            tried as it stands.
         verb: What was done to nodes, see `CandidateMaker`.
         spec: How it was made.
         high_precision_words: What a node of high precision is, see `HighPrecision`.
@@ -55,17 +55,17 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """What the accuracy gate said on the search samples."""
+        """Verdict of the accuracy gate on the search samples."""
         return self.measured.verdict
 
     @property
     def key(self) -> str:
-        """Which candidate of its search it is."""
+        """Key of the candidate in its search."""
         return self.spec.key
 
     @property
     def method(self) -> QuantizationMethod:
-        """How it was made."""
+        """Method of the candidate."""
         return self.spec.method
 
     @property
@@ -81,7 +81,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """How many nodes could be lowered."""
+        """Number of nodes that can be lowered."""
         return self.measured.lowered + len(self.float_nodes)
 
     @property
@@ -104,7 +104,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the search found.
+    """Result of a search.
 
     Attributes:
         best: The best candidate, within the budget or not.

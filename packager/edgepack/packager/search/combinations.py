@@ -29,7 +29,7 @@ _FREE_KEYS = ("provider.options", "provider.session")
 
 
 class SearchedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting and the values to try.
+    """Setting with the values to try.
 
     Attributes:
         key: E.g. `quantize.activations`: a pass and its setting; or `provider.options.NAME`.
@@ -106,7 +106,7 @@ def read_searched(settings: Mapping[str, Any], found_in: str) -> Iterator[Search
 def combine(
     names: Sequence[str], searched: Iterable[SearchedKey], changes: Mapping[str, Any] = NOTHING
 ) -> tuple[tuple[Combination, ...], ...]:
-    """Every combination for each profile, checked.
+    """Combine every value of each profile, and check the combinations.
 
     Args:
         names: Profiles, by name or path.
@@ -240,7 +240,7 @@ def _current(profile: Profile, key: str) -> Any:
 
 
 def _allowed(profile: Profile, key: str) -> str:
-    """What a setting of a pass may be, in words; "" where its type does not say."""
+    """Return the allowed values of a pass's setting in words; "" if its type has no list."""
     tag, _, setting = key.partition(".")
     for entry in profile.passes:
         if entry.__struct_config__.tag == tag:

@@ -1,4 +1,4 @@
-"""What a search may take, what it remembers, and when it may end."""
+"""Conditions of a search: limits, journal, and end."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from edgepack.packager.search.time_limit import TimeLimit
 
 
 class SearchConditions(msgspec.Struct, kw_only=True):
-    """What a search may take, what it remembers, and when it may end.
+    """Conditions of a search: limits, journal, and end.
 
     Attributes:
         limit: Ends the search in time.

@@ -1,4 +1,4 @@
-"""What a measurement of the search depends on: only what is the same may be recalled."""
+"""Context of a measurement: a result is recalled only in an equal context."""
 
 import contextlib
 import hashlib
@@ -54,7 +54,7 @@ def _describe_metric(metric: Metric | None) -> str:
 
 
 def _source_file(metric: Metric) -> str | None:
-    """Where a function, or the class of another object that can be called, was written."""
+    """Return the source file of a function, or of a callable object's class."""
     for written in (metric, type(metric)):
         with contextlib.suppress(TypeError):  # it has no source: it is built in
             return inspect.getsourcefile(written)

@@ -1,4 +1,4 @@
-"""What a search says of itself, in words."""
+"""Description of a search in words."""
 
 from edgepack.packager.gates.checks import Tried
 from edgepack.packager.search.candidates import SearchResult

@@ -1,6 +1,6 @@
-"""What a search has measured, on disk: an interrupted search goes on where it was.
+"""Journal of a search's measurements on disk: an interrupted search continues.
 
-The first line says the version: a journal of another one is left as it is, and not used. Then one
+The first line says the version: a journal of another one is left unchanged, and not used. Then one
 line of JSON for each measurement, with a checksum of its own and with the digest of everything that
 the measurement depends on (`context`): model, samples, profile, tools, processor. Lines of another
 context are left alone and not read. A line that is cut short or changed is passed over.
@@ -86,7 +86,7 @@ class Journal:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know of the file."""
+        """Notes about the file for a person."""
         if self._is_of_another_version:
             return (
                 f"The search's journal {self._path} is of another version: nothing of it was "
@@ -147,5 +147,5 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def journal_folder(output: Path) -> Path:
-    """Where the journals of a bundle's build lie: beside it."""
+    """Return the folder of journals next to a bundle's output."""
     return output.with_name(f"{output.name}.search")

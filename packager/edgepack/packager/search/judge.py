@@ -130,7 +130,7 @@ class CandidateJudge:
         return _Ran(outputs=[first], chain=chain)
 
     def _as_float(self, index: int) -> "_Ran":
-        """What the float model itself would have on a sample."""
+        """Return the float model's own result on a sample."""
         length = len(self._in_use.expected) // self.count
         expected = self._in_use.expected[length * index : length * (index + 1)]
         chain = self._tokens.unchanged(index) if self._tokens else None
@@ -169,14 +169,14 @@ class CandidateJudge:
 
 
 def _follow(samples: Samples, decoder: Decoder, float_run: Run, most: int) -> TokenReference:
-    """What the float model says after some of the samples, evenly spread."""
+    """Return the float model's texts for some of the samples, evenly spread."""
     count = min(samples.count, most)
     begun = samples.pick([number * samples.count // count for number in range(count)])
     return TokenReference(decoder, begun, float_run)
 
 
 class _Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """What a candidate gave on one sample.
+    """Result of a candidate on one sample.
 
     Attributes:
         outputs: Of each inference.
@@ -188,7 +188,7 @@ class _Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _joined(got: Mapping[int, _Ran]) -> tuple[list[Outputs], list[ChainCounts]]:
-    """What was given on some samples, in their order."""
+    """Return the results on some samples, in order."""
     ran = [got[index] for index in sorted(got)]
     chains = [entry.chain for entry in ran if entry.chain is not None]
     return [outputs for entry in ran for outputs in entry.outputs], chains

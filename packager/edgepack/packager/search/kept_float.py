@@ -32,7 +32,7 @@ class KeptFloat(CandidateMaker):
             self.high_precision = replace(more, names=self._without_kept(more.names))
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
-        """See `CandidateMaker`."""
+        """Build a candidate; see `CandidateMaker`."""
         kept = [name for name in self._maker.names if name in self._kept]
         together = tuple(dict.fromkeys((*spec.float_nodes, *kept)))
         return self._maker.build(replace(spec, float_nodes=together))
@@ -40,7 +40,7 @@ class KeptFloat(CandidateMaker):
     def rank(
         self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
     ) -> Ranked:
-        """See `CandidateMaker`; the kept nodes are ranked like the others, and left out then."""
+        """Rank nodes; see `CandidateMaker`. Kept nodes are ranked too, and then left out."""
         if spec.high_precision_nodes:
             together = (*spec.high_precision_nodes, *self._kept)
             spec = replace(spec, high_precision_nodes=together)

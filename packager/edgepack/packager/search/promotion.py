@@ -32,7 +32,7 @@ class Promotion:
 
     @property
     def words(self) -> str:
-        """What a promoted node is."""
+        """Description of a promoted node."""
         return "float" if self.kind == "float_nodes" else self.trials.high_precision_words
 
     def add(self, method: QuantizationMethod, count: int, because: str) -> Candidate:
@@ -80,7 +80,7 @@ class Promotion:
         return best.method
 
     def reduce(self, method: QuantizationMethod, failed: int, passed: int) -> None:
-        """Halves the gap between a number of nodes that is too small and one that will do."""
+        """Halve the gap between a number of nodes that fails and a number that passes."""
         trials = self.trials
         while trials.is_on_target(trials.best) and passed - failed > max(1, failed // 4):
             middle = (passed + failed) // 2

@@ -1,4 +1,4 @@
-"""How fast candidates are, against the float model and against each other."""
+"""Race of candidates: speed against the float model and against each other."""
 
 import time
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Race:
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
 
     def is_hopeless(self, candidate: Path) -> bool:
-        """Return whether a candidate with every node lowered is surely too slow to go on with.
+        """Return whether a candidate with every node lowered is surely too slow to continue with.
 
         Nodes that return to float will not make up for it.
 
@@ -113,8 +113,8 @@ class Race:
 
         Args:
             found: What the search left.
-            best_latency_ms: Of the best candidate; it runs beside the others, whose times are told
-                by its own.
+            best_latency_ms: Of the best candidate; it runs next to the others, whose times are
+                shown by its own.
 
         Returns:
             Milliseconds by a candidate's words and accuracy; none where the provider is not here.

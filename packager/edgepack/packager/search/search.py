@@ -53,7 +53,7 @@ def search(
     Args:
         measurer: Makes and measures candidates.
         max_float_share: Share of the nodes that may stay float, 0…1; any may get more bits.
-        progress: Told about each candidate.
+        progress: Called for each candidate.
         is_hopeless: Whether a candidate need not be improved, for a reason other than accuracy (far
             slower than the float model); asked once, with the first candidate.
 
@@ -105,7 +105,7 @@ def _recall_or_ask(trials: CandidateTrials, is_hopeless: Callable[[Path], bool])
 
 
 def _improve(trials: CandidateTrials, max_float_share: float) -> None:
-    """Steps 2 to 5."""
+    """Run steps 2 to 5."""
     is_near = trials.best.verdict.spare >= NEAR_SPARE
     if is_near and _try_costly_methods(trials, Promotion(trials, ())):
         return
@@ -152,7 +152,7 @@ def _promote_worst(trials: CandidateTrials, max_float_share: float, is_near: boo
 
 
 def _reduce_high_precision(trials: CandidateTrials) -> None:
-    """Step 5: where some nodes had to stay float, not all others need more bits."""
+    """Run step 5: with some float nodes, fewer other nodes need more bits."""
     best = trials.best
     promoted = best.spec.high_precision_nodes
     if trials.is_on_target(best) and promoted and best.float_nodes:
@@ -161,7 +161,7 @@ def _reduce_high_precision(trials: CandidateTrials) -> None:
 
 
 def _lower_again(trials: CandidateTrials) -> None:
-    """Step 5: what is float where anything is, else what has more bits."""
+    """Run step 5: lower float nodes again if any, else nodes with more bits."""
     best = trials.best
     if not trials.is_on_target(best):
         return

@@ -1,4 +1,4 @@
-"""What a candidate must reach for a search to end, and how much more after one was refused.
+"""Target of a search, and the stricter target after a rejection.
 
 Where the held-out samples miss the budget by little, little more is asked for. What a candidate
 loses of what the budget allows is `1 - spare`. If it loses `h` on the held-out samples and `s` on
@@ -19,12 +19,12 @@ from edgepack.packager.gates.verdict import Verdict
 
 
 class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a candidate must reach for the search to end.
+    """Target of a search's candidates.
 
     Attributes:
         reserve: Share of the budget that it should leave, so that it holds on other samples too.
-        noise_max: Greatest mean nrmse of its outputs. Where few decisions are counted, nearly
-            every candidate reaches all of them, and only this tells them apart.
+        noise_max: Greatest mean nrmse of its outputs. Where few decisions are counted, nearly every
+            candidate reaches all of them, and only this tells them apart.
     """
 
     reserve: float = 0.2
@@ -35,8 +35,8 @@ class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
         return verdict.passed and verdict.spare >= self.reserve and verdict.noise <= self.noise_max
 
     def relaxed(self, refused: Verdict, best: Verdict) -> "SearchTarget":
-        """Return half of what the best candidate gains on a refused one, where no more can be
-        met.
+        """Return half of the best candidate's gain on a rejected candidate, if a full gain is
+        impossible.
         """
         return SearchTarget(
             reserve=min(self.reserve, (refused.spare + best.spare) / 2),
@@ -45,7 +45,7 @@ class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for at most.
+    """Upper limit of the targets.
 
     Attributes:
         reserve: Share of the budget that is left.
@@ -87,13 +87,13 @@ class StricterTarget(msgspec.Struct, frozen=True, kw_only=True):
 def stricter_target(
     turn: int, found: Verdict, missed: Verdict | None, before: StricterTarget | None
 ) -> StricterTarget:
-    """What the next candidate must reach.
+    """Return the target of the next candidate.
 
     Args:
         turn: How often the search went on before, below `MOST_TIMES`.
         found: What the samples to choose by say of the candidate that is not taken.
-        missed: What the held-out samples say of it, where they refuse it; None where something
-            else is against it.
+        missed: What the held-out samples say of it, where they refuse it; None where something else
+            is against it.
         before: What was asked for the turn before; None the first time.
     """
     if turn >= len(_STEPS):

@@ -1,9 +1,9 @@
-"""How many times as fast as the float model a candidate is, with a confidence interval.
+"""Speedup of a candidate against the float model, with a confidence interval.
 
 Both models run in pairs. A race is one pair of sessions: its result is the median of the log ratios
 of its pairs, which one interrupted inference does not move. Sessions differ too (where memory lies,
 the clock of the CPU), so races are repeated in sessions of their own, and the interval is that of
-the mean of their results. Races go on until the interval is on one side of the speedup that is
+the mean of their results. Races continue until the interval is on one side of the speedup that is
 asked for, or `_LOOKS` are used up: then it is undecided.
 """
 

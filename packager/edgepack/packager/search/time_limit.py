@@ -1,4 +1,4 @@
-"""How long a search may take: a limit that holds once there is something to keep."""
+"""Time limit of a search, in force once a candidate can be kept."""
 
 import re
 import time
@@ -88,7 +88,7 @@ class TimeLimit:
         return self._search.left_s
 
     def enforce(self) -> None:
-        """From now on `check` may raise."""
+        """Allow `check` to raise from now on."""
         self._is_enforced = True
 
     def reserve(self, seconds: float) -> None:
@@ -143,7 +143,7 @@ class TimeLimit:
             yield
 
     def watch(self, progress: Progress) -> Progress:
-        """Return a `progress` that checks the limit whenever a step is told."""
+        """Return a `progress` that checks the limit whenever a step is reported."""
 
         def watched(step: BuildStep) -> None:
             progress(replace(step, left_s=self.left_s))

@@ -1,4 +1,4 @@
-"""What a file that was given as a model really is, when it is not ONNX model."""
+"""Kinds of files that were given as a model and are not ONNX."""
 
 import re
 import zipfile
@@ -95,7 +95,7 @@ def unreadable(path: Path) -> BuildError:
 
 
 def _recognise(path: Path, head: bytes) -> tuple[str, str]:
-    """What the first bytes say, and what to do; empty when they may be ONNX."""
+    """Return the format and the remedy from the first bytes; empty for possible ONNX."""
     if head.startswith(b"PK\x03\x04"):
         return _zip(path)
     for kind in _KINDS:
@@ -157,7 +157,7 @@ def _bytes_needed(content: bytes) -> str | None:
     """Walk the top-level fields; state what runs past the end when those before it are ONNX's.
 
     Returns:
-        What is missing, in words, or None when the bytes are no beginning of an ONNX model.
+        What is missing, in words, or None when the bytes are not beginning of an ONNX model.
     """
     seen: set[int] = set()
     for field in fields(content, 0, len(content)):

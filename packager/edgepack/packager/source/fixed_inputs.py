@@ -107,7 +107,7 @@ def _number(word: str) -> float | int | bool:
 
 
 def describe_fixed(fixed: Iterable[FixedInput]) -> tuple[str, ...]:
-    """Notes: what applications must no longer feed."""
+    """Return notes on the inputs that applications must not feed."""
     return tuple(
         f"Input '{entry.name}' is fixed ({entry}): the bundle's model has no such input, and "
         "applications no longer feed it."

@@ -47,7 +47,7 @@ def check(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _check_functions(path: Path, model: onnx.ModelProto) -> None:
-    """ONNX means such a function, ONNX Runtime computes its own operator: which one was trained?"""
+    """Reject a function that hides an operator of ONNX Runtime: ONNX means the function."""
     taken = [
         function.name
         for function in model.functions

@@ -54,7 +54,9 @@ def fix(
 
 
 def describe_open_dimensions(spec: TensorSpec) -> str:
-    """E.g. `dimensions 0 (batch) and 2 of input 'images' [batch,3,?,320]`."""
+    """Return open dimensions in words: `dimensions 0 (batch) and 2 of input 'images'
+    [batch,3,?,320]`.
+    """
     open_ones = [
         str(axis) if size == UNNAMED else f"{axis} ({size})"
         for axis, size in enumerate(spec.shape)

@@ -26,7 +26,7 @@ def take_known_branches(model: onnx.ModelProto) -> int:
         model: Changed in place, shapes and values fixed as far as they will be.
 
     Returns:
-        How many were replaced, those that came to light inside a branch included.
+        Number of replaced nodes, including nodes inside a branch.
     """
     count = 0
     while any(node.op_type == "If" for node in model.graph.node):
@@ -43,7 +43,7 @@ def take_known_branches(model: onnx.ModelProto) -> int:
 
 
 class KnownValues:
-    """What is known of a model's tensors without running it.
+    """Values of a model's tensors that are known without a run.
 
     Args:
         model: The model; it must not change.

@@ -1,4 +1,4 @@
-"""Which inputs say what rows of a table are taken: tokens, positions, classes.
+"""Inputs that index rows of a table: tokens, positions, classes.
 
 A token beyond the vocabulary ends an inference in words of the runtime that name a node. Known
 from the graph, it is found as the samples are read, and the file is named.
@@ -25,7 +25,7 @@ _KEEPS_ROWS = frozenset({"Cast", "Identity", "DequantizeLinear"})
 def find_lookups(
     graph: onnx.GraphProto, through: Collection[str] = KEEPS_EVERY_VALUE
 ) -> Mapping[str, Lookup]:
-    """By input, the smallest constant table that a Gather reads by it.
+    """Return the smallest constant table that a Gather reads by each input.
 
     Args:
         graph: The main graph, its nodes in order; bodies of control flow may never run.

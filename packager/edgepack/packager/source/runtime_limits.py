@@ -1,4 +1,4 @@
-"""Which opset and IR versions can be built from: what the installed ONNX Runtime loads."""
+"""Opset and IR versions that the installed ONNX Runtime loads."""
 
 from collections.abc import Callable
 from functools import cache, partial

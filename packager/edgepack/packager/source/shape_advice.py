@@ -132,7 +132,7 @@ def _usual_shapes(inputs: Sequence[TensorSpec]) -> Iterator[Shapes]:
 
 
 def _sizes(inputs: Sequence[TensorSpec], pixels: int, others: int) -> dict[str, int]:
-    """By name of a dimension; those that follow from others come last."""
+    """Return sizes by name of a dimension; dependent dimensions come last."""
     sizes: dict[str, int] = {}
     for spec in sorted(inputs, key=_is_image):  # of a name in both, what is not an image decides
         for axis, size in enumerate(spec.shape):
@@ -173,7 +173,7 @@ def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _key(spec: TensorSpec, axis: int) -> str:
-    """What names a dimension: two without a name are not the same."""
+    """Return the key of a dimension: two unnamed dimensions differ."""
     size = spec.shape[axis]
     return f"{axis} of {spec.name}" if size == UNNAMED else str(size)
 

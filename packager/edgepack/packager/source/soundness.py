@@ -1,4 +1,4 @@
-"""Whether a model that parsed is sound: its graph, and the values of its weights."""
+"""Soundness of a parsed model: its graph, and the values of its weights."""
 
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _objection(words: str) -> str:
-    """What the checker says, in one line: where its first one ends with a colon, a node follows."""
+    """Return the checker's message in one line; a node follows a first line with a colon."""
     lines = [line.strip() for line in words.splitlines() if line.strip()] or ["no reason given"]
     count = 3 if lines[0].endswith(":") else 1
     return " ".join(lines[:count])[:_MOST_CHARACTERS]

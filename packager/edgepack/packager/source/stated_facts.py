@@ -1,4 +1,4 @@
-"""What a model's own files say of it: the metadata of its ONNX file, its Hugging Face model card.
+"""Facts in a model's files: the metadata of its ONNX file, its Hugging Face model card.
 
 Strangers wrote it: it is kept as words, bounded, and believed by nothing but the bill of materials,
 where what `edgepack.toml` says counts before it.
@@ -21,7 +21,7 @@ _MOST_NAMES = 50
 
 
 class StatedFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found; "" and () where nothing was.
+    """Facts found; "" and () for missing facts.
 
     Attributes:
         license: As it stands there: an SPDX identifier, or another name.
@@ -42,7 +42,9 @@ class StatedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_metadata(model: onnx.ModelProto) -> StatedFacts:
-    """What the metadata of an ONNX file say, by the keys of the ONNX standard and of exporters."""
+    """Return the facts in an ONNX file's metadata, by keys of the ONNX standard and of
+    exporters.
+    """
     told = {entry.key.lower(): entry.value for entry in model.metadata_props}
     author = _words(told.get("model_author") or told.get("author"))
     return StatedFacts(
@@ -56,7 +58,7 @@ def read_metadata(model: onnx.ModelProto) -> StatedFacts:
 
 
 def read_model_card(folder: Path) -> StatedFacts:
-    """What the head of a model card says (`README.md`, YAML); nothing where it cannot be read."""
+    """Return the facts in the head of a model card (`README.md`, YAML); empty if unreadable."""
     import yaml
 
     try:

@@ -1,7 +1,8 @@
 """Makes the floats that enter a tail which selects outputs of the source model.
 
-So every pass keeps them, every candidate gives them, and whatever compares a model with the float
-one (`gates.accuracy`) compares them. A variant's own file has them no more (`without_watched`).
+Every pass therefore keeps these outputs, every candidate returns them, and every comparison with
+the float model (`gates.accuracy`) includes them. A variant's own file no longer has them
+(`without_watched`).
 """
 
 from collections.abc import Collection

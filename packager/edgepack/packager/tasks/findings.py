@@ -1,4 +1,4 @@
-"""What the float model's values settle of what a model is for."""
+"""Findings in the float model's values about the model's purpose."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ LOOKED_AT = 16
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the float model finds in samples.
+    """Findings of the float model in samples.
 
     Attributes:
         parts: Outputs whose task the values settle.

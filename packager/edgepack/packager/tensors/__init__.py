@@ -1,1 +1,1 @@
-"""What a tensor is: sequences of samples, meanings, specs and observations."""
+"""Tensors: sequences of samples, meanings, specs and observations."""

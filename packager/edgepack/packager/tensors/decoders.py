@@ -1,4 +1,4 @@
-"""How a decoder is fed step by step: tokens in, the next one's scores out, caches in between."""
+"""Feeding of a decoder step by step: tokens in, the next token's scores out, caches in between."""
 
 from typing import Literal
 
@@ -47,5 +47,5 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What a chain of steps judges: the scores, and the caches by what becomes of them."""
+        """Outputs that a chain of steps evaluates: the scores, and the caches by their rules."""
         return (self.scores, *(cache.output for cache in self.caches))

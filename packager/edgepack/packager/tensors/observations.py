@@ -1,4 +1,4 @@
-"""What calibration saw of a tensor: bounds and a histogram, whatever the number of samples."""
+"""Observations of a tensor in calibration: bounds and a histogram, for any number of samples."""
 
 import math
 

@@ -84,7 +84,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         return self.pick(range(min(self.count, most)))
 
     def spread(self, most: int) -> "Samples":
-        """So many at the most, evenly spread over all."""
+        """Return at most this number of samples, evenly spread."""
         few = min(self.count, most)
         return self.pick([number * self.count // few for number in range(few)])
 

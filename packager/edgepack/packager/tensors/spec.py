@@ -1,4 +1,4 @@
-"""What a model says of an input or output."""
+"""Specification of a model's inputs and outputs."""
 
 from collections.abc import Sequence
 

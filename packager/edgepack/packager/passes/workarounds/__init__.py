@@ -1,1 +1,1 @@
-"""What the pass `apply_workarounds` writes otherwise, a file for each kind."""
+"""Rewrites of the pass `apply_workarounds`, a file for each kind."""

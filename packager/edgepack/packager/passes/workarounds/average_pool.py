@@ -11,7 +11,7 @@ _UNSET = b"NOTSET"
 
 
 def count_padding(site: Site) -> None:
-    """An AveragePool that counts its padding, times a constant where that takes away.
+    """Rewrite an AveragePool that counts its padding, and multiply by a constant otherwise.
 
     Wrong were windows that `ceil_mode` adds, which came out as if more, or nothing, lay in them,
     and padding that does not count: it did on maps of one row, one column or one channel, and two

@@ -1,4 +1,4 @@
-"""Operators that are wrong beside others, parted from them; with 16 bits.
+"""Operators that are wrong next to others, parted from them; with 16 bits.
 
 On maps of 9 to 12 rows, and no others, what follows a convolution was wrong. In a detector with
 such maps the output was 8 to 14 % off, now this, now that.
@@ -15,7 +15,7 @@ _WRONG_TANH_ROWS = 16
 
 
 def part_sigmoid(site: Site) -> None:
-    """The product of two convolutions, of one the Sigmoid, with the other times 1.
+    """Multiply by 1 before the product of two convolutions, one with a Sigmoid.
 
     Both may be the same (SiLU). On 10 rows it was off in the first and the last two, by 30 % of the
     whole; each is right to 0.01 % so.
@@ -31,7 +31,7 @@ def part_sigmoid(site: Site) -> None:
 
 
 def flatten_softplus(site: Site) -> None:
-    """A Softplus of a convolution, of one row: off by 30 to 53 %, right to 1 % so.
+    """Flatten a Softplus of a convolution to one row: the error falls from 30..53 % to 1 %.
 
     A product with 1 between the two does not help.
     """
@@ -40,10 +40,10 @@ def flatten_softplus(site: Site) -> None:
 
 
 def flatten_tanh(site: Site) -> None:
-    """A Tanh of 16 rows, of one row.
+    """Flatten a Tanh of 16 rows to one row.
 
     After a matrix product and before a product it was off by more than its size, now this, now
-    that; of any other number of rows it is right, and of one row whatever is beside.
+    that; of any other number of rows it is right, and of one row whatever is next to.
     """
     shape = site.index.shapes.get(site.node.input[0], ())
     if len(shape) > 1 and shape[-2] == _WRONG_TANH_ROWS and set(shape[:-2]) <= {1}:
@@ -60,7 +60,7 @@ def _is_wrong_map(site: Site, name: str) -> bool:
 
 
 def _flatten(site: Site) -> None:
-    """Lets a node that works value by value see one row, and makes what it was of that again."""
+    """Reshape the input of an elementwise node to one row, and restore the shape afterwards."""
     name = site.node.input[0]
     sizes = site.sizes(name)
     if sizes is None:

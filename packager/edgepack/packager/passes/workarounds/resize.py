@@ -26,7 +26,7 @@ Indices = Integers
 
 
 def take_plainly(site: Site) -> None:
-    """A nearest Resize as `asymmetric` with `floor`, where output i takes i * inputs // outputs.
+    """Rewrite a nearest Resize as `asymmetric` with `floor`: output i takes i * inputs // outputs.
 
     Of the transformations and roundings that ONNX has, many were computed as another one: half
     pixels with `floor`, for one, and sizes that a scale does not give whole. One that takes the
@@ -59,7 +59,7 @@ def take_plainly(site: Site) -> None:
 
 
 def make_sizes_whole(site: Site) -> None:
-    """A linear Resize of longer axes, whose scales give whole sizes, cut to what is wanted.
+    """Rewrite a linear Resize to longer axes with scales of whole sizes, and cut the result.
 
     ONNX computes by the scale that it is given: half of 13 rows are 6, each from two rows. By the
     sizes, 6 / 13, it was 30 to 110 % off. Where the last row is repeated until the scale gives a
@@ -93,7 +93,7 @@ def make_sizes_whole(site: Site) -> None:
 
 
 def _settings(site: Site) -> dict[str, bytes | None]:
-    """What a Resize says of itself; nothing where a crop, a filter or axes of its own size it."""
+    """Return the settings of a Resize; empty for a crop, a filter or own axes."""
     how = {name: site.attributes.get(name, value) for name, value in _DEFAULTS.items()}
     is_plainly_sized = (
         how["keep_aspect_ratio_policy"] == b"stretch"
@@ -112,7 +112,7 @@ def _given_by(site: Site) -> int | None:
 def _taken(
     site: Site, before: tuple[int, ...], after: tuple[int, ...]
 ) -> dict[int, Indices] | None:
-    """Which index each output takes along each axis that changes; None where that is not known."""
+    """Return the input index of each output along each changed axis; None if unknown."""
     place = _given_by(site)
     given = None if place is None else site.index.constant(site.node.input[place])
     if place is None or given is None:

@@ -9,7 +9,7 @@ _WIDEST_ROW = 16
 
 
 def divide(site: Site) -> None:
-    """1 / x of a Reciprocal.
+    """Rewrite a Reciprocal as 1 / x.
 
     Of .0106 … .185 it was .185 / x, as it was times the greatest of all inputs that are below 1; in
     a model's layer normalization the output was 128 % off. The quotient is right to .03 %.
@@ -19,7 +19,7 @@ def divide(site: Site) -> None:
 
 
 def raise_e(site: Site) -> None:
-    """Exp(x * log base) of a Pow whose base is repeated: its shape is not the output's.
+    """Rewrite a Pow with a repeated base as Exp(x * log base): its shape differs from the output's.
 
     It was right in the first value of each repetition and 0 in the others; this is to 0.01 %.
     """
@@ -34,7 +34,7 @@ def raise_e(site: Site) -> None:
 
 
 def sum_last(site: Site) -> None:
-    """A CumSum of the last axis, between two Transposes; along another it adds up zero points."""
+    """Rewrite a CumSum to the last axis between two Transposes: other axes add up zero points."""
     name, given = site.node.input[0], site.index.constant(site.node.input[1])
     shape = site.index.shapes.get(name)
     if given is None or not shape or not site.index.is_float(name):
@@ -52,7 +52,7 @@ def sum_last(site: Site) -> None:
 
 
 def read_longer_table(site: Site) -> None:
-    """A Gather of computed indices from a narrow table that stands twice, end to end.
+    """Rewrite a Gather with computed indices: double a narrow table, end to end.
 
     So the last row is one that nothing asks for, and an index from the end finds what it found.
     """
@@ -66,7 +66,7 @@ def read_longer_table(site: Site) -> None:
 
 
 def name_zero(site: Site) -> None:
-    """A Pad of floats that names the 0 which it left out.
+    """Add the omitted 0 to a Pad of floats.
 
     Where zero stood for the lowest integer, -128, it was filled with the highest.
     """

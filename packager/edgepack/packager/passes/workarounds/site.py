@@ -140,7 +140,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return node
 
     def run(self, node: onnx.NodeProto, feeds: Mapping[str, Tensor]) -> Floats:
-        """What a node by itself makes of tensors, as ONNX Runtime computes it.
+        """Run one node in ONNX Runtime.
 
         Args:
             node: The node; its first output is returned.

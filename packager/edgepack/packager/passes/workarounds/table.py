@@ -1,4 +1,4 @@
-"""What providers compute wrongly without a word, and what is computed rightly in its place."""
+"""Table of wrong results of providers, with the correct rewrite."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -25,7 +25,7 @@ _TEST = "tests/integration/test_workarounds_qnn.py::test_a_workaround_is_needed_
 
 
 class Seen(NamedTuple):
-    """Where a defect was seen: of which provider, in which releases, and on what."""
+    """Observation of a defect: provider, releases and models."""
 
     provider: str
     releases: tuple[str, ...]

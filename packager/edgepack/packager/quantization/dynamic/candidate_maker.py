@@ -23,7 +23,7 @@ from edgepack.packager.quantization.products import as_product
 
 
 class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
-    """One float model."""
+    """Candidate maker for one float model."""
 
     methods = (QuantizationMethod(base="dynamic"),)
 
@@ -39,7 +39,7 @@ class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
         self.names = tuple(self._loads)
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
-        """See `CandidateMaker`."""
+        """Build a candidate; see `CandidateMaker`."""
         lowered = self._lowered(spec)
         result = deepcopy(self.model)
         # Inner bodies first: writing an outer graph copies its nodes, bodies included.

@@ -26,7 +26,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     constants: Constants
 
     def name(self, position: int) -> str:
-        """What a node is called: unique in the whole model."""
+        """Return a node's name, unique in the model."""
         node = self.graph.node[position]
         if not self.label:
             return str(node.name)

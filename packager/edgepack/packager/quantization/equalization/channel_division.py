@@ -33,7 +33,7 @@ class ProductGroup(msgspec.Struct, frozen=True, kw_only=True):
         tensor: The tensor, channels on its last axis.
         rank: Its number of axes.
         readers: Positions of the products.
-        reshapes: Positions of the Reshapes between, which leave the last axis as it is.
+        reshapes: Positions of the Reshapes between, which leave the last axis unchanged.
     """
 
     tensor: str
@@ -73,7 +73,7 @@ class ChannelDivision:
             maxima: Greatest magnitude of each channel, by tensor.
 
         Returns:
-            By how much the spread of the channels shrank; None if it was left as it is.
+            By how much the spread of the channels shrank; None if it was left unchanged.
         """
         smoothed = self._divide(group.tensor, divisors, alone=self._is_alone(group))
         before = _spread(maxima[group.tensor])
@@ -133,7 +133,7 @@ class ChannelDivision:
         return name not in self._index.outputs and name not in self._index.body_reads
 
     def _divide(self, name: str, divisors: Channels, *, alone: bool) -> str | None:
-        """Let the node that makes a tensor divide it.
+        """Divide a tensor by its producing node.
 
         Args:
             name: The tensor.

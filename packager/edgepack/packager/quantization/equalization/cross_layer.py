@@ -122,7 +122,7 @@ class _Layer:
         self._weights[...] = scaled.reshape(self._weights.shape)
 
     def _by_input(self) -> Floats:
-        """(groups, outputs of a group, inputs of a group, kernel)."""
+        """Return the weights as (groups, outputs of a group, inputs of a group, kernel)."""
         outputs, inputs = self._weights.shape[:2]
         return self._weights.reshape(self._groups, outputs // self._groups, inputs, -1)
 
@@ -150,7 +150,7 @@ class _Scaling:
         self._so_far = np.ones_like(reached)
 
     def equalize(self) -> float:
-        """Equalize the pair once more.
+        """Equalize the pair again.
 
         Returns:
             The largest change of a channel, as a logarithm: 0 where nothing was left to do.
@@ -173,7 +173,9 @@ def _reached_shares(
     samples: Samples,
     work_dir: Path,
 ) -> list[Channels]:
-    """How much of the bound each channel reaches in the Clips of each pair: 0 without any."""
+    """Return the share of the bound that each channel reaches in each pair's Clips; 0 without
+    Clips.
+    """
     clips = {clip.output: clip for pair in pairs for clip in pair.clips}
     places = [ChannelAxis(name, len(index.shapes[name]), 1) for name in clips]
     seen = channel_maxima(model, places, samples, work_dir / "clips.onnx") if places else {}

@@ -35,7 +35,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_pairs(index: GraphIndex) -> list[Pair]:
-    """Every two layers of a graph that stand in a row, in graph order."""
+    """Return every two consecutive layers of a graph, in graph order."""
     found = (
         _pair_from(index, position)
         for position, node in enumerate(index.graph.node)
@@ -63,7 +63,7 @@ def _pair_from(index: GraphIndex, position: int) -> Pair | None:
 
 
 def _bound(index: GraphIndex, node: onnx.NodeProto, name: str) -> float | None:
-    """Up to where a Clip from 0 passes what it reads; None for what is no such Clip."""
+    """Return the upper bound of a Clip from 0; None for other nodes."""
     if node.op_type != "Clip" or not is_standard(node) or node.input[0] != name:
         return None
     bounds = [scalar(index, bound) for bound in node.input[1:]]

@@ -93,7 +93,7 @@ def _groups(index: GraphIndex) -> list[ProductGroup]:
 
 
 def _path(index: GraphIndex, name: str) -> list[int]:
-    """Return the Reshapes behind a tensor that leave its last axis as it is, the nearest first."""
+    """Return the Reshapes behind a tensor that leave its last axis unchanged, the nearest first."""
     path: list[int] = []
     while (position := index.producers.get(name)) is not None:
         node = index.graph.node[position]

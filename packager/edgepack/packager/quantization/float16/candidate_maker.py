@@ -24,7 +24,7 @@ from edgepack.packager.runtime.model_run import Run
 
 
 class Float16CandidateMaker(OneAtATimeMaker[Float16]):
-    """One float model with the bounds of its tensors."""
+    """Candidate maker for one float model, with the bounds of its tensors."""
 
     verb = "converted"
     methods = (QuantizationMethod(base="float16"),)
@@ -43,7 +43,7 @@ class Float16CandidateMaker(OneAtATimeMaker[Float16]):
         self._loads = workloads(self._index)
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
-        """See `CandidateMaker`."""
+        """Build a candidate; see `CandidateMaker`."""
         lowered = self._lowered(spec)
         plan = self._planner.plan(lowered, self._observed)
         model = Float16Writer(self.model, self._index, plan).write()

@@ -1,4 +1,4 @@
-"""Which inputs and outputs of an operator may hold 16-bit floats, as ONNX Runtime's schemas say."""
+"""Inputs and outputs of operators that may be 16-bit floats, by ONNX Runtime's schemas."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ _HALF = "tensor(float16)"
 
 @functools.cache
 def _schemas() -> Mapping[tuple[str, str], tuple[Any, ...]]:
-    """Every operator that ONNX Runtime knows, its versions in order."""
+    """Return every operator that ONNX Runtime knows, its versions in order."""
     found: dict[tuple[str, str], list[Any]] = {}
     for schema in _runtime.get_all_operator_schema():
         found.setdefault((schema.domain, schema.name), []).append(schema)

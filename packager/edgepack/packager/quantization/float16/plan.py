@@ -1,4 +1,4 @@
-"""What becomes 16-bit: nodes that can, tensors whose values fit, and what only follows.
+"""Plan of 16-bit nodes and tensors: capable nodes, fitting values, and dependent tensors.
 
 Operators that only move data keep the type that they are given, so that no conversion surrounds
 them. A Cast from floats reads either type. Everything else is a choice, node by node.
@@ -29,7 +29,7 @@ _MOST_CHANGE = 0.1
 
 
 class Float16Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is 16-bit in one candidate.
+    """Plan of one candidate's 16-bit parts.
 
     Attributes:
         nodes: Positions of nodes, with the input positions that become 16-bit.
@@ -88,7 +88,7 @@ class Float16Planner:
                 yield node.name
 
     def plan(self, chosen: Collection[str], observed: Mapping[str, Observation]) -> Float16Plan:
-        """What is 16-bit when these nodes are.
+        """Return the plan for these 16-bit nodes.
 
         Args:
             chosen: Names of nodes, from `choices`.

@@ -50,7 +50,9 @@ class Float16Writer:
         return self._assemble()
 
     def _name_outputs(self, node: onnx.NodeProto) -> None:
-        """A fixed name stays that of the 32-bit values, any other becomes the 16-bit ones'."""
+        """Name the outputs: a fixed name keeps the 32-bit values, other names get the 16-bit
+        values.
+        """
         for i, name in enumerate(list(node.output)):
             if name not in self._plan.tensors:
                 continue

@@ -37,7 +37,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
-    """One float model, quantized by Quark.
+    """Candidate maker for one float model, by Quark.
 
     Raises:
         BuildError: Quark is nowhere to be found.

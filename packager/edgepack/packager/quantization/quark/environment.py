@@ -1,4 +1,4 @@
-"""Which Python interpreter has AMD Quark.
+"""Python interpreter with AMD Quark.
 
 Quark needs an older onnx than ours, PyTorch and a C++ compiler, so it usually lives in an
 environment of its own, which a variable names.

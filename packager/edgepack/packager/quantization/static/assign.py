@@ -184,7 +184,7 @@ def _assign_weights(plan: Plan, scales: Assignment, cache: ScaleCache) -> dict[W
 
 
 def _fused_scales(index: GraphIndex, plan: Plan, scales: Assignment) -> dict[str, Scale]:
-    """By tensor, the scale that one of `_OFF_POWERS_OF_TWO` brings it to."""
+    """Return by tensor the scale that one of `_OFF_POWERS_OF_TWO` requires."""
     return {
         node.activations[0][1]: scale
         for node in plan.nodes

@@ -126,7 +126,9 @@ def _correct_in_turn(
     samples: Samples,
     folder: Path,
 ) -> dict[_Layer, Channels]:
-    """What to add to each layer's channels; those that no other layer separates are one turn."""
+    """Return the correction of each layer's channels; layers without a layer between are one
+    turn.
+    """
     outputs = {node.name: node.output[0] for node in model.graph.node}
     before = _runner(model, outputs, layers, folder / "float_means.onnx")
     wanted = [list(before.run(feeds).values()) for feeds in samples]

@@ -1,4 +1,4 @@
-"""One float model with its calibration: plans, scales and quantized models for any range method."""
+"""Calibrated float model: plans, scales and quantized models for any range method."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class CalibratedModel:
         settings: The profile's quantize pass.
         samples: Calibration samples.
         work_dir: Folder for instrumented models.
-        progress: Told about calibration.
+        progress: Called for calibration.
     """
 
     model: onnx.ModelProto
@@ -59,7 +59,7 @@ class CalibratedModel:
         )
 
     def plan(self, spec: CandidateSpec, index: GraphIndex) -> tuple[Plan, Assignment]:
-        """What is quantized, and with which scales.
+        """Return the quantized parts and their scales.
 
         A rectifier that saturation cannot take over must be quantized by itself where every
         operator has to be an integer one. What joins values of very different size at the end gets
@@ -148,7 +148,7 @@ class CalibratedModel:
         }
 
     def observe(self, ranges: str) -> Mapping[str, Observation]:
-        """What calibration saw, as far as the method needs it."""
+        """Return the observations of calibration that the method needs."""
         if needs_histogram(ranges):
             return self._calibration.histograms
         return self._calibration.bounds

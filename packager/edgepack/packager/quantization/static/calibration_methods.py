@@ -80,7 +80,7 @@ def _percentile_range(observed: Observation, percentile: float) -> tuple[float, 
 
 
 def _mse_range(observed: Observation, kind: IntegerType) -> tuple[float, float]:
-    """Both ends shrunk together, then each end by itself."""
+    """Return the range of least squared error: both ends together, then each end alone."""
     low, high = observed.low, observed.high
     histogram = observed.histogram()
 
@@ -103,7 +103,7 @@ def _squared_errors(
     zero_points: npt.NDArray[np.number],
     kind: IntegerType,
 ) -> FloatArray:
-    """What each of several scales loses of a histogram's values, (scales,) float64."""
+    """Return the squared error of each scale for a histogram's values, (scales,) float64."""
     counts, centers = histogram
     factors, zero_points = factors[:, np.newaxis], zero_points[:, np.newaxis]
     integers = np.clip(np.rint(centers / factors) + zero_points, kind.lowest, kind.highest)
@@ -130,7 +130,7 @@ def _entropy_bound(observed: Observation) -> float:
 
 
 def _coarsen(magnitudes: Floats) -> Floats:
-    """What remains of a histogram when it is expressed in `_ENTROPY_LEVELS` levels."""
+    """Return a histogram expressed in `_ENTROPY_LEVELS` levels."""
     level = np.arange(len(magnitudes)) * _ENTROPY_LEVELS // len(magnitudes)
     occupied = magnitudes > 0
     total = np.bincount(level, weights=magnitudes, minlength=_ENTROPY_LEVELS)

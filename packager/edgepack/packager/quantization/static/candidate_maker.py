@@ -29,7 +29,7 @@ from edgepack.packager.tensors.sequence import Samples
 
 
 class StaticCandidateMaker(PassCandidateMaker[Quantize]):
-    """One float model, and what its profile would have done to it before quantization.
+    """Candidate maker for one float model after its profile's passes.
 
     The model is prepared and calibrated once for each preparation, when that is first tried.
     """
@@ -50,7 +50,7 @@ class StaticCandidateMaker(PassCandidateMaker[Quantize]):
         )
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
-        """See `CandidateMaker`."""
+        """Build a candidate; see `CandidateMaker`."""
         method = spec.method
         calibrated, notes = self._prepare(method.preparation)
         model = calibrated.model
@@ -79,7 +79,7 @@ class StaticCandidateMaker(PassCandidateMaker[Quantize]):
     def rank(
         self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
     ) -> Ranked:
-        """See `CandidateMaker`. Biases stay as they are."""
+        """Rank nodes; see `CandidateMaker`. Biases are unchanged."""
         calibrated, _ = self._prepare(spec.method.preparation)
         self.work_dir.mkdir(parents=True, exist_ok=True)
         switchable = calibrated.make_switchable(

@@ -1,4 +1,4 @@
-"""What GPTQ reads: products with constant weights as matrices, and their inputs' second moments.
+"""Inputs of GPTQ: products with constant weights as matrices, and second moments of their inputs.
 
 A convolution is a matrix product of the windows that it looks at (im2col), one for each group.
 """
@@ -60,7 +60,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
         return np.ascontiguousarray(flat.T if self.is_transposed else flat.reshape(self.shape))
 
     def rows(self, data: Singles) -> Singles:
-        """What the weights are multiplied with, float32 (groups, rows, columns); evenly picked."""
+        """Return the inputs of the weights, float32 (groups, rows, columns); evenly picked."""
         if self.node.op_type == "Conv":
             return _windows(self, data)
         flat = data.reshape(-1, data.shape[-1])
@@ -122,7 +122,7 @@ def measure_halves(
         products: Some of its products.
         samples: At least two.
         path: Where the instrumented model is written.
-        progress: Told about each sample.
+        progress: Called for each sample.
 
     Returns:
         For each product two times float32 (groups, columns, columns).

@@ -39,12 +39,12 @@ _MOST_SAMPLES = 32
 
 
 def to_nearest(_plan: Plan, scales: Assignment) -> Assignment:
-    """Every weight to the nearest integer."""
+    """Round every weight to the nearest integer."""
     return scales
 
 
 class IntegerGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """One step and one zero point for each row of each group: see `gptq.Grid`.
+    """Grid with one step and one zero point for each row of each group: see `gptq.Grid`.
 
     Attributes:
         step, zero_point: float32 (groups, rows).
@@ -88,7 +88,7 @@ class GptqRounder:
         index: Its graph, indexed.
         samples: Calibration samples.
         folder: Folder for the instrumented model.
-        progress: Told about each sample.
+        progress: Called for each sample.
     """
 
     model: onnx.ModelProto
@@ -116,7 +116,7 @@ class GptqRounder:
         )
 
     def describe(self, plan: Plan) -> str:
-        """What GPTQ changed in the weights of a plan, for people."""
+        """Return GPTQ's changes in a plan's weights, for people."""
         uses = {node.weight[1] for node in plan.nodes if node.weight is not None}
         entries = [entry for (use, _), entry in self._rounded.items() if use in uses]
         better = [entry.error_share for entry in entries if entry.integers is not None]

@@ -1,4 +1,4 @@
-"""Which nodes get high precision with those that are asked for: activations of more bits.
+"""Selection of further nodes that need high precision with the requested nodes.
 
 A tensor has the type that its producer writes; a reader of the other type gets a conversion. So
 what only moves values does that in the type in which it gets them: a conversion in front would

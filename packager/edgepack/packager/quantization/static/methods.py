@@ -12,7 +12,7 @@ _RANGES_WITH_PREPARATION = 2
 
 
 def plain_methods(settings: Quantize) -> tuple[QuantizationMethod, ...]:
-    """Return methods that leave the float model as it is: calibration methods, then GPTQ."""
+    """Return methods that leave the float model unchanged: calibration methods, then GPTQ."""
     methods = [QuantizationMethod(base=ranges) for ranges in settings.ranges]
     if settings.weight_rounding == "gptq":
         methods.append(QuantizationMethod(base=settings.ranges[0], has_gptq_weights=True))

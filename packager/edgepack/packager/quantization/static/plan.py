@@ -32,15 +32,15 @@ class WeightUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How one node is quantized.
+    """Plan of one node's quantization.
 
     Attributes:
         position: Index of the node in the graph.
         name: Its name.
         activations: Inputs quantized as activations (constants among them), by input position.
         weight: The weights, with their input position; None where there are none.
-        bias: The bias, by input position and name; quantized as int32 with scale
-            activation * weight; None where it stays float.
+        bias: The bias, by input position and name; quantized as int32 with scale activation *
+            weight; None where it stays float.
         outputs: Outputs that are quantized.
         rectifier: Index of the Relu or Clip that directly follows and belongs to this node.
         is_high_precision: Whether its activations have the type of
@@ -63,7 +63,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is quantized in a graph.
+    """Plan of a graph's quantization.
 
     Attributes:
         nodes: Plans of the quantized nodes, in graph order.
@@ -84,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conversions(self) -> int:
-        """How many tensors are read in another type than the one they are made in."""
+        """Number of tensors that are read in another type than their own."""
         types = {name: node.is_high_precision for node in self.nodes for name in node.outputs}
         return len(
             {

@@ -1,4 +1,4 @@
-"""What may be done to a float model so that it quantizes better: each keeps what it computes."""
+"""Preparations of a float model for better quantization; each keeps the model's results."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

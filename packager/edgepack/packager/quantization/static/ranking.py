@@ -1,4 +1,4 @@
-"""Which nodes cost the accuracy: measured one at a time, the others float."""
+"""Ranking of nodes by their cost: measured one at a time, with all other nodes float."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def rank_nodes(
     Args:
         model: The model with switches.
         samples: Samples to measure on.
-        progress: Told about each node.
+        progress: Called for each node.
         measured: See `CandidateMaker.rank`.
 
     Returns:

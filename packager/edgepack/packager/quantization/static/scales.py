@@ -34,7 +34,7 @@ _NEAR_POWER, _STEP_OFF = 2e-6, 8e-6
 
 
 class IntegerType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """How reals become integers.
+    """Integer type for reals.
 
     Attributes:
         dtype: `uint8`, `int8`, `uint16` or `int16`.
@@ -112,7 +112,7 @@ def scale_of_range(low: float, high: float, kind: IntegerType) -> Scale:
 
 
 def scales_of_ranges(low: Floats, high: Floats, kind: IntegerType) -> tuple[Floats, Integers]:
-    """What covers each of several ranges; zero is always exactly representable.
+    """Return scales and zero points that cover the ranges; zero is always exactly representable.
 
     Args:
         low, high: The ranges of reals, float64 (ranges,).

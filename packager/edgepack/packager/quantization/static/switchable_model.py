@@ -1,9 +1,9 @@
 """Runs a model whose nodes' quantization is switched, as little of it as a subset of nodes needs.
 
-To rank nodes, each is quantized alone, hundreds of times. What comes before it, and what lies
-beside it, then computes what the float model does. So the model is cut into pieces, what they
-exchange in float inferences is kept, and a piece whose inputs are the float model's, with none of
-its nodes quantized, does not run again. The outputs are the same, bit for bit.
+To rank nodes, each is quantized alone, hundreds of times. What comes before it, and what lies next
+to it, then computes what the float model does. So the model is cut into pieces, what they exchange
+in float inferences is kept, and a piece whose inputs are the float model's, with none of its nodes
+quantized, does not run again. The outputs are the same, bit for bit.
 """
 
 from collections.abc import Sequence
@@ -112,7 +112,7 @@ class _OpenPiece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _KeptRuns:
-    """What pieces exchanged in the last float inferences, as far as it fits into memory."""
+    """Cache of tensors between pieces in the last float inferences, limited by memory."""
 
     def __init__(self) -> None:
         self._runs: dict[bytes, dict[str, Tensor]] = {}

@@ -1,8 +1,8 @@
-"""One model in which every node's quantization can be switched on and off from outside.
+"""Model with a switch for every node's quantization.
 
-Each node that a plan quantizes becomes an `If` with the node as it is in one branch, and in the
+Each node that a plan quantizes becomes an `If` with the node unchanged in one branch, and in the
 other the node with its inputs, weights and outputs rounded. So any subset of nodes can be tried by
-an inference, without building or loading anything, and costs no more than what it rounds.
+an inference, without building or loading anything, and costs at most what it rounds.
 `switchable_model` runs it.
 """
 
@@ -89,7 +89,7 @@ class SwitchWriter:
     def _rounded(
         self, original: onnx.NodeProto, read: NodePlan | None, written: NodePlan | None
     ) -> list[onnx.NodeProto]:
-        """Return the node as it is quantized; its outputs end in `_ROUNDED`."""
+        """Return the node unchanged quantized; its outputs end in `_ROUNDED`."""
         node = deepcopy(original)
         before: list[onnx.NodeProto] = []
         if read is not None:
@@ -157,7 +157,7 @@ class SwitchWriter:
 def _switch(
     node: onnx.NodeProto, number: int, rounded: Sequence[onnx.NodeProto]
 ) -> list[onnx.NodeProto]:
-    """Take the rounded nodes where its switch is on, and the node as it is where not."""
+    """Take the rounded nodes where its switch is on, and the node unchanged where not."""
     plain = deepcopy(node)
     outputs = [name for name in node.output if name]
     for i, name in enumerate(node.output):

@@ -20,7 +20,7 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class BlockGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """What codes stand for: `(code - zero_point) * scale`, for each block of a row.
+    """Grid of codes: `(code - zero_point) * scale`, for each block of a row.
 
     Attributes:
         scales: float32 (rows, blocks), never 0.
@@ -169,7 +169,7 @@ def make_grid(weight: Singles, *, bits: int, block_size: int, symmetric: bool) -
 
 
 def round_to_nearest(weight: Singles, grid: BlockGrid) -> BlockWeight:
-    """Every weight by itself to the nearest code.
+    """Round every weight to the nearest code.
 
     Args:
         weight: float32 (rows, columns).

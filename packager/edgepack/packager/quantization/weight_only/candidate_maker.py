@@ -48,7 +48,7 @@ _HIGH_PRECISION = "8-bit"
 
 
 class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
-    """One float model with the weights that were rounded so far."""
+    """Candidate maker for one float model, with the weights rounded so far."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -76,7 +76,7 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         self._rounded: dict[str, BlockWeight] = {}
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
-        """See `CandidateMaker`."""
+        """Build a candidate; see `CandidateMaker`."""
         kept, high_precision = set(spec.float_nodes), set(spec.high_precision_nodes)
         roundings = {
             name: _HIGH_PRECISION if name in high_precision else spec.method.base

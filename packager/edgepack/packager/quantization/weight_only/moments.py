@@ -50,7 +50,7 @@ def measure_moments(
         widths: Size of the last axis, by tensor of the main graph.
         samples: Calibration samples.
         work_dir: Folder for the instrumented model.
-        progress: Told about each sample.
+        progress: Called for each sample.
 
     Returns:
         float64 (width, width), by tensor.

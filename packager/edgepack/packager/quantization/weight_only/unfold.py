@@ -84,7 +84,7 @@ def _dequantize_before_moving(graph: onnx.GraphProto) -> bool:
 
 
 def _moves_for(node: onnx.NodeProto, index: GraphIndex) -> onnx.NodeProto | None:
-    """What moves values for a node with one scale for all of them, and for no other."""
+    """Return the node that moves values for a single node with one scale; else None."""
     before, scale = index.maker(node.input[0]), index.constant(node.input[1])
     if before is None or scale is None or scale.size != 1:
         return None

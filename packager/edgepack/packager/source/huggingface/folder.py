@@ -43,7 +43,7 @@ def open_source(
         model: An `.onnx` file, or a model folder.
         shapes, values: See `load_source`.
         work: Folder for the exported model, which must stay as long as the source is used.
-        progress: Told that it exports.
+        progress: Called when the export begins.
 
     Raises:
         BuildError: It cannot be exported, or not be built from.
@@ -74,7 +74,7 @@ def export_folder(
     Args:
         folder: The model folder.
         output: Folder to write to; it must not exist.
-        progress: Told that it exports.
+        progress: Called when the export begins.
         command: The child.
 
     Returns:

@@ -9,4 +9,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Leave the database as it is."""
+    """Leave the database unchanged."""
