@@ -82,3 +82,12 @@ def test_only_several_short_connections_in_a_row_hint_at_another_client() -> Non
     assert takeovers.trouble(0.0) == ""
     assert takeovers.note_loss("x", 1.0) is not None
     assert "another client seems to use this identity" in takeovers.trouble(0.0)
+
+
+def test_a_device_that_only_guesses_at_another_client_does_not_say_what_the_broker_did() -> None:
+    takeovers = TakeoverCounter("cam-1", random.Random(1))
+    for _ in range(3):
+        takeovers.note_loss("Unspecified error", 0.1)
+    said = takeovers.trouble(0.0)
+    assert "the broker ended" not in said
+    assert "if there is no other, ask who runs the broker" in said

@@ -61,11 +61,16 @@ class TakeoverCounter:
         self._calm_down(connected_s)
         if not self._taken:
             return ""
+        remedy = "stop the other agent, or enrol this device under a name of its own"
+        if self._is_sure:
+            return (
+                f"another client uses this identity, '{self._device}': the broker ended the "
+                f"connection for it {counted(self._taken, 'time')}; {remedy}"
+            )
         return (
-            f"another client {'uses' if self._is_sure else 'seems to use'} this identity, "
-            f"'{self._device}': the broker ended the connection for it "
-            f"{counted(self._taken, 'time')}; stop the other agent, or enrol this device under a "
-            "name of its own"
+            f"another client seems to use this identity, '{self._device}': connections end within "
+            f"{SHORT_S:.0f} s; {remedy}; if there is no other, ask who runs the broker, or a proxy "
+            "before it"
         )
 
     def _calm_down(self, connected_s: float) -> None:
