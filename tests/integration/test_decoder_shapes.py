@@ -141,6 +141,26 @@ def _with_own_positions(places: int) -> onnx.ModelProto:
     return model
 
 
+def test_a_decoder_that_counts_hidden_places_gets_no_sizes_for_its_cache(
+    tmp_path: Path, key: Path
+) -> None:
+    samples = prompts(20)
+    for feeds in samples:
+        del feeds["position_ids"]
+    _write(_with_own_positions(200), samples, tmp_path)
+    with pytest.raises(BuildError) as caught:
+        build(
+            tmp_path / "decoder.onnx",
+            profiles=["qnn-htp"],
+            output=tmp_path / "no",
+            calibration=tmp_path / "samples",
+            key=key,
+            version="1.0.0",
+        )
+    assert "--shape" not in (caught.value.remedy or ""), "each token would have the last position"
+    assert "positions that do not count them" in (caught.value.remedy or "")
+
+
 def test_a_text_that_edgepack_continues_ends_with_the_table_of_positions(
     tmp_path: Path, key: Path
 ) -> None:

@@ -21,7 +21,9 @@ from edgepack.packager.graph.model_files import RUNTIME_ERRORS, weights_size_byt
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.source.input_shapes import UNNAMED, describe_open_dimensions, fix
 from edgepack.packager.source.model import SourceModel, required_inputs
+from edgepack.packager.tensors.sequence import Feeds
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.arrays import Outputs
 
 Shapes = Mapping[str, tuple[int, ...]]
 """By input, one size an axis."""
@@ -101,10 +103,10 @@ def describe_options(inputs: Sequence[TensorSpec], shapes: Shapes) -> str:
     return _options([spec for spec in inputs if not spec.is_static], shapes)
 
 
-def runs_with(source: SourceModel, shapes: Shapes) -> bool:
-    """Return whether a model runs with all inputs of these sizes."""
+def run_with(source: SourceModel, feeds: Feeds) -> Outputs | None:
+    """Return the outputs of a model with inputs fixed to these sizes; None if it does not run."""
     with tempfile.TemporaryDirectory(prefix="edgepack-shapes-") as folder:
-        return _runs(source, shapes, Path(folder) / "model.onnx")
+        return _run(source, feeds, Path(folder) / "model.onnx")
 
 
 def _find_shapes(source: SourceModel) -> Shapes | None:
@@ -195,17 +197,17 @@ def _unknown_option(spec: TensorSpec) -> str:
 
 
 def _runs(source: SourceModel, shapes: Shapes, path: Path) -> bool:
-    """Return True if the model runs with these sizes; what it is fed is ones, which any table
-    has.
-    """
+    """Return True if the model runs with these sizes, fed ones, which any table has."""
+    feeds = {spec.name: np.ones(shapes[spec.name], np.dtype(spec.dtype)) for spec in source.inputs}
+    return _run(source, feeds, path) is not None
+
+
+def _run(source: SourceModel, feeds: Feeds, path: Path) -> Outputs | None:
     model = onnx.ModelProto()
     model.CopyFrom(source.model)
+    shapes = {name: values.shape for name, values in feeds.items()}
     try:
         fix(model, required_inputs(model), shapes)
-        feeds = {
-            spec.name: np.ones(shapes[spec.name], np.dtype(spec.dtype)) for spec in source.inputs
-        }
-        ModelRunner(model, path, optimize=False).run(feeds)
+        return ModelRunner(model, path, optimize=False).run(feeds)
     except _DOES_NOT_RUN:
-        return False
-    return True
+        return None
