@@ -85,7 +85,7 @@ def test_certificates_of_broker_api_and_device_that_end_soon_are_warnings(
         assert "The broker's certificate expires in 20 days: edgepack fleet broker-config" in said
         assert "The API's certificate expires in 20 days: replace" in said
         assert "certificate of cam-7, not renewed in time, expires in 5 days" in said
-        assert "edgepack fleet enroll cam-7" in said
+        assert "edgepack fleet enroll cam-7 --group GROUP --replace" in said
         assert fleet.stop() == 0
     finally:
         broker.terminate()

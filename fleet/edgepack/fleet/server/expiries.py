@@ -200,7 +200,8 @@ class Expiries:
                 kind="device",
                 title=f"The certificate of {names}{more}, not renewed in time,",
                 expires_at=found[0][1],
-                remedy=f"bring the device online, or edgepack fleet enroll {found[0][0]}",
+                remedy="bring the device online, or edgepack fleet enroll "
+                f"{found[0][0]} --group GROUP --replace",
             )
 
     def _tokens(self, _: float) -> Iterator[Expiry]:
