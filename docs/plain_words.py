@@ -44,7 +44,7 @@ LIMITS = {
     "odd phrases in docstrings": Limit(0.5, now=0.7),
     "odd phrases in errors": Limit(1),
     "odd phrases in other messages": Limit(1),
-    "odd phrases in pages": Limit(1, now=5.5),
+    "odd phrases in pages": Limit(1, now=1.6),
     "long sentences in pages": Limit(4, now=4.7),
     "long commit subjects": Limit(5),
     "commit subjects that are not imperative": Limit(25),

@@ -56,7 +56,7 @@ class Share(click.ParamType[float]):
         try:
             number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
         except ValueError:
-            self.fail(f"{value!r} is no share such as 10% or 0.1", param, ctx)
+            self.fail(f"{value!r} is not a share such as 10% or 0.1", param, ctx)
         if not 0 <= number <= 1:
             self.fail(f"{value!r} is not between 0% and 100%", param, ctx)
         return number
@@ -89,4 +89,4 @@ class Moment(click.ParamType[float]):
         try:
             return datetime.fromisoformat(str(value)).timestamp()
         except (ValueError, OverflowError, OSError):
-            self.fail(f"{value!r} is no time such as 2030-01-31T02:00", param, ctx)
+            self.fail(f"{value!r} is not a time such as 2030-01-31T02:00", param, ctx)

@@ -202,7 +202,7 @@ def test_malformed_requests_are_answered_and_unknown_paths_too(serve: Serve) -> 
     fleet = serve()
     with pytest.raises(FleetError, match="malformed request"):
         fleet.connection.post("/v1/rollouts", FleetInfo)
-    with pytest.raises(FleetError, match="unknown field"):
+    with pytest.raises(FleetError, match="unknown"):
         fleet.connection.post("/v1/rollouts", FleetInfo, EnrollRequest(device="a", group="b"))
     with pytest.raises(FleetError, match="GET /v1/nothing: Not Found"):
         fleet.connection.get("/v1/nothing", FleetInfo)

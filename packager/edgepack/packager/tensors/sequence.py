@@ -57,7 +57,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         states: Inputs that are fed from outputs; none where each sample stands for itself.
         mask: What tells padding; None where nothing is.
         description: What the model's outputs mean.
-        decoder: How tokens follow each other; None where the model is no decoder.
+        decoder: How tokens follow each other; None where the model is not a decoder.
     """
 
     count: int
