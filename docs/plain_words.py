@@ -36,12 +36,12 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "docstring opens with a question word": Limit(2, now=2.5),
+    "docstring opens with a question word": Limit(2),
     "function opens without a verb": Limit(20),
-    "class or module opens without a noun": Limit(3, now=3.8),
+    "class or module opens without a noun": Limit(3, now=3.2),
     "relative words in docstrings": Limit(0.3, now=1.65),
     "pointing words in docstrings": Limit(1.2, now=4.2),
-    "odd phrases in docstrings": Limit(0.5, now=0.7),
+    "odd phrases in docstrings": Limit(0.5, now=0.6),
     "odd phrases in errors": Limit(1),
     "odd phrases in other messages": Limit(1),
     "odd phrases in pages": Limit(1, now=1.6),

@@ -150,7 +150,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far values of one output may be from the float model's, whatever they mean.
+    """Tolerance of one output's values against the float model's, whatever their meaning.
 
     Attributes:
         cosine_min: Least cosine similarity over the output of all golden samples, flattened.
@@ -162,7 +162,7 @@ class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class GoldenAgreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a task a device must keep on the golden samples.
+    """Share of a task that a device must keep on the golden samples.
 
     Attributes:
         part: The outputs and their task.

@@ -1,4 +1,4 @@
-"""What a hook answers: an exit code and one line that says why."""
+"""Answer of a hook: an exit code, and one line with the reason."""
 
 import argparse
 import subprocess

@@ -40,7 +40,7 @@ SampleSource = str | Path | Iterable[Mapping[str, Tensor]]
 
 
 class Option(NamedTuple):
-    """How the command line has an option of a build.
+    """Command line option of a build.
 
     Attributes:
         help: What the option means, for people.
