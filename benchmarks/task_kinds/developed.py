@@ -248,7 +248,7 @@ def sound_separation() -> TaskModel:
         calibration=rows("mixed", draw(np.random.default_rng(_CALIBRATION), 80)[0]),
         metric="SI-SDR, dB",
         measure=lambda run: measures.si_sdr(truth, run_rows(run, "mixed", fresh)["clean"]),
-        outputs=declare("clean", "audio"),
+        outputs=declare("clean", "sound"),
     )
 
 
@@ -296,7 +296,7 @@ def rare_labels() -> TaskModel:
         calibration=rows("columns", draw(np.random.default_rng(_CALIBRATION), 200)[0]),
         metric="mean F1 of eight labels",
         measure=measure,
-        outputs=declare("labels", "values"),
+        outputs=declare("labels", "threshold"),
     )
 
 

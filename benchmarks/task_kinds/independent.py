@@ -95,7 +95,7 @@ def glyphs() -> TaskModel:
         measure=lambda run: float(
             (run_rows(run, "picture", fresh)["logits"].argmax(1) == truth).mean()
         ),
-        outputs=declare("logits", "scores"),
+        outputs=declare("logits", "classification"),
     )
 
 
@@ -136,7 +136,7 @@ def activity() -> TaskModel:
         measure=lambda run: float(
             (run_rows(run, "acceleration", fresh)["activities"].argmax(1) == truth).mean()
         ),
-        outputs=declare("activities", "scores"),
+        outputs=declare("activities", "classification"),
     )
 
 
@@ -321,7 +321,7 @@ def denoising() -> TaskModel:
         calibration=rows("noisy", draw(_rng(_CALIBRATION), 60)[0]),
         metric="PSNR, dB",
         measure=measure,
-        outputs=declare("clean", "image"),
+        outputs=declare("clean", "picture"),
     )
 
 
@@ -599,7 +599,7 @@ def fruit_and_weight() -> TaskModel:
         calibration=rows("picture", draw(_rng(_CALIBRATION), 120)[0]),
         metric="lesser of accuracy and R2",
         measure=measure,
-        outputs=declare("sort", "scores") + declare("grams", "values"),
+        outputs=declare("sort", "classification") + declare("grams", "values"),
     )
 
 

@@ -1,12 +1,11 @@
 """List the tasks, by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.classification.measure import CLASSIFICATION
-from edgepack.tasks.contract import Agreement, Task
+from edgepack.tasks.contract import Task
 from edgepack.tasks.depth.measure import DEPTH
-from edgepack.tasks.description import IGNORED, ModelDescription, TaskOutputs
+from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.detections.measure import DETECTIONS
 from edgepack.tasks.embedding.measure import EMBEDDING
 from edgepack.tasks.picture.measure import PICTURE
@@ -45,23 +44,3 @@ TASKS: Mapping[str, Task] = {task.name: task for task in _ALL}
 def task_of(part: TaskOutputs) -> Task:
     """Return the task of some outputs; one that this release does not know counts as unknown."""
     return TASKS.get(part.task, UNKNOWN_TASK)
-
-
-def measure(
-    description: ModelDescription, expected: Sequence[Outputs], got: Sequence[Outputs]
-) -> tuple[Agreement, ...]:
-    """Measure outputs against the float model's, part by part.
-
-    Args:
-        description: What the outputs mean.
-        expected: The float model's outputs, one dict a sample.
-        got: Others on the same samples, in the same order.
-
-    Returns:
-        One agreement for each part that somebody reads.
-    """
-    return tuple(
-        task_of(part).open(part, expected).measure(got)
-        for part in description.parts
-        if part.task != IGNORED
-    )

@@ -7,14 +7,14 @@ from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.classification.measure import ROWS, TOP1
 from edgepack.tasks.contract import Scale
 from edgepack.tasks.depth.measure import RELATIVE
-from edgepack.tasks.description import ModelDescription, TaskOutputs
+from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.detections.measure import F1
 from edgepack.tasks.embedding.measure import NEIGHBOURHOOD
 from edgepack.tasks.picture.measure import PSNR
 from edgepack.tasks.segmentation.measure import IOU
 from edgepack.tasks.selection.measure import OVERLAP
 from edgepack.tasks.sound.measure import SI_SDR
-from edgepack.tasks.table import TASKS, measure, task_of
+from edgepack.tasks.table import TASKS, task_of
 from edgepack.tasks.text.measure import STRINGS
 from edgepack.tasks.tokens.measure import TOKENS_KEPT
 from edgepack.tasks.values.measure import EXPLAINED
@@ -78,15 +78,8 @@ def _scores(count: int) -> list[Outputs]:
     ],
 )
 def test_a_description_leads_whatever_the_values_are(task: str, metric: str) -> None:
-    description = ModelDescription(
-        parts=(TaskOutputs(task=task, outputs=("y",), source="declared"),)
-    )
-    (agreement,) = measure(description, _scores(20), _scores(20))
+    part = TaskOutputs(task=task, outputs=("y",), source="declared")
+    agreement = TASKS[task].open(part, _scores(20)).measure(_scores(20))
     assert agreement.measures[0].scale.metric == metric
     assert agreement.value == pytest.approx(1.0)
     assert len(agreement.losses) == 20
-
-
-def test_ignored_outputs_are_not_measured() -> None:
-    ignored = ModelDescription(parts=(TaskOutputs(task="ignored", outputs=("y",)),))
-    assert measure(ignored, _scores(3), _scores(3)) == ()
