@@ -27,6 +27,7 @@ from edgepack.packager.config.trusted_code import (
     UntrustedCodeError,
 )
 from edgepack.packager.pipeline.build import BuildResult, build_bundle
+from edgepack.packager.pipeline.describe_model import describe_model
 from edgepack.packager.pipeline.request import BuildOptions, Option, derive_request
 from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.search.combinations import parse_searched
@@ -154,19 +155,30 @@ def _confirm(code: Sequence[NamedCode]) -> bool:
 @click.option(
     "-o", "--output", type=_path, default=Path(CONFIG_FILE), show_default=True, help="The file."
 )
-def init(model: Path, output: Path) -> None:
+@click.option(
+    "--calibration",
+    metavar="PATH",
+    default="",
+    help="Samples that show what the outputs mean, as for edgepack build.",
+)
+def init(model: Path, output: Path, calibration: str) -> None:
     """Write an edgepack.toml for a model.
 
     It declares the model's inputs (as images, where they look like it), with every key explained.
+    With samples it declares the task of each output too, as edgepack build finds it.
 
     \b
     Example:
       edgepack init ocr.onnx
+      edgepack init ocr.onnx --calibration samples
     """
     with show_progress() as progress, tempfile.TemporaryDirectory(prefix="edgepack-") as work:
         source = open_source(model, {}, {}, Path(work), progress)
         shapes = example_shapes(source)
-    text = template(model.name, source.inputs, shapes)
+        described = None
+        if calibration:
+            described = describe_model(model, calibration, Path(work), progress)
+    text = template(model.name, source.inputs, shapes, described, calibration)
     if output.exists():
         raise BuildError(f"{output} is there already", remedy="name another file with -o")
     try:

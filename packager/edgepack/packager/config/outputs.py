@@ -110,6 +110,23 @@ def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHea
     return None
 
 
+def declared_keys(part: TaskOutputs) -> dict[str, str | int]:
+    """Return the keys beside `task` that declare a part of a description.
+
+    Args:
+        part: Outputs of one task; the first one is declared.
+    """
+    if part.task == "detections":
+        head = DetectionHead.of(part)
+        keys: dict[str, str | int] = {"layout": head.layout}
+        keys |= dict(zip(LAYOUTS[head.layout].roles[1:], part.outputs[1:], strict=False))
+        told = {"classes": head.classes, "order": head.order, "activation": head.activation}
+        return keys | {key: value for key, value in told.items() if value}
+    if part.task == "text" and isinstance(part.settings.get("blank"), int):
+        return {"blank": part.settings["blank"]}
+    return {}
+
+
 def check_outputs(
     declarations: Mapping[str, OutputDeclaration], outputs: tuple[TensorSpec, ...], path: str
 ) -> None:

@@ -4,14 +4,17 @@ Names come from a model that nobody has vetted: every key and value is written b
 and text in comments is made printable, so that no name adds a line or a key of its own.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomlkit
 from tomlkit.items import Table
 
+from edgepack.packager.config.outputs import DECLARABLE, declared_keys
 from edgepack.packager.source.shape_advice import Shapes
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.text import printable
 
 _ABOUT = """\
@@ -60,13 +63,21 @@ quantize.activations = ["uint8", "uint16"]
 """
 
 
-def template(model_file: str, inputs: tuple[TensorSpec, ...], shapes: Shapes) -> str:
+def template(
+    model_file: str,
+    inputs: tuple[TensorSpec, ...],
+    shapes: Shapes,
+    description: ModelDescription | None = None,
+    calibration: str = "",
+) -> str:
     """Return a commented `edgepack.toml` with a likely declaration for each input.
 
     Args:
         model_file: Name of the model's file.
         inputs: The model's inputs.
         shapes: Sizes with which the model runs, by input; at least of inputs with open sizes.
+        description: What the outputs mean; None where no samples were given.
+        calibration: Path of the samples; "" for none.
     """
     document = tomlkit.document()
     _comment(
@@ -90,13 +101,22 @@ def template(model_file: str, inputs: tuple[TensorSpec, ...], shapes: Shapes) ->
     for spec in inputs:
         declared.add(tomlkit.key([spec.name]), _input_table(spec))
     document.add("inputs", declared)
-    calibration = tomlkit.table()
-    _comment(calibration, _CALIBRATION)
-    calibration.add("path", "calibration")
-    calibration.add(tomlkit.nl())
-    _comment(calibration, _EVALUATION)
-    calibration.add(tomlkit.nl())
-    document.add("calibration", calibration)
+    if description is not None and description.parts:
+        outputs = tomlkit.table(is_super_table=True)
+        for part in description.parts:
+            for name, table in _output_tables(part):
+                outputs.add(tomlkit.key([name]), table)
+        document.add("outputs", outputs)
+    samples = tomlkit.table()
+    if description is not None:
+        for line in _ask_for_tasks(description):
+            _comment(samples, line)
+    _comment(samples, _CALIBRATION)
+    samples.add("path", calibration or "calibration")
+    samples.add(tomlkit.nl())
+    _comment(samples, _EVALUATION)
+    samples.add(tomlkit.nl())
+    document.add("calibration", samples)
     document.add("build", _build_table(inputs, shapes))
     return tomlkit.dumps(document)
 
@@ -137,6 +157,30 @@ def _input_table(spec: TensorSpec) -> Table:
         table.add("kind", "raw")
     table.add(tomlkit.nl())
     return table
+
+
+def _output_tables(part: TaskOutputs) -> Iterator[tuple[str, Table]]:
+    """Yield the declaration of each output of one task."""
+    names = part.outputs[:1] if part.task == "detections" else part.outputs
+    if part.task not in DECLARABLE:
+        return
+    for name in names:
+        table = tomlkit.table()
+        _add(table, "task", part.task, f"known by: {part.source}")
+        for key, value in declared_keys(part).items():
+            table.add(key, value)
+        table.add(tomlkit.nl())
+        yield name, table
+
+
+def _ask_for_tasks(description: ModelDescription) -> Iterator[str]:
+    """Yield comment lines that declare the outputs whose meaning nothing shows."""
+    names = description.outputs_of(UNKNOWN)
+    if names:
+        yield f"Nothing shows what these outputs mean. Tasks: {', '.join(DECLARABLE)}"
+    for name in names:
+        yield printable(tomlkit.dumps({"outputs": {name: {}}}).strip())
+        yield 'task = "values"'
 
 
 def _build_table(inputs: tuple[TensorSpec, ...], shapes: Shapes) -> Table:

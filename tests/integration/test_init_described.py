@@ -1,0 +1,56 @@
+"""`edgepack init` with samples writes what a build takes the outputs for."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from click.testing import CliRunner
+
+from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
+from edgepack.packager import build
+from edgepack.packager.cli.build import init
+from edgepack.packager.config.build_file import read_config
+from tests.simulators.task_models import task_model
+from tests.unit.packager_io.models import save, small_cnn, write_stack
+
+
+def _init(folder: Path, calibration: str) -> str:
+    words = [str(folder / "model.onnx"), "-o", str(folder / "written.toml")]
+    done = CliRunner().invoke(init, [*words, "--calibration", str(folder / calibration)])
+    assert done.exit_code == 0, done.output
+    return (folder / "written.toml").read_text()
+
+
+def test_a_declared_classifier_is_described_alike_by_the_next_build(
+    tmp_path: Path, key: Path
+) -> None:
+    save(small_cnn(), tmp_path / "model.onnx")
+    write_stack(tmp_path / "samples.npz", 40)
+    _init(tmp_path, "samples.npz")
+    declared = read_config(tmp_path / "written.toml").outputs
+    build(
+        tmp_path / "model.onnx",
+        profiles=["fp32"],
+        config=tmp_path / "written.toml",
+        key=key,
+        version="1.0.0",
+        output=tmp_path / "built",
+    )
+    described = decode_manifest((tmp_path / "built" / MANIFEST_FILE).read_bytes()).facts.description
+    assert described.parts
+    for part in described.parts:
+        for name in part.outputs:
+            assert name not in declared or declared[name].task == part.task
+            assert (part.source == "declared") == (name in declared)
+
+
+def test_an_output_that_nothing_explains_is_asked_for_and_not_declared(tmp_path: Path) -> None:
+    task = task_model("sensor_quantities")
+    onnx.save(task.model, tmp_path / "model.onnx")
+    (tmp_path / "samples").mkdir()
+    for number, feeds in enumerate(task.calibration):
+        np.savez(tmp_path / "samples" / f"{number:03}.npz", **feeds)  # type: ignore[arg-type]
+    text = _init(tmp_path, "samples")
+    assert "# Nothing shows what these outputs mean." in text
+    assert "# [outputs.quantities]" in text
+    assert read_config(tmp_path / "written.toml").outputs == {}
