@@ -24,6 +24,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(small_cnn(batch=1), folder / "small.onnx")
     write_stack(folder / "samples.npz", 40)
     write_key_pair(generate_key(), folder / "release")
+    (folder / "small.toml").write_text('[outputs.scores]\ntask = "classification"\n')
     make(folder, "small-1.0.0", "fp32")
     return folder
 
@@ -34,6 +35,7 @@ def make(material: Path, output: str, profile: str, *captured: Path) -> BuildRes
         profiles=[profile],
         calibration=material / "samples.npz",
         captured=captured,
+        config=material / "small.toml",
         prefer="size",
         key=material / "release.key",
         output=material / output,

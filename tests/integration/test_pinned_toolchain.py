@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.pipeline.build import BuildResult
 from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
@@ -28,6 +29,7 @@ def _build(
         calibration=str(material / "samples.npz"),
         shapes={"images": (1, 3, 8, 8)},
         toolchains=toolchains,
+        outputs={"scores": OutputDeclaration(task="classification")},
     )
     return build(request, silent)
 

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
+from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
 from tests.unit.packager_passes.preparing import prepare
 
 DIGITS = Path(__file__).parents[2] / "benchmarks" / "tasks" / "digits.onnx"
@@ -34,13 +36,16 @@ def part(start: int, count: int) -> Samples:
     return Samples(count=count, read=lambda i: _strokes(start + i), source="strokes")
 
 
-def _prepare(profile: Profile, folder: Path) -> PreparedVariant:
-    return prepare(
-        DIGITS,
-        profile,
-        SampleSplit(calibration=part(0, 30), search=part(30, 15), held_out=part(45, 20)),
-        folder,
+def _prepare(
+    profile: Profile, folder: Path, description: ModelDescription = NOTHING_KNOWN
+) -> PreparedVariant:
+    def described(start: int, count: int) -> Samples:
+        return replace(part(start, count), description=description)
+
+    split = SampleSplit(
+        calibration=described(0, 30), search=described(30, 15), held_out=described(45, 20)
     )
+    return prepare(DIGITS, profile, split, folder)
 
 
 @pytest.mark.parametrize("name", ["qnn-htp", "qnn-htp-a8w8"])
@@ -56,9 +61,12 @@ def test_the_whole_graph_runs_on_the_simulated_npu(name: str, tmp_path: Path) ->
 
 
 def test_16_bit_nodes_among_those_of_8_bits_leave_nothing_to_the_cpu(tmp_path: Path) -> None:
-    demanding = {"any": {"keep": 0.995}}
+    demanding = {"any": {"keep": 0.999}}
+    quantities = TaskOutputs(task="values", outputs=("logits",), source="declared")
     variant = _prepare(
-        resolve_profile("qnn-htp-a8w8", {"gates": {"accuracy": demanding}}), tmp_path
+        resolve_profile("qnn-htp-a8w8", {"gates": {"accuracy": demanding}}),
+        tmp_path,
+        ModelDescription(parts=(quantities,)),
     )
     assert any(" nodes 16-bit" in note for note in variant.notes)
     assert set(variant.placement.left) == {"QuantizeLinear", "DequantizeLinear"}

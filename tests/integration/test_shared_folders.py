@@ -81,7 +81,7 @@ def test_samples_are_copied_from_files_only(tmp_path: Path) -> None:
     secret.write_text("not for everybody")
     assert switch_capture(tmp_path, CaptureSettings(samples=5, max_bytes=1000)) == ""
     (captured_folder(tmp_path) / f"{1:016x}-tiny.npz").symlink_to(secret)
-    with pytest.raises(DeviceError, match="no input of a model"):
+    with pytest.raises(DeviceError, match="no captured input of model"):
         export_samples(tmp_path, "tiny", tmp_path / "out")
 
 

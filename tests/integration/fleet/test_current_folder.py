@@ -189,6 +189,7 @@ def run_every_command(user: User, folder: Path, processes: list[subprocess.Popen
     run("edgepack", "fleet", "init")
     run("edgepack", "fleet", "keys", "list")
     run("edgepack", "fleet", "keys", "renew", "timestamp")
+    run("edgepack", "fleet", "keys", "renew-authority", may_fail=True)
     run("edgepack", "fleet", "keys", "rotate", "timestamp")
     run("edgepack", "fleet", "keys", "threshold", "root", "1", may_fail=True)
     run("edgepack", "fleet", "keys", "revoke", "timestamp", "0" * 64, may_fail=True)

@@ -49,6 +49,7 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "fleet keys list": [(), ("--keys", "{tmp}/no/" + HOSTILE)],
     "fleet keys publisher": [(HOSTILE, "--models", HOSTILE), ("p", "--models", HOSTILE)],
     "fleet keys renew": [(HOSTILE,)],
+    "fleet keys renew-authority": [],
     "fleet keys revoke": [(HOSTILE, HOSTILE), ("root", HOSTILE)],
     "fleet keys rotate": [(HOSTILE,), ("root", "--key", f"pkcs11:object={HOSTILE}")],
     "fleet keys threshold": [(HOSTILE, "1")],
