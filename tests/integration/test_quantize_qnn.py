@@ -61,12 +61,12 @@ def test_the_whole_graph_runs_on_the_simulated_npu(name: str, tmp_path: Path) ->
 
 
 def test_16_bit_nodes_among_those_of_8_bits_leave_nothing_to_the_cpu(tmp_path: Path) -> None:
-    demanding = {"any": {"keep": 0.999}}
-    quantities = TaskOutputs(task="values", outputs=("logits",), source="declared")
+    demanding = {"any": {"keep": 0.9993}}
+    vectors = TaskOutputs(task="embedding", outputs=("logits",), source="declared")
     variant = _prepare(
         resolve_profile("qnn-htp-a8w8", {"gates": {"accuracy": demanding}}),
         tmp_path,
-        ModelDescription(parts=(quantities,)),
+        ModelDescription(parts=(vectors,)),
     )
     assert any(" nodes 16-bit" in note for note in variant.notes)
     assert set(variant.placement.left) == {"QuantizeLinear", "DequantizeLinear"}
