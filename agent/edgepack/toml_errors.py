@@ -1,6 +1,6 @@
 """Says in a file's own words what msgspec finds wrong with its types.
 
-msgspec tells `Invalid enum value 'rmse' - at `$.gates.accuracy.metric`` and counts the passes of a
+msgspec tells `Invalid enum value 'fast' - at `$.gates.prefer`` and counts the passes of a
 profile's whole family. A person has one file before them (a profile, an `edgepack.toml`, an agent's
 settings), and wants to know what may stand there.
 """
@@ -44,7 +44,7 @@ class TypeProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Problem of one value.
 
     Attributes:
-        place: Where it stands: `gates.accuracy.metric`, `pass[quantize].ranges`; "" where that is
+        place: Where it stands: `gates.prefer`, `pass[quantize].ranges`; "" where that is
             the whole file.
         problem: Problem, one sentence.
         remedy: Text to write, or None if the problem contains it.

@@ -116,7 +116,6 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         measures: What was measured, one or more.
         notes: Sentences for a report.
         details: More numbers, by name.
-        weak: Why the value says little of the task, a sentence; "" where it says enough.
     """
 
     task: str
@@ -127,7 +126,6 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     measures: tuple[Measure, ...]
     notes: tuple[str, ...] = ()
     details: dict[str, float] = {}
-    weak: str = ""
 
 
 class Expected(Protocol):
@@ -168,7 +166,6 @@ def agree(
     words: str = "",
     notes: Sequence[str] = (),
     details: Mapping[str, float] | None = None,
-    weak: str = "",
 ) -> Agreement:
     """Return the agreement that some measures make together; the worst one decides.
 
@@ -177,7 +174,7 @@ def agree(
         measures: One or more.
         losses: float64 (samples,).
         words: The result in a few words; by default the worst metric and its value.
-        notes, details, weak: See `Agreement`.
+        notes, details: See `Agreement`.
     """
     worst = min(measures, key=lambda measure: measure.kept)
     lows = [
@@ -192,5 +189,4 @@ def agree(
         measures=tuple(measures),
         notes=tuple(notes),
         details=dict(details or {}),
-        weak=weak,
     )

@@ -53,6 +53,11 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     parts: Annotated[tuple[TaskOutputs, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Return the outputs that are described, in order."""
+        return tuple(name for part in self.parts for name in part.outputs)
+
     def task_of(self, output: str) -> str:
         """Return the task that evaluates an output, `unknown` where none is stated."""
         return next((part.task for part in self.parts if output in part.outputs), UNKNOWN)
@@ -76,8 +81,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def with_parts(self, *parts: TaskOutputs) -> "ModelDescription":
         """Return the description with more parts; outputs that are described already stay so."""
-        known = {name for part in self.parts for name in part.outputs}
-        added = tuple(part for part in parts if known.isdisjoint(part.outputs))
+        added = tuple(part for part in parts if set(self.outputs).isdisjoint(part.outputs))
         return ModelDescription(parts=self.parts + added)
 
 

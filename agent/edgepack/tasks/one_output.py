@@ -23,14 +23,12 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         losses: float64 (samples,), see `Agreement`.
         words: See `Agreement`; "" for the default.
         notes: Sentences for a report.
-        weak: See `Agreement`.
     """
 
     measures: tuple[Measure, ...]
     losses: Floats
     words: str = ""
     notes: tuple[str, ...] = ()
-    weak: str = ""
 
 
 Compare = Callable[[str, Sequence[Tensor], Sequence[Tensor]], Compared]
@@ -80,7 +78,6 @@ class OneOutput:
             found.losses,
             words=found.words,
             notes=notes,
-            weak=found.weak,
         )
 
 

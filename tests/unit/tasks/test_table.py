@@ -83,3 +83,12 @@ def test_a_description_leads_whatever_the_values_are(task: str, metric: str) -> 
     assert agreement.measures[0].scale.metric == metric
     assert agreement.value == pytest.approx(1.0)
     assert len(agreement.losses) == 20
+
+
+def test_a_task_of_a_later_release_is_measured_as_unknown_whatever_its_settings() -> None:
+    part = TaskOutputs(
+        task="later", outputs=("y",), source="declared", settings={"rank": 3, "winners": "all"}
+    )
+    agreement = task_of(part).open(part, _scores(20)).measure(_scores(20))
+    assert agreement.task == "unknown"
+    assert agreement.value == pytest.approx(1.0)

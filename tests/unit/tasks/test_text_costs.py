@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgepack.tasks.text.costs import Cost, expected_cost, probability, surely_one_way
+from edgepack.tasks.text.costs import Cost, expected_cost, probability, significant_net_edits
 from edgepack.tasks.text.decoding import read_text
 from edgepack.tasks.text.edits import edit_distance
 from edgepack.tasks.text.head import TextHead
@@ -104,7 +104,7 @@ def test_what_does_not_say_how_sure_it_is_forgives_nothing() -> None:
 
 
 def _counted(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> float:
-    return surely_one_way([want for want, _ in pairs], [have for _, have in pairs])
+    return significant_net_edits([want for want, _ in pairs], [have for _, have in pairs])
 
 
 def test_what_comes_as_often_as_it_goes_is_no_bias_and_what_always_goes_is() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from edgepack.tasks.intervals import independent, kept_low, share_bounds, share_low
-from edgepack.tasks.text.costs import Cost, surely_one_way
+from edgepack.tasks.text.costs import Cost, significant_net_edits
 from edgepack.tasks.text.decoding import Text
 from edgepack.tasks.text.edits import edit_distance
 
@@ -86,7 +86,7 @@ def measure_texts(
         for (want, have, _), size in zip(triples, sizes, strict=True)
     ]
     lost = [min(cost.edits, size) for (_, _, cost), size in zip(triples, sizes, strict=True)]
-    of_characters = 1.0 - max(sum(lost), min(surely_one_way(expected, got), total)) / total
+    of_characters = 1.0 - max(sum(lost), min(significant_net_edits(expected, got), total)) / total
     unedited = 1.0 - sum(edits) / total
     lines = [max(size / _LINE, 1.0) for size in sizes]
     lost_lines = [

@@ -111,7 +111,7 @@ def _draw(head: TextHead, shares: Floats) -> Counter[Text]:
     return Counter(merge(head, way) for way in np.stack(ways, axis=-1).tolist())
 
 
-def surely_one_way(expected: Sequence[Text], got: Sequence[Text]) -> float:
+def significant_net_edits(expected: Sequence[Text], got: Sequence[Text]) -> float:
     """Characters that surely come, or go, on balance: of the kind of which most do, or of all.
 
     Args:

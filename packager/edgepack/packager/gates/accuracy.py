@@ -10,7 +10,7 @@ from functools import cached_property
 
 from edgepack.packager.config.outputs import DECLARABLE
 from edgepack.packager.gates.tokens import TokenReference
-from edgepack.packager.gates.verdict import Judged, Verdict
+from edgepack.packager.gates.verdict import MetricCheck, Verdict
 from edgepack.packager.profiles.schema import AccuracyBudgets, keep_of
 from edgepack.packager.tasks.describe import describe_outputs
 from edgepack.packager.tasks.noise import NoiseMeter
@@ -97,10 +97,9 @@ class Reference:
             for measure in agreement.measures
         ]
         worst = min(entries, key=lambda entry: (entry.spare, entry.metric))
-        decided_by = {name: getattr(worst, name) for name in Judged.__struct_fields__}
+        decided_by = {name: getattr(worst, name) for name in MetricCheck.__struct_fields__}
         decided_by["forgiven"] = any(entry.forgiven for entry in entries)
-        names = [name for part in self.description.parts for name in part.outputs]
-        decided_by["output"] = worst.output if len(names) > 1 else ""
+        decided_by["output"] = worst.output if len(self.description.outputs) > 1 else ""
         return Verdict(
             **decided_by,
             float_value=worst.best,
@@ -164,7 +163,7 @@ def _bounds(measure: Measure) -> tuple[tuple[float, float], ...]:
     return () if measure.low is None else ((measure.value, measure.low),)
 
 
-class _Entry(Judged, frozen=True, kw_only=True):
+class _Entry(MetricCheck, frozen=True, kw_only=True):
     """One thing that must hold: a value of at least the budget; `best` is the float model's.
 
     `cost` is known of decisions (`Measure.cost`), `task_kept` is `Verdict.task_kept`.

@@ -7,7 +7,7 @@ from edgepack.tasks.contract import LOSS, Agreement
 from edgepack.tasks.tokens.agreement import AtPositions, ChainAgreement
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class MetricCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A value that is held against a budget.
 
     Attributes:
@@ -45,7 +45,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     low_as_seen: float | None = None
 
 
-class Verdict(Judged, frozen=True, kw_only=True):
+class Verdict(MetricCheck, frozen=True, kw_only=True):
     """What the accuracy gate says; what it is judged by is what has the least to spare.
 
     Attributes:

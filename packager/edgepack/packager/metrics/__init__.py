@@ -1,1 +1,1 @@
-"""How near two outputs are, and what an output means."""
+"""Measurements inside a model: errors of layers, ranges of tensors, and chains of inferences."""

@@ -40,7 +40,7 @@ def watch_before_postprocessing(source: SourceModel) -> SourceModel:
     model = deepcopy(source.model)
     refill(model.graph.value_info, inferred.value_info)
     tail = find_postprocessing(model.graph)
-    described = {name for part in source.description.parts for name in part.outputs}
+    described = source.description.outputs
     selected = [name for name in tail.outputs if name not in described] if tail else []
     if tail is None or not selected:
         return source

@@ -121,14 +121,12 @@ def describe_outputs(
         known: What is known already.
     """
     known = known or ModelDescription()
-    described = {name for part in known.parts for name in part.outputs}
-    return known.with_parts(*propose(expected, [n for n in expected[0] if n not in described]))
+    return known.with_parts(*propose(expected, [n for n in expected[0] if n not in known.outputs]))
 
 
 def _undescribed(source: SourceModel, known: ModelDescription) -> tuple[str, ...]:
-    described = {name for part in known.parts for name in part.outputs}
     names = (*(spec.name for spec in source.outputs), *source.watched)
-    return tuple(name for name in names if name not in described)
+    return tuple(name for name in names if name not in known.outputs)
 
 
 def _settle_head(

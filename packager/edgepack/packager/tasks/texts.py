@@ -43,8 +43,8 @@ def with_text_head(
         return source
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     with contextlib.suppress(shape_inference.InferenceError):
-        described = [name for part in source.description.parts for name in part.outputs]
-        found = find_text_head(infer(source.model), metadata, (*declarations, *described))
+        described = (*declarations, *source.description.outputs)
+        found = find_text_head(infer(source.model), metadata, described)
         return source if found is None else source.with_parts(found.part)
     return source
 
