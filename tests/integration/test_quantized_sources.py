@@ -27,10 +27,12 @@ def _pair(
     )
 
 
-def _trained_with_integers() -> onnx.ModelProto:
+def _trained_with_integers(
+    scales: tuple[float, float, float] = (0.03, 0.05, 0.004),
+) -> onnx.ModelProto:
     """Two products with pairs before and between them, the second one left in floats."""
-    before, parameters = _pair("xd", "x", 0.03)
-    between, more = _pair("rd", "r", 0.05, np.uint8, 0)
+    before, parameters = _pair("xd", "x", scales[0])
+    between, more = _pair("rd", "r", scales[1], np.uint8, 0)
     integers = np.random.default_rng(3).integers(-127, 128, (8, 16)).astype(np.int8)
     nodes = [
         *before,
@@ -48,15 +50,18 @@ def _trained_with_integers() -> onnx.ModelProto:
             *parameters,
             *more,
             numpy_helper.from_array(integers, "w1q"),
-            numpy_helper.from_array(np.array(0.004, np.float32), "w1s"),
+            numpy_helper.from_array(np.array(scales[2], np.float32), "w1s"),
             random_weight("w2", 16, 4),
         ],
     )
 
 
+_POWERS_OF_TWO = (1 / 32, 1 / 16, 1 / 256)
+
+
 @pytest.mark.parametrize("profile", ["fp32", "cpu", "vitisai-xint8"])
 def test_a_model_that_comes_quantized_keeps_its_own_scales(builder: Builder, profile: str) -> None:
-    source = _trained_with_integers()
+    source = _trained_with_integers(*([_POWERS_OF_TWO] if profile == "vitisai-xint8" else []))
     built, variant = builder(source, profile)
     assert variant.precision == "a8w8"
     assert operators_of(built).count("QuantizeLinear") == 2, "nothing is quantized twice"
@@ -66,8 +71,19 @@ def test_a_model_that_comes_quantized_keeps_its_own_scales(builder: Builder, pro
             assert (stored[tensor.name] == numpy_helper.to_array(tensor)).all(), tensor.name
     assert "The model comes quantized (a8w8): its own scales are kept." in variant.notes
     assert variant.accuracy.value > 0.99
-    notes = " ".join(variant.notes)
-    assert ("would make scales that are powers of two" in notes) == (profile == "vitisai-xint8")
+
+
+def test_a_profile_of_powers_of_two_rejects_other_scales(builder: Builder) -> None:
+    with pytest.raises(BuildError) as caught:
+        builder(_trained_with_integers((1 / 32, 0.05, 1 / 256)), "vitisai-xint8")
+    assert "a8w8" in caught.value.problem
+    assert "1 scale other than a power of two" in caught.value.problem
+    assert caught.value.found_in == "scale rd_scale"
+    assert caught.value.remedy is not None
+    assert "the float model" in caught.value.remedy
+    assert "--profile vitisai-a8w8" in caught.value.remedy
+    _, variant = builder(_trained_with_integers((1 / 32, 0.05, 1 / 256)), "vitisai-a8w8")
+    assert variant.precision == "a8w8"
 
 
 def _of_weights_alone() -> onnx.ModelProto:
@@ -109,16 +125,20 @@ def test_weights_alone_are_passed_on_only_where_floats_are_wanted_beside_them(
     assert told == (precision != "w8")
 
 
-def _convolution_between_pairs(*, float_weights: bool) -> onnx.ModelProto:
+def _convolution_between_pairs(
+    *, float_weights: bool, has_powers_of_two: bool
+) -> onnx.ModelProto:
     """A convolution between pairs with a float bias, as training with pairs leaves it.
 
     Its channels are of very different size, so that one scale for all of them would be far off.
     """
-    before, parameters = _pair("xd", "x", 0.03)
-    after, more = _pair("y", "c", 0.05)
+    before, parameters = _pair("xd", "x", 1 / 32 if has_powers_of_two else 0.03)
+    after, more = _pair("y", "c", 1 / 16 if has_powers_of_two else 0.05)
     size = np.geomspace(0.01, 4, 6, dtype=np.float32)[:, None, None, None]
     weight = numpy_helper.to_array(random_weight("w", 6, 3, 3, 3)) * size
     scale = np.abs(weight).max((1, 2, 3)) / 127
+    if has_powers_of_two:
+        scale = np.exp2(np.ceil(np.log2(scale)))
     integers = np.round(weight / scale[:, None, None, None]).astype(np.int8)
     dequantize = node("DequantizeLinear", ["w_q", "w_s"], ["w"], name="w_DQ", axis=0)
     stored = [numpy_helper.from_array(integers, "w_q"), numpy_helper.from_array(scale, "w_s")]
@@ -142,7 +162,9 @@ def _convolution_between_pairs(*, float_weights: bool) -> onnx.ModelProto:
 def test_what_a_quantized_model_leaves_in_floats_stays_so(
     builder: Builder, profile: str, float_weights: bool
 ) -> None:
-    source = _convolution_between_pairs(float_weights=float_weights)
+    source = _convolution_between_pairs(
+        float_weights=float_weights, has_powers_of_two=profile == "vitisai-xint8"
+    )
     built, variant = builder(source, profile)
     assert operators_of(built).count("DequantizeLinear") == (2 if float_weights else 3)
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in built.graph.initializer}

@@ -21,7 +21,7 @@ def test_its_precision_counts_the_bits_of_its_types(
         activations=activations,
         weights=weights,
         is_per_channel=False,
-        is_power_of_two=False,
+        other_scales=(),
         operators=(),
     )
     assert own.precision == precision

@@ -27,14 +27,15 @@ class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
         activations, weights: Integer types by NumPy's names, sorted; of pairs, and of products with
             packed weights.
         is_per_channel: Whether any weight has a scale for each channel.
-        is_power_of_two: Whether every scale is a power of two.
+        other_scales: Names of the scales that are not constant powers of two, sorted; of pairs and
+            of integer operators.
         operators: Integer operators (`QLinearConv` …) that stand in place of pairs, sorted.
     """
 
     activations: tuple[str, ...]
     weights: tuple[str, ...]
     is_per_channel: bool
-    is_power_of_two: bool
+    other_scales: tuple[str, ...]
     operators: tuple[str, ...]
 
     @property
@@ -69,9 +70,8 @@ def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | Non
         return None
     constants = dict(constants_of(graph))
     moves = moves_of(nodes)
-    activations, weights, scales = set(), set(), []
+    activations, weights = set(), set()
     for node in pairs:
-        scales += [constants[name] for name in node.input[1:2] if name in constants]
         zero_point = constants.get(node.input[2]) if len(node.input) > 2 else None
         stored = constants.get(moved_from(node.input[0], moves))
         if node.op_type == "QuantizeLinear":
@@ -85,8 +85,21 @@ def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | Non
     return SourceQuantization(
         activations=tuple(sorted(activations)),
         weights=tuple(sorted(weights)),
-        is_per_channel=any(len(scale.dims) and scale.dims[0] > 1 for scale in scales),
-        is_power_of_two=bool(scales) and all(map(_is_power_of_two, scales)),
+        is_per_channel=any(
+            len(scale.dims) and scale.dims[0] > 1
+            for scale in (constants.get(node.input[1]) for node in pairs)
+            if scale is not None
+        ),
+        other_scales=tuple(
+            sorted(
+                {
+                    name
+                    for node in nodes
+                    for name in _scales_of(node, constants)
+                    if name not in constants or not _is_power_of_two(constants[name])
+                }
+            )
+        ),
         operators=tuple(sorted(operators)),
     )
 
@@ -114,6 +127,19 @@ def constants_of(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto
             yield node.output[0], value
         for body in subgraphs(node):
             yield from constants_of(body)
+
+
+def _scales_of(
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
+) -> Iterator[str]:
+    """Yield the names of the scales that a pair or an integer operator reads or computes."""
+    if facts(node.op_type).is_conversion == "pair":
+        yield node.input[1]
+    elif node.op_type.startswith("Dynamic"):
+        yield node.output[min(1, len(node.output) - 1)]
+    elif is_integer_operator(node.op_type):
+        floats = onnx.TensorProto.FLOAT
+        yield from (i for i in node.input if i in constants and constants[i].data_type == floats)
 
 
 def _bits(name: str) -> int:

@@ -16,7 +16,7 @@ from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.source_quantization import read_source_quantization
-from edgepack.packager.pipeline.prequantized import check_quantized_once, describe_own
+from edgepack.packager.pipeline.prequantized import check_own_scales, describe_own
 from edgepack.packager.pipeline.selection import (
     EvaluationInputs,
     PreparedFloat,
@@ -108,7 +108,7 @@ class CandidateSelector:
         self._searches = 0
         self._latencies_ms: dict[tuple[str, float], float] = {}
         if self._own is not None:
-            check_quantized_once(self._own, profile)
+            check_own_scales(self._own, profile)
             return
         if profile.lowering is None:
             return

@@ -24,6 +24,10 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.quantization.weight_only.unfold import unfold_weights
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.wording import some_of
+from edgepack.text import counted
+
+_MOST_NAMED = 3
 
 _BITS_OF_INTEGERS = 8
 """Of the weights that profiles compute with."""
@@ -56,24 +60,35 @@ def unfold(model: onnx.ModelProto, profile: Profile) -> tuple[onnx.ModelProto, t
     )
 
 
-def check_quantized_once(own: SourceQuantization, profile: Profile) -> None:
-    """Reject a quantized model for a provider that lowers the precision by itself.
+def check_own_scales(own: SourceQuantization, profile: Profile) -> None:
+    """Reject a quantized model whose scales a profile's provider cannot keep.
 
     Args:
         own: What the model says of its integers.
         profile: The profile.
 
     Raises:
-        BuildError: It would be quantized twice.
+        BuildError: The provider would quantize the model again, or needs powers of two as scales.
     """
+    name, settings = profile.name, profile.quantize
     if profile.provider.quantizes:
         raise BuildError(
             f"the model is quantized already ({own.precision}), and {profile.device.provider} "
-            f"lowers the precision by itself: for profile '{profile.name}' it would be quantized "
-            "twice",
-            found_in=f"profile {profile.name}, provider.quantizes",
+            f"lowers the precision by itself: for profile '{name}' it would be quantized twice",
+            found_in=f"profile {name}, provider.quantizes",
             remedy="give the float model it was made from",
         )
+    if settings is None or settings.scales != "power_of_two" or not own.other_scales:
+        return
+    others = profile.gates.alternatives
+    raise BuildError(
+        f"the model is quantized already ({own.precision}) with "
+        f"{counted(len(own.other_scales), 'scale')} other than a power of two, and profile "
+        f"'{name}' computes with powers of two alone",
+        found_in=f"scale {some_of(own.other_scales, _MOST_NAMED)}",
+        remedy="give the float model it was made from"
+        + (f", or --profile {others[0]}" if others else ""),
+    )
 
 
 def avoid_int16_saturation(
@@ -122,8 +137,6 @@ def _differences(own: SourceQuantization, settings: Quantize) -> Iterator[str]:
     wanted = {settings.weights, settings.per_channel_weights or settings.weights}
     if other := [kind for kind in own.weights if kind not in wanted]:
         yield f"would make {_words(sorted(wanted))} weights, where the model has {_words(other)}"
-    if settings.scales == "power_of_two" and not own.is_power_of_two:
-        yield "would make scales that are powers of two, which the model's are not"
     if own.is_per_channel and not settings.per_channel:
         yield "would make one scale a tensor, where the model has one a channel"
 
