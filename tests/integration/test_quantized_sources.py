@@ -125,9 +125,7 @@ def test_weights_alone_are_passed_on_only_where_floats_are_wanted_beside_them(
     assert told == (precision != "w8")
 
 
-def _convolution_between_pairs(
-    *, float_weights: bool, has_powers_of_two: bool
-) -> onnx.ModelProto:
+def _convolution_between_pairs(*, float_weights: bool, has_powers_of_two: bool) -> onnx.ModelProto:
     """A convolution between pairs with a float bias, as training with pairs leaves it.
 
     Its channels are of very different size, so that one scale for all of them would be far off.

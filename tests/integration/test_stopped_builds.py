@@ -15,6 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.agent.runtime.opening import ON_CPU
 from edgepack.errors import BuildError
+from edgepack.packager.pipeline.build import build_bundle
+from edgepack.packager.pipeline.request import derive_request
+from edgepack.packager.progress import BuildStep
+from edgepack.packager.reports.reasons import sum_up
 from edgepack.packager.runtime.trial import try_model
 from edgepack.packager.tensors.sequence import Samples
 from tests.simulators import warm_programs
@@ -134,6 +138,42 @@ def test_a_metric_that_fails_ends_the_build_with_its_name(
     assert f"the metric mine:score {problem}" in done.stderr
     assert "Traceback" not in done.stderr
     assert not output.exists()
+
+
+@pytest.mark.parametrize("ends_in", ["cpu", "openvino-cpu"])
+def test_a_build_that_runs_out_of_time_publishes_the_finished_profiles(
+    material: Path, tmp_path: Path, ends_in: str
+) -> None:
+    """The clock of the build jumps to the end of its budget while a later profile is prepared."""
+    names, now_s = ["fp32", "cpu", "openvino-cpu"], [0.0]
+
+    def jump(step: BuildStep) -> None:
+        if step.profile == ends_in and not step.what.startswith("rehears"):
+            now_s[0] = 3600.0
+
+    request = derive_request(
+        material / "small.onnx",
+        {
+            "profiles": names,
+            "calibration": material / "samples.npz",
+            "shapes": {"images": (1, 3, 8, 8)},
+            "key": material / "release.key",
+            "output": tmp_path / "small-1.0.0.edgepack",
+            "budget": 3600.0,
+        },
+    )
+    result = build_bundle(request, jump, lambda: now_s[0])
+    finished = names[: names.index(ends_in)]
+    assert list(result.variants) == finished
+    left = names[len(finished) :]
+    assert [entry.profile for entry in result.refused] == left
+    assert all(entry.is_unfinished for entry in result.refused)
+    first = result.report.warnings[0]
+    assert all(name in first for name in left)
+    assert "--budget" in first
+    assert "--force" in first
+    assert f"{len(left)} profile" in sum_up(result.report)
+    assert result.output.is_file()
 
 
 def _endless() -> onnx.ModelProto:

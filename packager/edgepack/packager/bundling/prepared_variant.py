@@ -40,7 +40,8 @@ class PreparedVariants(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         variants: In the order of preference.
-        refused: Profiles that no variant was made for; only where others are built all the same.
+        refused: Profiles that no variant was made for; only with `keep_going`, or where the
+            time of the build ended after others were finished.
     """
 
     variants: tuple[PreparedVariant, ...]

@@ -41,10 +41,9 @@ def print_summary(result: BuildResult) -> None:
     print_table(_HEADINGS, rows, right=_RIGHT)
     click.echo()
     for refused in report.refused:
-        mark = click.style("refused", fg="yellow")
-        click.echo(
-            _wrapped(f"refused {refused.profile}: {refused.problem}").replace("refused", mark, 1)
-        )
+        state = "not finished" if refused.is_unfinished else "refused"
+        words = _wrapped(f"{state} {refused.profile}: {refused.problem}")
+        click.echo(words.replace(state, click.style(state, fg="yellow"), 1))
         if refused.remedy:
             click.echo(_wrapped(f"  try: {refused.remedy}"))
     for words in report.samples.preprocessing:

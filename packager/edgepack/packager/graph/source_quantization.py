@@ -129,9 +129,7 @@ def constants_of(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto
             yield from constants_of(body)
 
 
-def _scales_of(
-    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
-) -> Iterator[str]:
+def _scales_of(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> Iterator[str]:
     """Yield the names of the scales that a pair or an integer operator reads or computes."""
     if facts(node.op_type).is_conversion == "pair":
         yield node.input[1]

@@ -15,7 +15,8 @@ fails, is interrupted or fills the disk leaves what was there before. Only a rep
 tried stays, where gates refused, and what a search measured (`search/journal.py`).
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Unpack
 
@@ -31,9 +32,9 @@ from edgepack.packager.bundling.publishing import disk_error, publish, work_fold
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.pipeline.build_record import compose_record
 from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
-from edgepack.packager.pipeline.check_request import check_request
+from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
 from edgepack.packager.pipeline.open_model import open_model
-from edgepack.packager.pipeline.refusal import time_ended
+from edgepack.packager.pipeline.refusal import TimeEndedError
 from edgepack.packager.pipeline.report_composition import add_times, compose_report
 from edgepack.packager.pipeline.report_files import write_report
 from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request
@@ -74,7 +75,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refused(self) -> tuple[RefusedProfile, ...]:
-        """Profiles that no variant was made for; only with `keep_going`."""
+        """Profiles without a variant: with `keep_going`, or where the time of the build ended."""
         return self.report.refused
 
 
@@ -112,26 +113,28 @@ def build(
     return build_bundle(derive_request(model, options), progress)
 
 
-def build_bundle(request: BuildRequest, progress: Progress) -> BuildResult:
-    """Return the steps of a build; see above.
+def build_bundle(
+    request: BuildRequest, progress: Progress, clock: Callable[[], float] = time.monotonic
+) -> BuildResult:
+    """Run the steps of a build; see above.
 
     Args:
         request: What to build.
         progress: Called with the progress.
+        clock: Returns seconds, which `budget_s` bounds; only differences count.
 
     Raises:
         EdgepackError: See `build`.
     """
     try:
-        return _build(request, progress)
+        return _build(check_request(request, clock), request, progress)  # 1
     except OSError as error:
         raise disk_error(error, request.output) from error
     except OutOfTimeError as error:
-        raise time_ended() from error
+        raise TimeEndedError from error
 
 
-def _build(request: BuildRequest, progress: Progress) -> BuildResult:
-    checked = check_request(request)  # 1
+def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -> BuildResult:
     with work_folder(request.output) as work, ProviderProcess() as process:
         with checked.deadline.interrupting():
             watched = checked.deadline.watch(progress)

@@ -1,6 +1,7 @@
 """Step 1 of a build: what can be refused before the model is opened."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -52,14 +53,20 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(entries[0].profile for entries in self.combinations)
 
 
-def check_request(request: BuildRequest) -> CheckedRequest:
+def check_request(
+    request: BuildRequest, clock: Callable[[], float] = time.monotonic
+) -> CheckedRequest:
     """Read key, profiles, toolchains and hooks, and reject what cannot be.
+
+    Args:
+        request: What to build.
+        clock: Returns seconds, which `budget_s` bounds.
 
     Raises:
         EdgepackError: The first thing that keeps a bundle from being made.
         OutOfTimeError: The time of the build is used up.
     """
-    deadline = Deadline(request.budget_s)
+    deadline = Deadline(request.budget_s, clock)
     check_output(request.output, replace=request.replace)
     key = load_signing_key(request.key)
     recipients = tuple(key for path in request.encrypt_to for key in load_recipients(path))

@@ -21,13 +21,15 @@ class VariantRefusedError(BuildError):
         self.variant = variant
 
 
-def time_ended() -> BuildError:
-    """Return the error of a build, or of a profile, whose time ended before it had a result."""
-    return BuildError(
-        "the time of the build ended before the first candidate was finished",
-        found_in="--budget",
-        remedy="a longer --budget, or none; fewer calibration samples take less time",
-    )
+class TimeEndedError(BuildError):
+    """The time of the build ended before it, or a profile, had a result."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the time of the build ended before the first candidate was finished",
+            found_in="--budget",
+            remedy="a longer --budget, or none; fewer calibration samples take less time",
+        )
 
 
 def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
@@ -36,5 +38,9 @@ def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
     """
     best = error.variant if isinstance(error, VariantRefusedError) else None
     return RefusedProfile(
-        profile=profile, problem=error.problem, remedy=error.remedy or "", best=best
+        profile=profile,
+        problem=error.problem,
+        remedy=error.remedy or "",
+        best=best,
+        is_unfinished=isinstance(error, TimeEndedError),
     )

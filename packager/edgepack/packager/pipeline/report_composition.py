@@ -42,11 +42,20 @@ def compose_report(
         variants=tuple(map(_reported, parts.variants, laid_out.variants)),
         refused=tuple(map(_untimed_refusal, prepared.refused)),
         notes=(*samples.notes, *learnt.notes),
-        warnings=(*samples.doubts, *_describe_weak(prepared)),
+        warnings=(*_describe_unfinished(prepared), *samples.doubts, *_describe_weak(prepared)),
         tools=facts.tools,
         evidence=learnt.evidence,
         proposals=learnt.proposals,
     )
+
+
+def _describe_unfinished(prepared: PreparedVariants) -> Iterator[str]:
+    """Yield the profiles that the time of the build did not allow, if any."""
+    if names := [entry.profile for entry in prepared.refused if entry.is_unfinished]:
+        yield (
+            f"not built: {', '.join(names)}. The time of the build (--budget) ended. The same "
+            "command with a longer --budget and --force continues and replaces this bundle."
+        )
 
 
 def _describe_weak(prepared: PreparedVariants) -> Iterator[str]:

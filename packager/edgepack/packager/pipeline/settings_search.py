@@ -19,7 +19,6 @@ from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.pipeline.candidate_selection import CandidateSelector
 from edgepack.packager.pipeline.prequantized import unfold
-from edgepack.packager.pipeline.refusal import time_ended
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.select_cheapest import select_cheapest, with_whole_search
 from edgepack.packager.pipeline.selection import (
@@ -75,6 +74,7 @@ class SettingsSearch:
 
         Raises:
             BuildError: A pass failed or a candidate cannot be made or run, in every combination.
+            OutOfTimeError: The time was used up before the first candidate.
         """
         searched: list[SearchedCombination] = []
         selectors: list[CandidateSelector] = []
@@ -110,7 +110,7 @@ class SettingsSearch:
                 )
             )
         if not searched and not failed:
-            raise time_ended()
+            raise OutOfTimeError
         if not searched:
             raise failed[0]
         best = select_cheapest(searched)

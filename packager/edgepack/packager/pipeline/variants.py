@@ -10,7 +10,7 @@ from edgepack.packager.pipeline.check_request import CheckedRequest
 from edgepack.packager.pipeline.open_model import check_shapes
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.pipeline.prequantized import avoid_int16_saturation
-from edgepack.packager.pipeline.refusal import report_refusal, time_ended
+from edgepack.packager.pipeline.refusal import TimeEndedError, report_refusal
 from edgepack.packager.pipeline.report_files import join_remedies, refusal_error, report_refusals
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
@@ -32,6 +32,9 @@ def prepare_variants(
     progress: Progress,
 ) -> PreparedVariants:
     """Prepare the variant of each profile.
+
+    Where the time of the build ends, variants that are finished are published, and the other
+    profiles are reported as not finished.
 
     Args:
         opened: What they are made from and judged by; whether others are built where one refuses,
@@ -76,12 +79,15 @@ def prepare_variants(
             progress=for_profile(progress, profile.name),
         )
         try:
+            if variants and checked.deadline.is_over:
+                raise TimeEndedError
             check_shapes(source, profile, request)
             folder = work / "variants" / profile.name
             variants.append(_prepare(inputs, plan, resources, folder))
         except (BuildError, DeviceError, ProfileError) as error:
             name_in_error(error, own_names(source.model.graph))
-            if not request.keep_going:
+            is_kept = variants and isinstance(error, TimeEndedError)  # what is finished is not lost
+            if not (request.keep_going or is_kept):
                 raise _refuse(opened, plan, error, variants) from error
             refused.append(report_refusal(profile.name, error))
     if not variants:
@@ -95,7 +101,7 @@ def _prepare(
     try:
         return prepare_variant(inputs, plan, resources, folder)
     except OutOfTimeError as error:
-        raise time_ended() from error
+        raise TimeEndedError from error
 
 
 def _refuse(

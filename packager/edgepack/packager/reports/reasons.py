@@ -11,11 +11,12 @@ FLOAT_PRECISION = "fp32"
 
 def sum_up(report: Report) -> str:
     """Return the whole build in a sentence or two."""
-    made, refused = len(report.variants), len(report.refused)
+    made, unfinished = len(report.variants), sum(it.is_unfinished for it in report.refused)
+    refused = len(report.refused) - unfinished
     degraded = sum(variant.degraded for variant in report.variants)
     if not made:
         return "No bundle was made: " + (
-            "the profile was refused." if refused == 1 else "every profile was refused."
+            "the profile was refused." if len(report.refused) == 1 else "every profile was refused."
         )
     kept = made - degraded
     words = "1 variant holds its" if kept == 1 else f"{kept} variants hold their"
@@ -28,6 +29,8 @@ def sum_up(report: Report) -> str:
         text += f" For {', '.join(in_place)} the float model is published."
     if refused:
         text += f" {refused} profile{' was' if refused == 1 else 's were'} refused."
+    if unfinished:
+        text += f" {counted(unfinished, 'profile')} not finished in time."
     return text.strip()
 
 

@@ -149,12 +149,14 @@ class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         best: Result of the best candidate; None if rejected before any measurement.
+        is_unfinished: Whether the time of the build ended before its first candidate was finished.
     """
 
     profile: str
     problem: str
     remedy: str
     best: MeasuredVariant | None = None
+    is_unfinished: bool = False
 
 
 class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
