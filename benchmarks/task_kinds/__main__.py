@@ -37,7 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--any-version", action="store_true", help="keep cells that other sources were measured by"
     )
     parser.add_argument("--show", action="store_true", help="measure nothing: only show the table")
-    parser.add_argument("--output", type=Path, help="folder for the page and tasks.json")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="folder for the page and tasks.json, with before.json to compare with if wanted",
+    )
     given = parser.parse_args(arguments)
     store = Store(_STORE)
     version = prepare(OWN).version
@@ -65,12 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for flag in declared
         if (cell := store.read(name, profile, is_declared=flag)) is not None
     ]
-    print(terminal(cells))
+    earlier = given.output / "before.json" if given.output is not None else None
+    before: list[Cell] = []
+    if earlier is not None and earlier.exists():
+        before = msgspec.json.decode(earlier.read_bytes(), type=list[Cell])
+    print(terminal(cells, before))
     if given.output is not None:
         given.output.mkdir(parents=True, exist_ok=True)
         numbers = msgspec.json.format(msgspec.json.encode(cells), indent=1)
         write_file(given.output / "tasks.json", numbers + b"\n")
-        write_file(given.output / "README.md", page(cells).encode())
+        write_file(given.output / "README.md", page(cells, before).encode())
     return 0
 
 

@@ -1,5 +1,6 @@
 """The table of kinds of tasks and its summary, for the terminal and as a Markdown page."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from benchmarks.task_kinds.cells import PROFILES, Cell
@@ -35,6 +36,9 @@ Builds prefer size (`--prefer size`): speed says little of models that take micr
 for `cpu` and `openvino-cpu` run as on a device, on this machine. Variants for NPUs run with exact
 integer products.
 
+`before` cells were measured before each output was evaluated by its task, with the declarations of
+that time ([`before.json`](before.json)). `after` cells are this release's.
+
 ## Summary
 
 {summary}
@@ -59,41 +63,58 @@ integer products.
 """
 
 
-def page(cells: Sequence[Cell]) -> str:
-    """Return the Markdown page."""
+def page(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> str:
+    """Return the Markdown page.
+
+    Args:
+        cells: The measured cells.
+        before: The cells of an earlier release, to compare with.
+    """
+    plain, declared = (
+        table(
+            [c for c in cells if c.is_declared == flag],
+            [c for c in before if c.is_declared == flag],
+        )
+        for flag in (False, True)
+    )
     return _PAGE.format(
-        versions=", ".join(sorted({cell.version for cell in cells})),
         lost=_short(LOST),
         near=_short(NEAR),
-        summary=_markdown(summary(cells)),
-        plain=_markdown(table([cell for cell in cells if not cell.is_declared])),
-        declared=_markdown(table([cell for cell in cells if cell.is_declared])),
+        summary=_markdown(summary(cells, before)),
+        plain=_markdown(plain),
+        declared=_markdown(declared),
         tasks=_markdown(_tasks(cells)),
         missed="\n".join(f"- {line}" for line in missed(cells)) or "None.",
     )
 
 
-def terminal(cells: Sequence[Cell]) -> str:
-    """Return both tables and the summary in columns."""
+def terminal(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> str:
+    """Return both tables and the summary in columns; see `page`."""
     parts = []
     for is_declared, title in ((False, "without declarations"), (True, "with declarations")):
         chosen = [cell for cell in cells if cell.is_declared == is_declared]
         if chosen:
             parts.append(f"{title}\n{_columns(table(chosen))}")
-    parts.append(_columns(summary(cells)))
+    parts.append(_columns(summary(cells, before)))
     parts.append("\n".join(missed(cells)))
     return "\n\n".join(parts)
 
 
-def table(cells: Sequence[Cell]) -> list[list[str]]:
-    """Return a head, and one row for each task."""
+def table(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> list[list[str]]:
+    """Return a head, and one row for each task; cells of an earlier release stand in parentheses."""
     found = [["task", "half", "float model", *PROFILES, "seconds"]]
+    earlier = {(cell.kind, cell.profile): f" ({describe(cell)})" for cell in before}
     for name in dict.fromkeys(cell.kind for cell in cells):
         of_kind = {cell.profile: cell for cell in cells if cell.kind == name}
         first = next(iter(of_kind.values()))
         metrics = [cell.float_metric for cell in of_kind.values() if cell.float_metric is not None]
         value = f"{first.task_metric} {metrics[0]:.3g}" if metrics else first.task_metric
-        texts = [describe(of_kind[name]) if name in of_kind else "" for name in PROFILES]
+        texts = [
+            describe(of_kind[profile]) + earlier.get((name, profile), "")
+            if profile in of_kind
+            else ""
+            for profile in PROFILES
+        ]
         seconds = f"{sum(cell.build_s for cell in of_kind.values()):.0f}"
         found.append([name, first.half, value, *texts, seconds])
     return found
@@ -135,38 +156,41 @@ def is_wrong(cell: Cell) -> bool:
     return abs(min(cell.truth, 1.0) - cell.reported) > NEAR
 
 
-def summary(cells: Sequence[Cell]) -> list[list[str]]:
-    """Return a head, and one row for each half and declaration."""
+def summary(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> list[list[str]]:
+    """Return a head, and one row for each half, declaration and release."""
+    releases = [("before", before), ("after", cells)] if before else [("", cells)]
     head = [
-        *("half", "declared", "cells", "quantized", "float", "rejected", "failed"),
+        *("half", "declared", "release", "cells", "quantized", "float", "rejected", "failed"),
         *("weak", f"below {_short(LOST)}, not weak (goal 0)"),
         f"within {_short(NEAR)} (goal 95 %)",
+        f"not weak, within {_short(NEAR)}",
         f"intact, rejected (goal ≤ 5 %, intact: {_short(INTACT)})",
     ]
     found = [head]
     for half in ("developed", "independent"):
         for is_declared in (False, True):
-            chosen = [c for c in cells if (c.half, c.is_declared) == (half, is_declared)]
-            if chosen:
-                found.append([half, "yes" if is_declared else "no", *_counts(chosen)])
-    found.append(["both", "both", *_counts(cells)])
+            for release, of_release in releases:
+                chosen = [c for c in of_release if (c.half, c.is_declared) == (half, is_declared)]
+                if chosen:
+                    found.append([half, "yes" if is_declared else "no", release, *_counts(chosen)])
+    found += [["both", "both", release, *_counts(chosen)] for release, chosen in releases]
     return found
 
 
 def _counts(cells: Sequence[Cell]) -> list[str]:
+    counts = Counter(cell.outcome for cell in cells)
     quantized = [cell for cell in cells if cell.outcome == "quantized"]
-    rejected = [cell for cell in cells if cell.outcome == "rejected"]
     told = [cell for cell in quantized if cell.truth is not None and cell.reported is not None]
-    intact = [c for c in (*quantized, *rejected) if c.truth is not None and c.truth >= INTACT]
-    lost = [cell for cell in intact if cell.outcome == "rejected"]
-    failed = [cell for cell in cells if cell.outcome in ("failed", "over the time limit")]
+    sure = [cell for cell in told if not cell.weak]
+    known = [c for c in cells if c.outcome in ("quantized", "rejected") and c.truth is not None]
+    intact = [cell for cell in known if (cell.truth or 0) >= INTACT]
     return [
-        *(str(len(cells)), str(len(quantized))),
-        str(sum(cell.outcome == "float" for cell in cells)),
-        *(str(len(rejected)), str(len(failed)), str(sum(bool(cell.weak) for cell in cells))),
+        *(str(len(cells)), str(len(quantized)), str(counts["float"]), str(counts["rejected"])),
+        str(counts["failed"] + counts["over the time limit"]),
+        _ratio(sum(bool(cell.weak) for cell in cells), len(cells)),
         str(sum(map(is_lost_silently, cells))),
-        _ratio(sum(not is_wrong(cell) for cell in told), len(told)),
-        _ratio(len(lost), len(intact)),
+        *(_ratio(sum(not is_wrong(cell) for cell in all_), len(all_)) for all_ in (told, sure)),
+        _ratio(sum(cell.outcome == "rejected" for cell in intact), len(intact)),
     ]
 
 

@@ -56,9 +56,17 @@ def test_summary_counts_silent_losses_predictions_and_rejections() -> None:
         _like(kind="refused", outcome="rejected"),
     ]
     _, developed, both = summary(cells)
-    assert developed[-3:] == both[-3:] == ["1", "1 of 3 (33 %)", "1 of 2 (50 %)"]
+    wanted = ["1", "1 of 3 (33 %)", "1 of 2 (50 %)", "1 of 2 (50 %)"]
+    assert developed[-4:] == both[-4:] == wanted
     assert [line.split(",")[0] for line in missed(cells)] == ["lost", "weak", "refused"]
     assert "| depth | developed | the distance of each place | 1 - error |" in page(cells)
+
+
+def test_page_shows_an_earlier_release_beside_this_one() -> None:
+    text = page([_GOOD], [_like(variant_metric=0.81)])
+    assert ".998→1.000 (.998→.900!?)" in text
+    assert "| developed | no | before | 1 | 1 |" in text
+    assert "| developed | no | after | 1 | 1 |" in text
 
 
 @pytest.mark.parametrize(
