@@ -101,7 +101,7 @@ def terminal(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> str:
 
 
 def table(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> list[list[str]]:
-    """Return a head, and one row for each task; cells of an earlier release stand in parentheses."""
+    """Return a head and one row for each task; cells of an earlier release are in parentheses."""
     found = [["task", "half", "float model", *PROFILES, "seconds"]]
     earlier = {(cell.kind, cell.profile): f" ({describe(cell)})" for cell in before}
     for name in dict.fromkeys(cell.kind for cell in cells):
