@@ -27,7 +27,7 @@ from edgepack.packager.progress import silent
 from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
-from edgepack.packager.runtime.evaluator import open_plain, profile_settings
+from edgepack.packager.runtime.evaluator import find_venue, open_plain, profile_settings
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.trial import Trial, try_model
 from edgepack.packager.tensors.sequence import Feeds, Samples
@@ -149,7 +149,11 @@ def _quantize(model: onnx.ModelProto, profile: Profile, samples: Samples, folder
     if profile.quantize is None:
         raise BuildError(f"profile '{profile.name}' quantizes nothing", remedy="another profile")
     context = PassContext(
-        profile_name=profile.name, limits=profile.limits, samples=samples, work_dir=folder
+        profile_name=profile.name,
+        limits=profile.limits,
+        samples=samples,
+        work_dir=folder,
+        simulator_version=find_venue(profile).version,
     )
     prepared = run_float_passes(model, profile, context, silent).model
     quantizer = StaticCandidateMaker(

@@ -34,6 +34,7 @@ def _context(folder: Path) -> PassContext:
         samples=samples,
         work_dir=folder,
         provider="QNNExecutionProvider",
+        simulator_version="2.7.0",
     )
 
 
@@ -359,20 +360,23 @@ def test_without_inferred_types_it_says_which_pass_must_come_first(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("settings", "provider", "is_rewritten"),
+    ("settings", "provider", "release", "is_rewritten"),
     [
-        (ApplyWorkarounds(), "QNNExecutionProvider", True),
-        (ApplyWorkarounds(seen_on=("simulator",)), "QNNExecutionProvider", True),
-        (ApplyWorkarounds(seen_on=("chip",)), "QNNExecutionProvider", False),
-        (ApplyWorkarounds(ops=("Pow",)), "QNNExecutionProvider", False),
-        (ApplyWorkarounds(ops=()), "QNNExecutionProvider", False),
-        (ApplyWorkarounds(), "OpenVINOExecutionProvider", False),
+        (ApplyWorkarounds(), "QNNExecutionProvider", "2.7.0", True),
+        (ApplyWorkarounds(), "QNNExecutionProvider", "2.8.0", False),
+        (ApplyWorkarounds(), "QNNExecutionProvider", "", False),
+        (ApplyWorkarounds(on_chips=True), "QNNExecutionProvider", "2.8.0", True),
+        (ApplyWorkarounds(on_chips=True), "QNNExecutionProvider", "", True),
+        (ApplyWorkarounds(ops=("Pow",)), "QNNExecutionProvider", "2.7.0", False),
+        (ApplyWorkarounds(ops=()), "QNNExecutionProvider", "2.7.0", False),
+        (ApplyWorkarounds(), "OpenVINOExecutionProvider", "2.7.0", False),
+        (ApplyWorkarounds(on_chips=True), "OpenVINOExecutionProvider", "2.7.0", False),
     ],
 )
-def test_only_what_a_profile_asks_for_and_was_seen_of_its_provider_is_worked_around(
-    settings: ApplyWorkarounds, provider: str, is_rewritten: bool, tmp_path: Path
+def test_workarounds_obey_the_profile_and_the_releases_of_the_simulator(
+    settings: ApplyWorkarounds, provider: str, release: str, is_rewritten: bool, tmp_path: Path
 ) -> None:
-    context = replace(_context(tmp_path), provider=provider)
+    context = replace(_context(tmp_path), provider=provider, simulator_version=release)
     result = apply_workarounds(_two_reciprocals(), settings, context)
     assert bool(result.notes) == is_rewritten
     assert ("Div" in [node.op_type for node in result.model.graph.node]) == is_rewritten

@@ -1,6 +1,6 @@
-"""Pass `apply_workarounds`: what a provider computes wrongly becomes what it computes right.
+"""Pass `apply_workarounds`: replace operators that a provider computes wrongly.
 
-Which, how wrong and where it was seen stands in `workarounds.table`.
+`workarounds.table` lists the operators, the errors, and the releases with these errors.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.queries import index_graph, is_standard
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.workarounds.site import Site
-from edgepack.packager.passes.workarounds.table import WORKAROUNDS, Workaround
+from edgepack.packager.passes.workarounds.table import WORKAROUNDS, Seen, Workaround
 from edgepack.packager.profiles.pass_settings import ApplyWorkarounds
 
 
@@ -25,8 +25,8 @@ def apply_workarounds(
 
     Args:
         model: The model, with shapes; changed in place.
-        settings: Which operators, and the defects of what.
-        context: The provider, and where models of one node are written.
+        settings: The operators, and whether workarounds also apply to chips.
+        context: The provider, the release of its simulator, and a folder for models of one node.
 
     Returns:
         The model, and how many nodes were replaced.
@@ -38,11 +38,16 @@ def apply_workarounds(
     counts: Counter[str] = Counter()
     for op in settings.ops:
         for row in WORKAROUNDS:
-            is_there = row.seen.provider == context.provider and row.seen.on in settings.seen_on
-            if row.op == op and is_there:
+            if row.op == op and _applies(row.seen, settings, context):
                 counts[row.note] += _apply(model.graph, row, opsets_of(model), folder)
     notes = tuple(f"{count} {note}" for note, count in counts.items() if count)
     return PassResult(model=model, notes=notes)
+
+
+def _applies(seen: Seen, settings: ApplyWorkarounds, context: PassContext) -> bool:
+    """Return True if the simulator's release has the defect, or the profile assumes it on chips."""
+    has_defect = settings.on_chips or context.simulator_version in seen.releases
+    return seen.provider == context.provider and has_defect
 
 
 def _apply(graph: onnx.GraphProto, row: Workaround, opsets: Mapping[str, int], folder: Path) -> int:

@@ -19,6 +19,7 @@ class PassContext(msgspec.Struct, frozen=True, kw_only=True):
         work_dir: Folder for temporary files.
         provider: The execution provider whose defects are worked around; `run_float_passes` takes
             the profile's.
+        simulator_version: Release of the simulator that tries the variant, or "".
     """
 
     profile_name: str
@@ -26,6 +27,7 @@ class PassContext(msgspec.Struct, frozen=True, kw_only=True):
     samples: Samples
     work_dir: Path
     provider: str = ""
+    simulator_version: str = ""
 
 
 class PassResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,10 +84,11 @@ def _look_at(
     try:
         resources.limit.check()
         with resources.limit.profile.interrupting():
+            venue = find_venue(other)
             selector = CandidateSelector(
-                run_passes(inputs, other, folder, progress),
+                run_passes(inputs, other, venue, folder, progress),
                 other,
-                find_venue(other),
+                venue,
                 inputs,
                 resources.conditions(f"{context} {other.sha256}"),
                 folder,

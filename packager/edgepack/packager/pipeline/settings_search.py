@@ -32,6 +32,7 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.reasons import FLOAT_PRECISION
 from edgepack.packager.runtime.deadline import OutOfTimeError
+from edgepack.packager.runtime.evaluator import Venue
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.search_target import SearchTarget
@@ -89,7 +90,11 @@ class SettingsSearch:
                 self._resources.limit.check()
                 if key not in prepared:
                     prepared[key] = run_passes(
-                        self._inputs, combination.profile, folder, self._resources.progress
+                        self._inputs,
+                        combination.profile,
+                        self._plan.venue,
+                        folder,
+                        self._resources.progress,
                     )
                 selector = self._make_selector(combination, prepared[key], folder)
                 selection = selector.select(SearchTarget())
@@ -181,13 +186,14 @@ def _float_passes(profile: Profile) -> bytes:
 
 
 def run_passes(
-    inputs: EvaluationInputs, profile: Profile, folder: Path, progress: Progress
+    inputs: EvaluationInputs, profile: Profile, venue: Venue, folder: Path, progress: Progress
 ) -> PreparedFloat:
     """Return the float model after a profile's float passes.
 
     Args:
         inputs: Has the source model, and the samples that passes may look at.
         profile: The profile.
+        venue: Venue of the trials.
         folder: Where it is written; it must exist.
         progress: Called for each pass.
 
@@ -199,6 +205,7 @@ def run_passes(
         limits=profile.limits,
         samples=inputs.split.calibration,
         work_dir=folder,
+        simulator_version=venue.version if venue.is_simulated else "",
     )
     source, notes = unfold(inputs.source.model, profile)
     passed = run_float_passes(source, profile, context, progress)

@@ -25,7 +25,7 @@ _PASSES: Mapping[str, str] = {
     "qnn_preprocess": "chains that Qualcomm's NPU has one operator for become that operator",
     "vitisai_preprocess": "chains that AMD's NPUs have one operator for become that operator",
     "clamp_mask": "minus infinity in a mask becomes the first of {values} that changes no output",
-    "apply_workarounds": "what was seen to be wrong ({seen_on}) is written in another way: {ops}",
+    "apply_workarounds": "operators that this simulator computes wrongly are replaced: {ops}",
 }
 _PREPARATIONS = {"smooth": "SmoothQuant", "cross-layer": "equalization of layers in a row"}
 _METHODS = {"rtn": "to the nearest", "hqq": "HQQ", "gptq": "GPTQ"}

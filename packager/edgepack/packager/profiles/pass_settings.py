@@ -23,7 +23,6 @@ WorkaroundOp = Literal[
     "Resize",
     "AveragePool",
 ]
-SeenOn = Literal["simulator", "chip"]
 WIDE_TYPES = ("uint16", "int16")
 """Types of activations that have 16 bits."""
 
@@ -101,20 +100,19 @@ class ClampMask(Section, frozen=True, kw_only=True, tag_field="name", tag="clamp
 class ApplyWorkarounds(
     Section, frozen=True, kw_only=True, tag_field="name", tag="apply_workarounds"
 ):
-    """Writes operators that the provider computes wrongly as others that compute the same.
+    """Writes operators that a simulator computes wrongly as other operators with the same result.
 
-    What is known stands in `passes/workarounds/table.py`; all of it was seen on the simulator of
-    Qualcomm's HTP. It is worked around for chips too: the variant that a device gets is the one
-    that runs on the simulator during the build, where gates refuse what is off.
+    `passes/workarounds/table.py` lists the defects and the releases of the simulator that have
+    them. A workaround applies if the simulator that tries the variant is one of these releases.
+    No chip was seen with a defect.
 
     Attributes:
-        ops: Whose defects.
-        seen_on: Where they were seen. `["chip"]` leaves what only a simulator was seen to do, and
-            a build may be refused by what that computes.
+        ops: Operators to replace.
+        on_chips: Apply the workarounds without a simulator, or with another release, too.
     """
 
     ops: tuple[WorkaroundOp, ...] = get_args(WorkaroundOp)
-    seen_on: tuple[SeenOn, ...] = get_args(SeenOn)
+    on_chips: bool = False
 
 
 class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize"):

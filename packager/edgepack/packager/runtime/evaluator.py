@@ -33,11 +33,13 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True):
         is_simulated: Only a simulator of it is here, or in the toolchain where one is named.
         because: Why, in the words of the device facts.
         toolchain: The environment that a variant is tried in; None where that is this one.
+        version: Release of the provider where variants are tried, or "".
     """
 
     is_native: bool
     is_simulated: bool
     because: str
+    version: str = ""
     toolchain: PinnedToolchain | None = None
 
     @property
@@ -73,7 +75,9 @@ def find_venue(profile: Profile, toolchain: PinnedToolchain | None = None) -> Ve
             remedy="an environment with the provider, on a machine that it runs on; without one, "
             "the variant is built and not tried",
         )
-    return replace(here, is_simulated=there.is_simulated, toolchain=toolchain)
+    return replace(
+        here, is_simulated=there.is_simulated, version=there.version, toolchain=toolchain
+    )
 
 
 def _look(profile: Profile, facts: DeviceFacts) -> Venue:
@@ -87,6 +91,7 @@ def _look(profile: Profile, facts: DeviceFacts) -> Venue:
                 is_native=there and fits and not provider.is_simulator,
                 is_simulated=there and provider.is_simulator,
                 because=provider.because if fits else _describe_misfit(profile, facts),
+                version=provider.version,
             )
     return Venue(
         is_native=False,

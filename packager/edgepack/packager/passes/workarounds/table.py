@@ -18,18 +18,17 @@ from edgepack.packager.passes.workarounds.single_op import (
     sum_last,
 )
 from edgepack.packager.passes.workarounds.site import Site
-from edgepack.packager.profiles.pass_settings import SeenOn, WorkaroundOp
+from edgepack.packager.profiles.pass_settings import WorkaroundOp
 
 _RESIZED = "Resize were written so that the provider takes their rows and columns."
 _TEST = "tests/integration/test_workarounds_qnn.py::test_a_workaround_is_needed_and_right"
 
 
 class Seen(NamedTuple):
-    """Observation of a defect: provider, releases and models."""
+    """Observation of a defect on a simulator: its provider and the provider's releases."""
 
     provider: str
     releases: tuple[str, ...]
-    on: SeenOn
 
 
 class Workaround(NamedTuple):
@@ -54,7 +53,7 @@ class Workaround(NamedTuple):
     replaces: str = ""
 
 
-_HTP = Seen("QNNExecutionProvider", ("onnxruntime-qnn 2.7.0",), "simulator")
+_HTP = Seen("QNNExecutionProvider", ("2.7.0",))
 
 # fmt: off
 WORKAROUNDS = (
