@@ -1,6 +1,6 @@
 """Measure how plain the project's English is; exit with 1 if a share exceeds its limit.
 
-    python docs/plain_words.py [--list MEASURE]
+    python docs/plain_words.py [--list MEASURE [PATH]]
 
 Read docstrings, error messages, other messages (help, log, templates), pages and commit subjects.
 `CONTRIBUTING.md` states the rules; `LIMITS` states how many exceptions are tolerated.
@@ -250,11 +250,12 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the share of each measure, or the exceptions of the measure that `--list` names."""
+    """Print the share of each measure; with `--list`, print the exceptions below PATH."""
     found = list(findings(ROOT))
     if arguments[:1] == ["--list"]:
+        measure, path = (*arguments[1:], "")[:2]
         for one in found:
-            if one.exceptions and arguments[1] in one.measure:
+            if one.exceptions and measure in one.measure and one.place.startswith(path):
                 print(f"{one.place}: {' '.join(one.text.split())[:160]}")
         return 0
     above = False

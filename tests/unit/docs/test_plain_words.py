@@ -83,7 +83,11 @@ def test_whole_checkout_with_a_planted_docstring_fails(
     assert main([]) == 1
     assert "ABOVE docstring opens with a question word: 50.00 %" in capsys.readouterr().out
     assert main(["--list", "question"]) == 0
-    assert capsys.readouterr().out == "agent/planted.py:4: What the device lacks.\n"
+    listed = "agent/planted.py:4: What the device lacks.\n"
+    assert capsys.readouterr().out == listed
+    for path, expected in (("agent/pl", listed), ("fleet/", "")):
+        assert main(["--list", "question", path]) == 0
+        assert capsys.readouterr().out == expected
 
 
 def test_few_or_no_commits_are_not_measured(tmp_path: Path) -> None:
