@@ -10,6 +10,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.gates.labels import (
     LabelledSamples,
+    describe_collapse,
     judge_by_labels,
     measure_accuracy,
     open_labelled,
@@ -82,6 +83,29 @@ def test_labels_by_which_the_float_model_only_guesses_are_refused(folder: Path) 
     turned = replace(labelled, labels=tuple(1 - label for label in labelled.labels))
     with pytest.raises(BuildError, match="right in 0 of 20 samples, no more than by guessing"):
         judge_by_labels(turned, _echo, _echo, {})
+
+
+def _constant(feeds: Feeds) -> Feeds:
+    return {"scores": np.asarray(feeds["x"], np.float32) * 1e-3 + np.array([0, 0, 1], np.float32)}
+
+
+def test_one_predicted_class_for_differing_labels_is_told(folder: Path) -> None:
+    labelled = _write(folder, [0, 1, 2, 2] * 5)
+    told = describe_collapse(labelled, _constant)
+    assert "class 2 for 20 of 20" in told
+    assert "10 of them have that label" in told
+    assert "3 classes" in told
+    assert "mean, std" in told
+    assert describe_collapse(labelled, _echo) == ""
+    turned = replace(labelled, labels=tuple((label + 1) % 2 for label in labelled.labels))
+    with pytest.raises(BuildError) as caught:
+        judge_by_labels(turned, _constant, _constant, {})
+    assert "class 2 for 20 of 20" in str(caught.value.found_in)
+
+
+def test_a_frequent_label_that_is_predicted_so_is_no_collapse(folder: Path) -> None:
+    labelled = _write(folder, [2] * 19 + [0])
+    assert describe_collapse(labelled, _constant) == ""
 
 
 @pytest.mark.parametrize(

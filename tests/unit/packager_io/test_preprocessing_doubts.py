@@ -1,13 +1,14 @@
 """Small classifiers, trained here on known preprocessing, and what is doubted of others."""
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edgepack.packager.config.inputs import InputDeclaration, RawInput
+from edgepack.packager.config.inputs import ImageInput, InputDeclaration, RawInput
 from edgepack.packager.samples.preprocessing import describe_inputs, find_doubts
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Samples
@@ -125,3 +126,33 @@ def test_a_small_classifier_is_doubted_for_what_it_was_not_trained_on(
     assert remedy in unsure
     assert remedy in far
     assert doubts(trained, RawInput(prepared_as_trained=True)) == ()
+
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+@pytest.mark.parametrize("turned", [1, -1], ids=["RGB", "BGR"])
+def test_swapped_mean_and_std_are_doubted(is_declared: bool, turned: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    pixels, kinds = _pictures(60, "black", rng)
+    model = _train(2.0 * pixels - 1.0, kinds, has_norm=False, seed=2)
+    onnx.save(model, tmp_path / "model.onnx")
+    source = load_source(tmp_path / "model.onnx")
+
+    def doubts(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[str, ...]:
+        mean, std = mean[::turned], std[::turned]
+        columns = (np.reshape(values, (1, 3, 1, 1)) for values in (mean, std))
+        values = ((pixels[:16] - next(columns)) / next(columns)).astype(np.float32)
+        samples = Samples(
+            count=16, read=lambda index: {"x": values[index : index + 1]}, source="swapped"
+        )
+        declarations = {"x": ImageInput(mean=mean, std=std)} if is_declared else {}
+        described = describe_inputs(samples, source.inputs, declarations)
+        return find_doubts(source, samples, described, declarations)
+
+    (doubt,) = doubts(_STD, _MEAN)
+    assert "swapped" in doubt
+    assert "prepared_as_trained = true in [inputs.x]" in doubt
+    assert doubts(_MEAN, _STD) == ()
+    assert doubts((0.5,) * 3, (0.5,) * 3) == ()

@@ -1,5 +1,6 @@
 """Accuracy by labels: the share of evaluation samples whose highest score is at their label."""
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,14 @@ from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.classification.measure import ONE_MISS_FROM
 from edgepack.tasks.intervals import share_low
+from edgepack.text import counted
+
+_MOST_PREDICTED = 64
+"""Samples whose predicted classes are counted."""
+
+_COLLAPSED = 0.9
+"""Share of one class among predictions from which on a person should look at the input, where the
+labels have it at least a tenth less often."""
 
 
 class LabelledSamples(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +83,34 @@ def measure_accuracy(labelled: LabelledSamples, run: Run) -> float:
     return right / len(labelled.labels)
 
 
+def describe_collapse(labelled: LabelledSamples, run: Run) -> str:
+    """Return the class that the float model gives nearly all samples while labels differ; "" else.
+
+    Args:
+        labelled: The samples; up to `_MOST_PREDICTED` of them run, evenly spread.
+        run: The float model.
+
+    Raises:
+        BuildError: No single output holds one row of scores.
+    """
+    count = min(len(labelled.labels), _MOST_PREDICTED)
+    chosen = [number * len(labelled.labels) // count for number in range(count)]
+    predicted = Counter(int(np.argmax(_scores(run(labelled.samples.read(i))))) for i in chosen)
+    labels = Counter(labelled.labels[i] for i in chosen)
+    top, times = predicted.most_common(1)[0]
+    if count < ONE_MISS_FROM or times < _COLLAPSED * count:
+        return ""
+    if times - labels[top] < (1.0 - _COLLAPSED) * count:
+        return ""
+    named = counted(len(labels), "class", "classes")
+    return (
+        f"The float model predicts class {top} for {times} of {count} evaluation samples; "
+        f"{labels[top]} of them have that label, and the labels name {named}. "
+        "Compare the preprocessing in edgepack.toml with the training (scale, mean, std, color, "
+        "layout), and the order of the labels with that of the files."
+    )
+
+
 def judge_by_labels(
     labelled: LabelledSamples, run: Run, float_run: Run, budgets: AccuracyBudgets
 ) -> Verdict:
@@ -114,10 +151,11 @@ def _refuse_guesses(labelled: LabelledSamples, float_run: Run, float_value: floa
     classes = _scores(float_run(labelled.samples.read(0))).size
     if count < ONE_MISS_FROM or float_value > 1.0 / classes:
         return
+    collapse = describe_collapse(labelled, float_run)
     raise BuildError(
         f"by these labels the float model is right in {round(float_value * count)} of {count} "
         f"samples, no more than by guessing among {classes} classes",
-        found_in=labelled.source,
+        found_in="\n    ".join(filter(None, (labelled.source, collapse))),
         remedy="one label a sample, in the order of the files (2 before 10); and the classes' "
         "numbers as the model was trained with, from 0 on",
     )

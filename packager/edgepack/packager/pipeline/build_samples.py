@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from edgepack.bundle.golden import Golden
 from edgepack.bundle.metadata import Distribution
 from edgepack.errors import BuildError
-from edgepack.packager.gates.labels import LabelledSamples, open_labelled
+from edgepack.packager.gates.labels import LabelledSamples, describe_collapse, open_labelled
 from edgepack.packager.pipeline.open_model import wanted_inputs
 from edgepack.packager.pipeline.reference import describe_reference
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
@@ -170,6 +170,9 @@ def open_build_samples(
     doubts: tuple[str, ...] = ()
     if not opened.is_random:
         doubts = find_doubts(source, ranged, input_values, request.declarations)
+    labelled = _open_labels(request, held_out, source)
+    if labelled is not None and (collapse := describe_collapse(labelled, float_source)):
+        doubts = (*doubts, collapse)
     return BuildSamples(
         opened=opened,
         input_values=input_values,
@@ -180,7 +183,7 @@ def open_build_samples(
         notes=(*source.notes, *notes),
         captured=captured,
         reference=reference,
-        labelled=_open_labels(request, held_out, source),
+        labelled=labelled,
     )
 
 

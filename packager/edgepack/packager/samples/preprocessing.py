@@ -1,7 +1,7 @@
 """Checks of pictures' preprocessing: numbers and doubts.
 
 A wrong mean and std spoil the float model and the quantized one alike, so their agreement does not
-show the mistake. Two things do:
+show the mistake. Three things do:
 
 1. The first convolution. Its outputs, or the statistics of a BatchNormalization behind it, tell the
    size of the inputs that it was trained on: pixels of 0 … 255 in place of 0 … 1 are hundreds of
@@ -10,10 +10,12 @@ show the mistake. Two things do:
    around 0 by nearly every recipe (ImageNet's mean and std, or -1 … 1). Values without any below 0
    are those of `edgepack init`'s default, which knows no mean. Object detectors (YOLO) do take
    0 … 1, and are left out.
+3. A mean below its std in every channel, declared or shown by arrays whose channels begin at
+   `-std / mean` of a published recipe: both were swapped.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -58,6 +60,17 @@ to at least 26 with 0 … 255. What a model trained on 0 … 1 makes of -1 … 1
 than what others make of it, so that this alone is no evidence.
 """
 
+_RECIPES: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "ImageNet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "CLIP": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    "CIFAR-10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "CIFAR-100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+}
+"""Mean and std of RGB pixels 0 … 1 that models publish."""
+
+_SAME = 0.01
+"""Difference to which two ends of a channel's values are the same."""
+
 _LOWEST_OF_POSITIVE = -0.02
 """Values above this are taken for not negative: resizing overshoots a little."""
 
@@ -69,7 +82,7 @@ class InputValues(msgspec.Struct, frozen=True, kw_only=True):
         name: The input.
         preprocessing: How files become values, in words.
         low, high: Least and greatest value.
-        channel_means: By channel; of pictures only.
+        channel_means, channel_lows, channel_highs: By channel; of pictures only.
     """
 
     name: str
@@ -77,6 +90,8 @@ class InputValues(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     channel_means: tuple[float, ...] = ()
+    channel_lows: tuple[float, ...] = ()
+    channel_highs: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         means = ", ".join(f"{mean:.3g}" for mean in self.channel_means)
@@ -102,14 +117,16 @@ def describe_inputs(
             continue
         declaration = declarations.get(spec.name)
         axis = _channel_axis(spec, declaration)
-        sums = [] if axis is None else [_means(array, axis) for array in arrays]
+        by_channel = [] if axis is None else [_channels(array, axis) for array in arrays]
         found.append(
             InputValues(
                 name=spec.name,
                 preprocessing=_words(declaration),
                 low=min(float(array.min()) for array in arrays),
                 high=max(float(array.max()) for array in arrays),
-                channel_means=tuple(map(float, np.mean(sums, axis=0))) if sums else (),
+                channel_means=_over(np.mean, [rows.mean(1, dtype=float) for rows in by_channel]),
+                channel_lows=_over(np.min, [rows.min(1) for rows in by_channel]),
+                channel_highs=_over(np.max, [rows.max(1) for rows in by_channel]),
             )
         )
     return tuple(found)
@@ -137,6 +154,9 @@ def find_doubts(
         spec = next(spec for spec in source.inputs if spec.name == entry.name)
         if len(entry.channel_means) != 3 or not spec.dtype.startswith("float"):
             continue
+        if swapped := _describe_swap(entry, declared):
+            doubts.append(f"{_says(entry)}. {swapped} {_correct(entry.name)}")
+            continue
         first = _find_first_convolution(source.model.graph, entry.name)
         if first is None:
             continue  # the model prepares its pictures itself
@@ -150,6 +170,26 @@ def find_doubts(
                 f"{_correct(entry.name)}"
             )
     return tuple(doubts)
+
+
+def _describe_swap(entry: InputValues, declared: InputDeclaration | None) -> str:
+    """Return the sign that mean and std were swapped; "" without one."""
+    if isinstance(declared, ImageInput):
+        pairs = list(zip(declared.mean, declared.std, strict=False))
+        if len(pairs) == 3 and all(0.0 < mean < std for mean, std in pairs):
+            return "Each channel's mean is below its std: mean and std may be swapped."
+        return ""
+    for name, recipe in _RECIPES.items():
+        for mean, std in (recipe, (recipe[0][::-1], recipe[1][::-1])):
+            lows = [-s / m for m, s in zip(mean, std, strict=True)]
+            highs = [(1.0 - s) / m for m, s in zip(mean, std, strict=True)]
+            begins = np.allclose(entry.channel_lows, lows, atol=_SAME)
+            if begins and (np.asarray(entry.channel_highs) <= np.asarray(highs) + _SAME).all():
+                return (
+                    f"Black has the values that {name}'s mean and std give if they are swapped "
+                    f"({', '.join(f'{low:.3f}' for low in lows)})."
+                )
+    return ""
 
 
 def _correct(name: str) -> str:
@@ -187,6 +227,15 @@ def _channel_axis(spec: TensorSpec, declaration: InputDeclaration | None) -> int
     if isinstance(declaration, ImageInput):
         return 1 if declaration.layout == "NCHW" else 3
     return next((axis for axis in (1, 3) if spec.shape[axis] == 3), None)
+
+
+def _channels(array: np.ndarray, axis: int) -> np.ndarray:
+    """Return a picture's values, a row for each channel."""
+    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+def _over(reduce: Callable[..., np.ndarray], rows: list[np.ndarray]) -> tuple[float, ...]:
+    return tuple(map(float, reduce(rows, axis=0))) if rows else ()
 
 
 def _means(array: np.ndarray, axis: int) -> Floats:
