@@ -299,4 +299,6 @@ def test_the_digest_is_of_the_settings_and_not_of_the_files_bytes(tmp_path: Path
 def test_the_recipe_reads_as_one_line_a_pass() -> None:
     lines = list(describe_passes(load_profile("cpu")))
     assert lines[0] == "clean: opset 17"
-    assert lines[-1].startswith("quantize: ops compute, activations uint8, weights int8")
+    assert lines[-1].startswith(
+        "quantize: ops compute, raced_ops all, activations uint8, weights int8"
+    )

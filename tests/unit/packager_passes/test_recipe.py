@@ -60,10 +60,13 @@ def build(tmp_path: Path) -> Build:
 
 
 def _never_float(**quantize: object) -> Profile:
-    """The profile cpu, which here must quantize, whatever the speed."""
+    """The profile cpu, which here must quantize, whatever the speed, and races no other scope."""
     return resolve_profile(
         "cpu",
-        {"gates": {"float_instead": []}, "pass": [{"name": "quantize", **quantize}]},
+        {
+            "gates": {"float_instead": []},
+            "pass": [{"name": "quantize", "raced_ops": "", **quantize}],
+        },
     )
 
 

@@ -24,8 +24,9 @@ Choose = Callable[..., SearchedCombination]
 def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
     """Prepares a model for `cpu`, where quantized ones take the times that are given.
 
-    In this order: the first candidate, where it is asked whether it is hopeless, the best one, and,
-    all in one race, the best and the others.
+    In this order: the first candidate, where it is asked whether it is hopeless, the best one with
+    every operator against the best one without, the best one, and, all in one race, the best and
+    the others.
     """
 
     def build(
@@ -36,6 +37,7 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
         searched: Sequence[str] = ("",),
         prefer: str = "balanced",
         undecided: str = "quantized",
+        raced_ops: str = "",
     ) -> SearchedCombination:
         told = iter(times_ms)
 
@@ -60,7 +62,14 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
                 "undecided": undecided,
                 "accuracy": {"values": {"keep": least}},
             },
-            "pass": [{"name": "quantize", "ranges": list(methods), "max_float_share": 0.0}],
+            "pass": [
+                {
+                    "name": "quantize",
+                    "ranges": list(methods),
+                    "max_float_share": 0.0,
+                    "raced_ops": raced_ops,
+                }
+            ],
         }
         combinations = tuple(
             Combination(words=words, profile=resolve_profile("cpu", changes)) for words in searched
@@ -197,3 +206,37 @@ def test_of_combinations_the_fastest_is_taken_or_of_equally_fast_ones_the_first(
     searched = choose(*times, searched=("first", "second"))
     assert searched.combination.words == taken
     assert searched.notes[-1].startswith(f"Of 2 combinations, {taken} was taken: the cheapest")
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "every_ms", "taken", "told"),
+    [
+        (0.6, 0.5, "every operator: ", "it goes on"),
+        (0.5, 0.6, "", "not 5% faster"),
+        (0.5, 0.475, "", "undecided"),
+    ],
+)
+def test_the_faster_of_both_scopes_goes_on_and_an_undecided_race_keeps_the_profiles_own(
+    own_ms: float, every_ms: float, taken: str, told: str, choose: Choose
+) -> None:
+    best_ms = every_ms if taken else own_ms
+    times = ((every_ms, own_ms), (best_ms, FLOAT_MS), (best_ms, own_ms))
+    chosen = choose(*times, raced_ops="all").selection
+    assert chosen.found is not None
+    assert chosen.is_lowered
+    assert chosen.found.best.words.startswith(f"{taken}minmax")
+    scopes = [attempt.what.startswith("every operator") for attempt in chosen.found.attempts]
+    assert scopes == [False, True], "both are reported"
+    assert "every operator" in chosen.timed_notes[0]
+    assert "3 nodes" in chosen.timed_notes[0]
+    assert told in chosen.timed_notes[0]
+
+
+def test_a_scope_that_misses_the_budget_is_searched_on_only_if_it_is_faster(choose: Choose) -> None:
+    times = ((0.6, 0.5), (0.5, FLOAT_MS), (0.5, 0.6))
+    chosen = choose(*times, raced_ops="all", least=0.996, methods=("minmax", "mse")).selection
+    assert chosen.found is not None
+    whats = [attempt.what for attempt in chosen.found.attempts]
+    assert len(whats) == 2, "the other scope's next method was not tried"
+    assert not chosen.found.best.words.startswith("every operator")
+    assert "misses the accuracy target" in chosen.timed_notes[0]

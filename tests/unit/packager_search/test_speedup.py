@@ -84,4 +84,4 @@ def test_a_decided_race_ends_early_and_an_undecided_one_after_nine() -> None:
 def test_without_time_for_more_races_it_is_undecided() -> None:
     raced = measure_speedup(_races(3.0, 0, session=0.01), ASKED, lambda: False)
     assert (raced.races, raced.outcome) == (1, "undecided")
-    assert "interval" not in raced.words
+    assert "interval" not in raced.describe()

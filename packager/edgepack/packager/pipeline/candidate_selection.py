@@ -4,9 +4,11 @@ The search finds the best quantized candidate. Where the profile says so, the fl
 published in its place when it is faster on the provider itself, or when nothing keeps the budget.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -23,7 +25,7 @@ from edgepack.packager.pipeline.selection import (
     Selection,
     describe_float_instead,
 )
-from edgepack.packager.profiles.pass_settings import Lowering
+from edgepack.packager.profiles.pass_settings import Lowering, Quantize
 from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.candidate_makers import maker_for
@@ -40,7 +42,7 @@ from edgepack.packager.search.kept_float import KeptFloat
 from edgepack.packager.search.race import Race
 from edgepack.packager.search.search import search
 from edgepack.packager.search.search_target import SearchTarget
-from edgepack.packager.search.speedup import Speedup
+from edgepack.packager.search.speedup import Outcome, Speedup
 from edgepack.packager.source.watched_outputs import postprocessing_names
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import some_of
@@ -63,7 +65,22 @@ _PREFERRED: Mapping[Preference, str] = {
 
 _NOT_TIMED = "Not timed to the end beside the float model: the time of the build was used up."
 
+_SCOPE_MISSED = "it misses the accuracy target, so the profile's own scope goes on"
+
+_SCOPE_OUTCOMES: Mapping[Outcome, str] = {
+    "faster": "it goes on",
+    "not faster": f"not {gates.FASTER_FACTOR - 1:.0%} faster, so the profile's own scope goes on",
+    "undecided": "undecided, so the profile's own scope goes on",
+}
+
 _TO_OR_WITH = {"quantized": "with", "converted": "to"}
+
+
+class _Scope(NamedTuple):
+    """A maker of candidates, and the operators that it lowers: "" for the profile's own scope."""
+
+    maker: CandidateMaker
+    name: str
 
 
 @dataclass
@@ -103,26 +120,30 @@ class CandidateSelector:
             self.conditions.limit,
         )
         self._own = read_source_quantization(prepared.model.graph)
-        self._maker: CandidateMaker | None = None
+        self._scopes: list[_Scope] = []
+        self._is_raced = False
         self._judge: CandidateJudge | None = None
         self._searches = 0
+        self._scope_note = ""
         self._latencies_ms: dict[tuple[str, float], float] = {}
         if self._own is not None:
             check_own_scales(self._own, profile)
             return
         if profile.lowering is None:
             return
-        make = maker_for(profile.lowering)
-        self._maker = make(
-            prepared.model,
-            profile.lowering,
-            inputs.split.calibration,
-            self.work_dir / "calibration",
-            self.conditions.limit.watch(self.progress),
-        )
-        if tail := postprocessing_names(prepared.model.graph, inputs.split.search.description):
-            self._maker = KeptFloat(self._maker, tail)
-        if self._maker.names:
+        tail = postprocessing_names(prepared.model.graph, inputs.split.search.description)
+        for name, settings in _scopes(profile):
+            maker: CandidateMaker = maker_for(settings)(
+                prepared.model,
+                settings,
+                inputs.split.calibration,
+                self.work_dir / "calibration" / name,
+                self.conditions.limit.watch(self.progress),
+            )
+            self._scopes.append(_Scope(KeptFloat(maker, tail) if tail else maker, name))
+        if not self._race.can_run or profile.gates.prefer == "size":
+            del self._scopes[1:]
+        if self._scopes[0].maker.names:
             few = _few(inputs.split.search, inputs.split.calibration)
             self._judge = CandidateJudge(
                 inputs.float_source, few, profile.gates.accuracy, inputs.metric
@@ -149,25 +170,83 @@ class CandidateSelector:
         if self._own is not None:
             notes = describe_own(self._own, profile)
             return Selection(path=prepared.published, precision=self._own.precision, notes=notes)
-        if settings is None or self._maker is None:
+        if settings is None:
             return Selection(path=prepared.published, precision=profile.about.precision)
         if self._judge is None:
             return _nothing_to_lower(prepared, profile, settings)
+        found = self._search(self._scopes[0], target, self._race.is_hopeless)
+        if len(self._scopes) == 1:
+            return self._decide(found)
+        if target.is_met(found.best.verdict) != self._is_raced:
+            found = self._search_other_scope(found, target)
+        return self._decide(found)
+
+    def _search(
+        self, scope: "_Scope", target: SearchTarget, is_hopeless: Callable[[Path], bool]
+    ) -> SearchResult:
+        if self._judge is None or self.profile.lowering is None:
+            raise ValueError("nothing is lowered")
         self._searches += 1
-        measurer = CandidateMeasurer(
-            self._maker,
-            self._evaluator,
-            self._judge,
-            replace(self.conditions, target=target),
-            self.work_dir / f"search-{self._searches}",
+        conditions = replace(
+            self.conditions,
+            target=target,
+            label=", ".join(filter(None, (self.conditions.label, scope.name))),
+            context=self.conditions.context + scope.name,
         )
-        share, is_hopeless = settings.max_float_share, self._race.is_hopeless
-        return self._decide(search(measurer, share, self.progress, is_hopeless))
+        folder = self.work_dir / f"search-{self._searches}"
+        measurer = CandidateMeasurer(scope.maker, self._evaluator, self._judge, conditions, folder)
+        return search(measurer, self.profile.lowering.max_float_share, self.progress, is_hopeless)
+
+    def _search_other_scope(self, own: SearchResult, target: SearchTarget) -> SearchResult:
+        """Search the scope that did not go on so far, and return the result that goes on.
+
+        The first time the best candidates of both are raced, and the faster one goes on: the
+        profile's own one where that is undecided. After that, the other scope is for where the
+        faster one misses a stricter target.
+        """
+        race, scope = dataclasses.replace(self._race, prepared=own.best.path), self._scopes[1]
+        raced: Speedup | None = None
+
+        def is_slower(path: Path) -> bool:
+            nonlocal raced
+            raced = race.run(path, gates.FASTER_FACTOR)
+            return raced is None or raced.outcome != "faster"
+
+        try:
+            hook = self._race.is_hopeless if self._is_raced else is_slower
+            other = self._search(scope, target, hook)
+            is_met = target.is_met(other.best.verdict)
+            if is_met and not self._is_raced:
+                self.progress(BuildStep(what=f"timing {scope.name} quantized"))
+                raced = race.run(other.best.path, gates.FASTER_FACTOR)
+        except OutOfTimeError:
+            self._scope_note = f"No time was left for candidates with {scope.name} quantized."
+            return own
+        except BuildError as error:
+            del self._scopes[1:]
+            self._scope_note = f"With {scope.name} quantized: {error.problem}."
+            return own
+        if self._is_raced:
+            if is_met:
+                self._scopes.reverse()
+            return _with_attempts(other if is_met else own, own, other)
+        self._is_raced = True
+        if raced is not None:
+            nodes = counted(own.best.measured.lowered, "node")
+            self._scope_note = (
+                f"With {scope.name} quantized the model is {raced.describe(f'with {nodes}')}: "
+                f"{_SCOPE_OUTCOMES[raced.outcome] if is_met else _SCOPE_MISSED}."
+            )
+        if not is_met or raced is None or raced.outcome != "faster":
+            del self._scopes[1:]
+            return _with_attempts(own, own, other)
+        self._scopes.reverse()
+        return _with_attempts(other, own, other)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The nodes that can be lowered, in graph order."""
-        return () if self._maker is None else self._maker.names
+        return self._scopes[0].maker.names if self._scopes else ()
 
     def make_again(self, candidate: Candidate, float_nodes: Collection[str]) -> Path:
         """Return a candidate with more nodes float, as a file that the next one takes the place of.
@@ -176,10 +255,10 @@ class CandidateSelector:
             candidate: One that was found.
             float_nodes: Names of nodes.
         """
-        if self._maker is None:
+        if not self._scopes:
             raise ValueError("nothing is lowered")
         together = tuple(dict.fromkeys((*candidate.float_nodes, *float_nodes)))
-        built = self._maker.build(replace(candidate.spec, float_nodes=together))
+        built = self._scopes[0].maker.build(replace(candidate.spec, float_nodes=together))
         path = self.work_dir / "again" / "model.onnx"
         path.parent.mkdir(exist_ok=True)
         save_model(built.model, path)
@@ -187,9 +266,9 @@ class CandidateSelector:
 
     def exclude_nodes(self, nodes: Collection[str]) -> None:
         """Keep nodes float in all that is chosen from now on."""
-        if self._maker is None:
+        if not self._scopes:
             raise ValueError("nothing is lowered")
-        self._maker = KeptFloat(self._maker, nodes)
+        self._scopes = [_Scope(KeptFloat(it.maker, nodes), it.name) for it in self._scopes]
         context = f"{self.conditions.context}, float: {', '.join(sorted(nodes))}"
         self.conditions = replace(self.conditions, context=context)
 
@@ -201,13 +280,11 @@ class CandidateSelector:
             BuildError: The candidate cannot be made or run.
             OutOfTimeError: The time is used up.
         """
-        if self._maker is None or self._judge is None:
+        if self._judge is None:
             return None
-        folder = self.work_dir / "first"
-        measurer = CandidateMeasurer(
-            self._maker, self._evaluator, self._judge, self.conditions, folder
-        )
-        first = CandidateSpec(method=self._maker.methods[0])
+        folder, maker = self.work_dir / "first", self._scopes[0].maker
+        measurer = CandidateMeasurer(maker, self._evaluator, self._judge, self.conditions, folder)
+        first = CandidateSpec(method=maker.methods[0])
         return CandidateTrials(measurer, self.progress).add(first, "whether it may do").verdict
 
     def _decide(self, found: SearchResult) -> Selection:
@@ -220,7 +297,7 @@ class CandidateSelector:
         asked = None
         if "slower" in profile.gates.float_instead:
             asked = gates.least_speedup(size_share, profile.gates.prefer)
-        raced, timed_notes = None, list[str]()
+        raced, timed_notes = None, [self._scope_note] if self._scope_note else []
         try:
             raced = self._race.run(best.path, asked)
             if raced is not None:
@@ -301,6 +378,25 @@ class CandidateSelector:
         )
 
 
+def _scopes(profile: Profile) -> Iterator[tuple[str, Lowering]]:
+    """Yield the scopes of a profile's lowering: "" for its own one, and one to race it against."""
+    settings = profile.lowering
+    if settings is not None:
+        yield "", settings
+    if isinstance(settings, Quantize) and settings.raced_ops not in ("", settings.ops):
+        yield "every operator", replace(settings, ops=settings.raced_ops, raced_ops="")
+
+
+def _with_attempts(found: SearchResult, *searched: SearchResult) -> SearchResult:
+    """Return a search's result with what the searches of both scopes tried, in order."""
+    return replace(
+        found,
+        attempts=tuple(attempt for result in searched for attempt in result.attempts),
+        candidates=tuple(each for result in searched for each in result.candidates),
+        notes=tuple(dict.fromkeys(note for result in searched for note in result.notes)),
+    )
+
+
 def _float_instead(
     prepared: PreparedFloat,
     found: SearchResult | None,
@@ -327,7 +423,7 @@ def _describe_race(raced: Speedup, asked: float | None, profile: Profile) -> Ite
         return
     published = {"quantized": "the quantized model", "float": "the float model"}
     yield (
-        f"Undecided: the quantized model is {raced.words}, and {asked:.2f} is asked for. By "
+        f"Undecided: the quantized model is {raced.describe()}, and {asked:.2f} is asked for. By "
         f"gates.undecided = '{profile.gates.undecided}', {published[profile.gates.undecided]} is "
         "published. Build on an idle machine to decide."
     )

@@ -143,7 +143,7 @@ class SettingsSearch:
         except OutOfTimeError:
             return None
         found = selection.found
-        if found is None or found.best.key == before.best.key:
+        if found is None or found.best.is_same_as(before.best):
             return None
         return searched.with_selection(selection)
 

@@ -112,6 +112,8 @@ def _describe_static(entry: Quantize) -> Iterator[str]:
     ops = f", but for {', '.join(entry.exclude_ops)}" if entry.exclude_ops else ""
     whole = "every operator that has a quantized form" if entry.ops == "all" else entry.takes
     yield f"quantizes {whole}{ops}"
+    if entry.raced_ops not in ("", entry.ops):
+        yield f"races it against every operator that has a quantized form{ops}: the faster one wins"
     scales = ", scales that are powers of two" if entry.scales == "power_of_two" else ""
     yield f"activations: {entry.activations}{_centred(entry.activation_symmetric)}{scales}"
     per_channel = ""

@@ -121,6 +121,8 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     Attributes:
         ops: `compute` quantizes convolutions and matrix products only; `all` every operator
             that works on floats, so that the whole graph stays on an integer-only device.
+        raced_ops: `all` also searches candidates with every operator quantized, and races the best
+            of both scopes where the provider is here; the faster one is published. Empty: no race.
         activations, weights: Integer types.
         high_precision_activations: Integer type of 16 bits that the activations of nodes which cost
             too much get, before any node returns to float; their weights stay as they are. Empty:
@@ -161,6 +163,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     """
 
     ops: Literal["compute", "all"]
+    raced_ops: Literal["", "all"] = ""
     activations: ActivationType
     weights: WeightType
     high_precision_activations: Literal["", "uint16", "int16"] = ""

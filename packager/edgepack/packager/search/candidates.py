@@ -60,8 +60,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Key of the candidate in its search."""
+        """Key of the candidate among those with its label."""
         return self.spec.key
+
+    def is_same_as(self, other: "Candidate") -> bool:
+        """Return True if both are made in the same way."""
+        return (self.label, self.key) == (other.label, other.key)
 
     @property
     def method(self) -> QuantizationMethod:

@@ -34,7 +34,7 @@ class Race:
     """Times candidates against the float model, where their provider is here or in a toolchain.
 
     Attributes:
-        prepared: The float model.
+        prepared: The float model, or another that candidates are raced against.
         profile: The profile.
         evaluator: Opens models where they are measured.
         samples: What they run.
@@ -68,6 +68,12 @@ class Race:
         )
         return raced.outcome == "not faster"
 
+    @property
+    def can_run(self) -> bool:
+        """True if the provider runs here, or in a toolchain, at its real speed."""
+        venue = self.evaluator.venue
+        return not venue.is_simulated and (venue.toolchain is not None or venue.is_native)
+
     def run(self, path: Path, asked: float | None) -> Speedup | None:
         """Return race a candidate against the float model, on one thread.
 
@@ -83,8 +89,7 @@ class Race:
             BuildError: The provider of the toolchain cannot run one of both.
             OutOfTimeError: The time of the profile is used up.
         """
-        venue = self.evaluator.venue
-        if venue.is_simulated or not (venue.toolchain is not None or venue.is_native):
+        if not self.can_run:
             return None
         return measure_speedup(
             lambda: self._run_once(path, _LATENCY_ROUNDS), asked, self._may_go_on
@@ -123,7 +128,9 @@ class Race:
             return {}
         best = found.best
         room = int(_OTHERS_S * 1e3 / (FEWEST_ROUNDS * best_latency_ms)) - 1
-        others = [each for each in found.candidates if each.key != best.key and each.path.exists()]
+        others = [
+            each for each in found.candidates if each.path != best.path and each.path.exists()
+        ]
         others.sort(key=lambda each: not each.verdict.passed)
         others = others[: max(0, min(room, _MOST_OTHERS))]
         if not others:

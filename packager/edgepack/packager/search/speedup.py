@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from edgepack.packager.runtime.timing import Turns
+from edgepack.text import counted
 
 Outcome = Literal["faster", "not faster", "undecided"]
 """Against the speedup that is asked for."""
@@ -50,15 +51,14 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     races: int
     outcome: Outcome
 
-    @property
-    def words(self) -> str:
-        """The interval in words."""
-        counted = f"{self.races} race{'s' * (self.races > 1)}"
+    def describe(self, baseline: str = "the float model") -> str:
+        """Return the interval in words, against a model that is named."""
+        races = counted(self.races, "race")
         if not self.low:
-            return f"{self.ratio:.2f} times as fast as the float model in {counted}"
+            return f"{self.ratio:.2f} times as fast as {baseline} in {races}"
         return (
-            f"{self.low:.2f} to {self.high:.2f} times as fast as the float model "
-            f"(99% interval of {counted})"
+            f"{self.low:.2f} to {self.high:.2f} times as fast as {baseline} "
+            f"(99% interval of {races})"
         )
 
 
