@@ -15,7 +15,7 @@ from tests.integration.test_real_models import (
 pytestmark = pytest.mark.openvino
 
 
-def test_a_paddle_export_is_quantized_and_runs_whole_on_openvino(tmp_path: Path) -> None:
+def test_a_paddle_export_runs_whole_on_openvino_and_is_quantized_if_not_slower(tmp_path: Path) -> None:
     write_key_pair(generate_key(), tmp_path / "release")
     variants = build_loosely(
         tmp_path,
@@ -26,9 +26,10 @@ def test_a_paddle_export_is_quantized_and_runs_whole_on_openvino(tmp_path: Path)
         x=(1, 3, 48, 192),
     )
     variant = variants["openvino-cpu"]
-    assert variant.precision == "a8w8"
+    assert variant.timing is not None
+    is_quantized = variant.timing.outcome != "not faster"
+    assert variant.precision == ("a8w8" if is_quantized else "fp32")
     assert variant.accuracy.provider == "OpenVINOExecutionProvider"
     assert variant.placement.verified
     assert variant.placement.taken == variant.placement.total
-    assert "DequantizeLinear" in operators_of(tmp_path, "openvino-cpu")
-    assert variant.size_bytes < packaged(*PADDLE_CLASSIFIER).stat().st_size
+    assert ("DequantizeLinear" in operators_of(tmp_path, "openvino-cpu")) == is_quantized

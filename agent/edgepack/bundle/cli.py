@@ -236,13 +236,15 @@ def _row(variant: Variant) -> tuple[str, ...]:
 
 def _plain_runtime(variant: Variant) -> Iterator[str]:
     """Yield notes for users who open a variant without the agent."""
-    plain = variant.facts.plain_runtime
-    if plain is None or (plain.right and not plain.session_options):
-        return
-    releases = ", ".join(plain.releases)
-    needs = ", ".join(f"{key}={value}" for key, value in plain.session_options.items())
-    told = f"needs {needs}" if plain.right else "is less accurate, whatever its settings"
-    yield f"{variant.name} in ONNX Runtime by itself ({releases}) {told}"
+    facts = variant.facts
+    for plain, where in ((facts.plain_runtime, ""), (facts.plain_provider, variant.provider)):
+        if plain is None or (plain.right and not plain.session_options):
+            continue
+        releases = ", ".join(plain.releases)
+        needs = ", ".join(f"{key}={value}" for key, value in plain.session_options.items())
+        told = f"needs {needs}" if plain.right else "is less accurate, whatever its settings"
+        on = f" on {where}" if where else ""
+        yield f"{variant.name} in ONNX Runtime by itself{on} ({releases}) {told}"
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

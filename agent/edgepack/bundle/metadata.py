@@ -197,7 +197,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PlainRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Result of a variant in plain ONNX Runtime: CPU provider, no agent.
+    """Result of a variant in plain ONNX Runtime, on one provider: no agent sets anything.
 
     Attributes:
         releases: Releases of ONNX Runtime in which it was computed; without those that are never
@@ -228,8 +228,10 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         placement: Nodes taken by the provider at build time.
         degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a variant
             unless their policy allows it.
-        plain_runtime: What ONNX Runtime makes of it by itself. Not written where it is compiled
-            ahead of time, or where no time was left.
+        plain_runtime: Result in ONNX Runtime by itself, on the CPU provider. Not written where it
+            is compiled ahead of time, or where no time was left.
+        plain_provider: The same on the variant's provider. Not written where that is the CPU
+            provider, or was not at hand.
     """
 
     profile: Text
@@ -244,6 +246,7 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     placement: Placement
     degraded: bool = False
     plain_runtime: PlainRuntime | None = None
+    plain_provider: PlainRuntime | None = None
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

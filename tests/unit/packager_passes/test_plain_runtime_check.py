@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION, MEMORY_PATTERN
+from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION, MEMORY_PATTERN, ProviderSettings
 from edgepack.bundle.manifest import PlainRuntime
 from edgepack.errors import BuildError
 from edgepack.packager.graph.saturation import EXACT_SUMS
+from edgepack.packager.pipeline import plain_runtime_check
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.model_run import Run
@@ -37,7 +38,7 @@ class _Otherwise(PlainRelease, frozen=True, kw_only=True):
         is_right = level in self.right_at
         if self.plans_wrongly and options.get(MEMORY_PATTERN) != "0":
             is_right = False
-        with PlainRelease.open(self, model, {}) as right:
+        with PlainRelease(release=self.release).open(model, {}) as right:
 
             def run(feeds: Feeds) -> Outputs:
                 outputs = right(feeds)
@@ -150,3 +151,26 @@ def test_nothing_is_said_of_a_variant_for_this_very_runtime(tmp_path: Path) -> N
     variant = prepare_products(tmp_path, count=2, plain_releases=(here,))
     assert variant.plain_runtime == PlainRuntime(releases=("1.0",), right=True)
     assert not [note for note in variant.notes if "by itself" in note]
+
+
+def test_what_a_plain_session_on_the_own_provider_needs_is_named_with_the_provider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = _Otherwise(
+        release="8.0",
+        right_at=("disable_all",),
+        on=ProviderSettings(provider="OpenVINOExecutionProvider", device="cpu"),
+    )
+    monkeypatch.setattr(plain_runtime_check, "_own_provider", lambda searched: (own,))
+    variant = prepare_products(
+        tmp_path, count=2, profile="vitisai-a8w8", plain_releases=(PlainRelease(release="9.0"),)
+    )
+    assert variant.plain_runtime is not None
+    assert variant.plain_runtime.session_options == EXACT_SUMS, "of the CPU provider alone"
+    assert variant.plain_provider == PlainRuntime(
+        releases=("8.0",), right=True, session_options={GRAPH_OPTIMIZATION: "disable_all"}
+    )
+    note = variant.notes[-1]
+    assert "on OpenVINOExecutionProvider" in note
+    assert "session.graph_optimization_level=disable_all" in note
+    assert "(8.0: " in note

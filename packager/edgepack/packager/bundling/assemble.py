@@ -138,7 +138,11 @@ def _copy_variant(folder: Path, prepared: PreparedVariant) -> Variant:
         entry(folder, f"{COMPONENT}/{prepared.name}/{name}", offsets.get(name, ()))
         for name in names
     )
-    own = {"files": files, "plain_runtime": prepared.plain_runtime}
+    own = {
+        "files": files,
+        "plain_runtime": prepared.plain_runtime,
+        "plain_provider": prepared.plain_provider,
+    }
     facts = VariantFacts(**prepared.told_of(VariantFacts) | own)
     return Variant(**prepared.told_of(Variant), facts=facts)
 

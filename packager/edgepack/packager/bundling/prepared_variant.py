@@ -18,7 +18,7 @@ class PreparedVariant(VariantReport, frozen=True, kw_only=True):
         folder: Folder that holds its files (model, external data, context binaries).
         model_file: The model inside `folder`.
         compatibility_string, session_options, provider_options: See `Variant`.
-        plain_runtime: See `VariantFacts`; None where it is not known.
+        plain_runtime, plain_provider: See `VariantFacts`; None where it is not known.
         timed_notes: Notes with times; never part of the bundle's bytes.
     """
 
@@ -28,6 +28,7 @@ class PreparedVariant(VariantReport, frozen=True, kw_only=True):
     session_options: dict[str, str]
     provider_options: dict[str, str]
     plain_runtime: PlainRuntime | None = None
+    plain_provider: PlainRuntime | None = None
     timed_notes: tuple[str, ...] = ()
 
     def told_of(self, kind: type[msgspec.Struct]) -> dict[str, Any]:

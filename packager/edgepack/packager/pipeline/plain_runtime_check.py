@@ -2,17 +2,21 @@
 
 A variant is judged with the settings that the agent opens it with. Without them ONNX Runtime's
 optimizer may fuse what was to be computed as it stands, and its 8-bit kernels may saturate. So it
-is run once more, on the CPU with ONNX Runtime's own settings, and where it is not right there, the
-bundle says which ones it needs.
+is run once more with ONNX Runtime's own settings, on the CPU, and on its own provider where that is
+another one and runs here or in a toolchain. Where it is not right, the bundle says which settings
+it needs.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import onnxruntime
 from msgspec.structs import replace
 
 from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION, MEMORY_PATTERN
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.bundle.manifest import PlainRuntime
 from edgepack.errors import BuildError
 from edgepack.number_format import format_metric
@@ -24,6 +28,7 @@ from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombination
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.runtime.deadline import OutOfTimeError
+from edgepack.packager.runtime.evaluator import profile_settings
 from edgepack.packager.runtime.plain_runtime import PlainRelease
 
 _UNPLANNED = {MEMORY_PATTERN: "0"}
@@ -42,11 +47,13 @@ class PlainCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the check.
 
     Attributes:
-        found: For the manifest; None where it did not run.
+        found: On the CPU provider, for the manifest; None where it did not run.
+        on_provider: The same on the variant's own provider, where that is another.
         notes: For people; none where ONNX Runtime's own settings will do.
     """
 
     found: PlainRuntime | None = None
+    on_provider: PlainRuntime | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -70,12 +77,30 @@ def check_plain_runtime(
     """
     if searched.evaluator.is_on_cpu and not searched.profile.provider.session and not releases[1:]:
         return PlainCheck(found=PlainRuntime(releases=(releases[0].release,), right=True))
+    check = PlainCheck()
     try:
         with resources.limit.build.interrupting():
-            return _check(model, searched, verdict, inputs, releases, resources)
+            check = _check(model, searched, verdict, inputs, releases, resources)
+            for own in _own_provider(searched):
+                there = _check(model, searched, verdict, inputs, (own,), resources)
+                notes = (*check.notes, *there.notes)
+                check = replace(check, on_provider=there.found, notes=notes)
     except OutOfTimeError:
         note = "Not run to the end in ONNX Runtime by itself: the time was used up."
-        return PlainCheck(notes=(note,))
+        return replace(check, notes=(*check.notes, note))
+    return check
+
+
+def _own_provider(searched: SearchedCombination) -> Iterator[PlainRelease]:
+    """Yield the variant's own provider, unless that is the CPU's, a simulator, or not here."""
+    venue, settings = searched.venue, profile_settings(searched.profile)
+    if settings.provider == CPU_PROVIDER or venue.is_simulated:
+        return
+    if venue.toolchain is not None:
+        python, release = venue.toolchain.python, venue.toolchain.facts.runtime
+        yield PlainRelease(release=release, python=python, on=settings)
+    elif venue.is_native:  # in another process: what the agent avoids may crash
+        yield PlainRelease(release=onnxruntime.__version__, python=sys.executable, on=settings)
 
 
 def _check(
@@ -86,7 +111,8 @@ def _check(
     releases: Sequence[PlainRelease],
     resources: Resources,
 ) -> PlainCheck:
-    exact = EXACT_SUMS if may_saturate(load_model(model).graph) else {}
+    is_on_cpu = releases[0].on.provider == CPU_PROVIDER
+    exact = EXACT_SUMS if is_on_cpu and may_saturate(load_model(model).graph) else {}
     gate = searched.profile.gates.accuracy
     missed = ""
     for settings in _SETTINGS:
@@ -108,25 +134,25 @@ def _check(
             break
         else:
             needed = options if settings.get(GRAPH_OPTIMIZATION) != "disable_all" else settings
-            return _right(needed, missed, releases)
+            return _right(needed, missed, place, releases)
     others = [release for release in releases if release is not place]
     rest = PlainCheck(found=PlainRuntime(releases=_versions(releases), right=False))
     if others:
         rest = _check(model, searched, verdict, inputs, others, resources)
-    note = (
-        f"ONNX Runtime {place.release} by itself does not run it as well, with whatever settings "
-        f"({wrong})."
-    )
+    note = f"{place.words} does not run it as well, with whatever settings ({wrong})."
     return replace(rest, notes=(note, *rest.notes))
 
 
-def _right(needed: dict[str, str], missed: str, releases: Sequence[PlainRelease]) -> PlainCheck:
+def _right(
+    needed: dict[str, str], missed: str, place: PlainRelease, releases: Sequence[PlainRelease]
+) -> PlainCheck:
     found = PlainRuntime(releases=_versions(releases), right=True, session_options=needed)
     if not needed:
         return PlainCheck(found=found)
     settings = ", ".join(f"{key}={value}" for key, value in needed.items())
     because = missed or "sums of products of its weights saturate on x86 CPUs without VNNI"
-    note = f"ONNX Runtime by itself needs {settings} to run it as well ({because})."
+    on = f" on {place.on.provider}" if place.on.provider != CPU_PROVIDER else ""
+    note = f"ONNX Runtime by itself{on} needs {settings} to run it as well ({because})."
     return PlainCheck(found=found, notes=(note,))
 
 

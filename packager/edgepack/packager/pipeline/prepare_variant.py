@@ -245,6 +245,7 @@ def _as_prepared(
         tolerances=derive_tolerances(seen, described, inputs.source.watched),
         degraded=bool(refusals),
         plain_runtime=plain.found,
+        plain_provider=plain.on_provider,
         recipe=tuple(describe_passes(profile)),
         files=(),
         timing=_timing_of(selection),

@@ -2,7 +2,7 @@
 
 One JSON object a line on stdin, one on stdout:
 
-    {"model": …, "options": {…}}       opens it on the CPU provider
+    {"model": …, "options": {…}, "provider": …, "provider_options": {…}}       opens it
     {"feeds": …, "outputs": …}         .npz files with members `0/NAME`
 
 Each answer names the release; one with `problem` says what ONNX Runtime did not do.
@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 LEVEL = "session.graph_optimization_level"
+CPU = "CPUExecutionProvider"
 MEMORY_PATTERN = "session.enable_mem_pattern"
 _LEVELS = {
     "disable_all": "ORT_DISABLE_ALL",
@@ -35,7 +36,7 @@ def main() -> None:
             answer["release"] = onnxruntime.__version__
             asked = json.loads(line)
             if "model" in asked:
-                session = _open(onnxruntime, asked["model"], asked["options"])
+                session = _open(onnxruntime, asked)
             else:
                 _run(session, asked["feeds"], asked["outputs"])
         except Exception as error:  # noqa: BLE001 - ONNX Runtime has a kind for each of its errors
@@ -44,10 +45,10 @@ def main() -> None:
         answers.flush()
 
 
-def _open(onnxruntime: Any, model: str, options: dict[str, str]) -> Any:
+def _open(onnxruntime: Any, asked: dict[str, Any]) -> Any:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4
-    for key, value in options.items():
+    for key, value in asked["options"].items():
         if key == LEVEL:
             level = getattr(onnxruntime.GraphOptimizationLevel, _LEVELS[value])
             settings.graph_optimization_level = level
@@ -55,7 +56,14 @@ def _open(onnxruntime: Any, model: str, options: dict[str, str]) -> Any:
             settings.enable_mem_pattern = value == "1"
         else:
             settings.add_session_config_entry(key, value)
-    return onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    provider = asked["provider"]
+    providers = [(provider, asked["provider_options"])]
+    if provider != CPU:
+        providers.append((CPU, {}))  # for nodes that it leaves
+    session = onnxruntime.InferenceSession(asked["model"], settings, providers=providers)
+    if provider not in session.get_providers():
+        raise ValueError(f"{provider} is not in this environment")
+    return session
 
 
 def _run(session: Any, feeds: str, outputs: str) -> None:

@@ -1,7 +1,8 @@
 """ONNX Runtime by itself, as an application opens a model that was taken out of a bundle.
 
-On its CPU provider, with its own settings: no agent that sets what the variant was judged with. In
-this environment's release, or in that of another environment, in a process there.
+On its CPU provider or on a variant's own, with its own settings: no agent sets what the variant
+was judged with. In this environment's release, or in that of another environment, in a process
+there.
 """
 
 import contextlib
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 import onnxruntime
+from msgspec.structs import replace
 
-from edgepack.agent.runtime.opening import ProviderSettings
+from edgepack.agent.runtime.opening import ON_CPU, ProviderSettings
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.runtime_words import first_line_of
 from edgepack.errors import BuildError, DeviceError
@@ -35,16 +37,24 @@ class PlainRelease(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         release: Its version.
         python: The interpreter; "" for this environment.
+        on: The provider with its device and options; another than the CPU's needs `python`.
     """
 
     release: str
     python: str = ""
+    on: ProviderSettings = ON_CPU
+
+    @property
+    def words(self) -> str:
+        """ONNX Runtime, and the provider where that is another than the CPU's."""
+        on = "" if self.on.provider == CPU_PROVIDER else f" on {self.on.provider}"
+        return f"ONNX Runtime {self.release} by itself{on}"
 
     @contextlib.contextmanager
     def open(
         self, model: Path, options: Mapping[str, str], deadline: Deadline | None = None
     ) -> Iterator[Run]:
-        """Open a model on the CPU provider.
+        """Open a model on the provider.
 
         Args:
             model: Its file.
@@ -59,11 +69,15 @@ class PlainRelease(msgspec.Struct, frozen=True, kw_only=True):
         if self.python:
             with ProviderProcess(_command(self.python)) as process:
                 process.start_anew(self.python)
-                yield _open_there(process, model, options, deadline)
+                asked = {
+                    "model": str(model),
+                    "options": dict(options),
+                    "provider": self.on.provider,
+                    "provider_options": dict(self.on.provider_options),
+                }
+                yield _open_there(process, asked, deadline)
             return
-        settings = ProviderSettings(
-            provider=CPU_PROVIDER, device="cpu", session_options=dict(options)
-        )
+        settings = replace(self.on, session_options=dict(options))
         run_here = open_on_provider(model, settings)
 
         def run(feeds: Feeds) -> Outputs:
@@ -120,10 +134,8 @@ def _command(python: str) -> tuple[str, ...]:
     return foreign_python_command(python, plain_child.__file__)
 
 
-def _open_there(
-    process: ProviderProcess, model: Path, options: Mapping[str, str], deadline: Deadline
-) -> Run:
-    _ask_for(process, {"model": str(model), "options": dict(options)}, deadline)
+def _open_there(process: ProviderProcess, asked: Mapping[str, object], deadline: Deadline) -> Run:
+    _ask_for(process, asked, deadline)
 
     def run(feeds: Feeds) -> Outputs:
         with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:

@@ -5,8 +5,8 @@ line of JSON for each measurement, with a checksum of its own and with the diges
 the measurement depends on (`context`): model, samples, profile, tools, processor. Lines of another
 context are left alone and not read. A line that is cut short or changed is passed over.
 
-Nothing is written before the second measurement: a search that ends with its first candidate
-leaves no file.
+Nothing is written before the second measurement of a context: searches that end with their first
+candidates leave no file.
 """
 
 import hashlib
@@ -52,6 +52,7 @@ class Journal:
         self._is_of_another_version = False
         self._known: dict[tuple[str, str], bytes] = {}
         self._waiting: list[bytes] = []
+        self._begun: set[str] = set()
         self._is_started = False
         self.damaged_lines = 0
         if path is not None and path.exists():
@@ -68,7 +69,7 @@ class Journal:
             return None
 
     def keep(self, context: str, key: str, value: object) -> None:
-        """Write a measurement; it is on disk when this returns (but for the first one)."""
+        """Write a measurement; it is on disk when this returns, but for a context's first one."""
         raw = msgspec.json.encode(value)
         self._known[context, key] = raw
         if self._path is None or self._is_of_another_version:
@@ -76,8 +77,9 @@ class Journal:
         entry = msgspec.json.encode(_Entry(context=context, key=key, value=msgspec.Raw(raw)))
         line = _Line(sha256=hashlib.sha256(entry).hexdigest(), entry=msgspec.Raw(entry))
         self._waiting.append(msgspec.json.encode(line) + b"\n")
-        if self._is_started or len(self._waiting) > 1:
+        if self._is_started or context in self._begun:
             self._flush(self._path)
+        self._begun.add(context)
 
     def write_out(self) -> None:
         """Write what waits for a second measurement: there will be none."""
