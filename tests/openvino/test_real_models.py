@@ -15,7 +15,9 @@ from tests.integration.test_real_models import (
 pytestmark = pytest.mark.openvino
 
 
-def test_a_paddle_export_runs_whole_on_openvino_and_is_quantized_if_not_slower(tmp_path: Path) -> None:
+def test_a_paddle_export_runs_whole_on_openvino_and_is_quantized_if_not_slower(
+    tmp_path: Path,
+) -> None:
     write_key_pair(generate_key(), tmp_path / "release")
     variants = build_loosely(
         tmp_path,

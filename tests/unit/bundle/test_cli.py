@@ -6,10 +6,12 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from edgepack.bundle import cli, keys_cli
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import PASSPHRASE_VARIABLE, PrivateKey, load_private_key, public_pem
+from edgepack.bundle.manifest import PlainRuntime, decode_manifest, encode_manifest
 from edgepack.errors import EdgepackError
 
 
@@ -37,6 +39,32 @@ def test_inspect_shows_the_variants_and_says_that_it_verified_nothing(either: Pa
     assert "QNN" in result.stdout
     assert "model/cpu/weights.bin" in result.stdout
     assert "not verified: give --key" in result.stderr
+
+
+def test_inspect_names_the_settings_of_plain_sessions_and_their_provider(
+    bundle: Path, tmp_path: Path
+) -> None:
+    needs = {"session.graph_optimization_level": "disable_all"}
+    path = bundle / "manifest.json"
+    manifest = decode_manifest(path.read_bytes())
+    changed = [
+        replace(
+            variant,
+            facts=replace(
+                variant.facts,
+                plain_provider=PlainRuntime(
+                    releases=("1.24.1",), right=True, session_options=needs
+                ),
+            ),
+        )
+        for variant in manifest.variants
+    ]
+    path.write_bytes(encode_manifest(replace(manifest, variants=tuple(changed))))
+    shown = call(cli.inspect, bundle).stdout
+    assert (
+        "qnn-htp in ONNX Runtime by itself on QNNExecutionProvider (1.24.1) needs "
+        "session.graph_optimization_level=disable_all" in shown
+    )
 
 
 def test_inspect_with_a_key_verifies_too(either: Path, key_prefix: Path) -> None:
