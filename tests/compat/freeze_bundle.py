@@ -22,7 +22,7 @@ from edgepack.bundle.manifest import (
     GOLDEN_FILE,
     Accuracy,
     BundleFacts,
-    Distribution,
+    Feature,
     FileEntry,
     GoldenTolerance,
     Manifest,
@@ -86,7 +86,9 @@ def write_bundle(folder: Path) -> None:
         source_sha256="5e" * 32,
         tools={"edgepack": "0.1.0", "onnx": "1.23.0"},
         files=(entry(folder, GOLDEN_FILE), entry(folder, "hooks/before-activate")),
-        reference=(Distribution(tensor="x", edges=(-1.0, 1.0), shares=(0.25, 0.5, 0.25, 0.0)),),
+        reference=(
+            Feature(tensor="x", name="level", words="level", mean=0.5, spread=1.5, samples=100),
+        ),
     )
     (folder / "manifest.json").write_bytes(
         encode_manifest(Manifest(facts=facts, variants=variants))

@@ -35,8 +35,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         worst_nrmse: Greatest relative error that one of them saw; None where none was measured.
         inferences, failures: Real inferences, and those that raised.
         p50_ms, p95_ms, p99_ms: Of the real inferences, milliseconds; None where there was none.
-        drift: Median over devices of the population stability index of what they see against what
-            the build saw; None where none reported it.
+        drift: Median over devices of the greatest difference of a feature from the build's samples,
+            standard deviations; None if no device reported one.
         worst_drift: The greatest.
         drift_devices: How many reported it.
         shadow_count: Inferences that a second model computed, too.

@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from edgepack.bundle.distributions import check_reference
+from edgepack.bundle.drift import check_features
 from edgepack.bundle.metadata import (
     FORMAT_MINOR,
     FORMAT_VERSION,
     Accuracy,
     BundleFacts,
     ChunkIndex,
-    Distribution,
     Encryption,
+    Feature,
     FileEntry,
     GoldenAgreement,
     GoldenTolerance,
@@ -45,8 +45,8 @@ __all__ = [
     "Accuracy",
     "BundleFacts",
     "ChunkIndex",
-    "Distribution",
     "Encryption",
+    "Feature",
     "FileEntry",
     "GoldenAgreement",
     "GoldenTolerance",
@@ -239,7 +239,7 @@ def decode_manifest(content: bytes) -> Manifest:
         )
     manifest = Manifest(facts=facts, variants=variants)
     _check_files(manifest)
-    check_reference(facts.reference, found_in=f"{MANIFEST_FILE}, reference")
+    check_features(facts.reference, found_in=f"{MANIFEST_FILE}, reference")
     return manifest
 
 

@@ -20,9 +20,8 @@ MAX_CHUNK_BYTES = 120 * 1024
 MAX_TENSOR_NAME = 200
 TensorName = Annotated[str, msgspec.Meta(max_length=MAX_TENSOR_NAME)]
 
-MAX_EDGES = 15
-MAX_DISTRIBUTIONS = 16
-"""What a device counts values of, at most."""
+MAX_FEATURES = 256
+"""Features of drift that a device adds up, at most."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 """Lower-case hex digest."""
@@ -30,7 +29,8 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]{0,99}\Z")]
 """Name of a model or variant; it also names a folder."""
 
-Text = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z", max_length=200)]
+MAX_WORDS = 200
+Text = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z", max_length=MAX_WORDS)]
 """What commands print: one line, without control characters."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -249,24 +249,36 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     plain_provider: PlainRuntime | None = None
 
 
-class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Distribution of the values of one input or output at build time.
-
-    Bin i holds values above `edges[i-1]` up to `edges[i]`, the one after the last edge what is
-    above it, and the very last what is not finite.
+class Feature(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Feature of inferences with its mean and spread over the build's samples.
 
     Attributes:
-        tensor: Name of the input or output.
-        edges: Rising; quantiles of the values.
-        shares: Of all values, by bin: two more than there are edges.
+        tensor: The input, or the first output of the task's part.
+        name: Name in the task's sketch; "" for all classes that are not features by themselves.
+        kind: `class` (share or number of a class), `number`, or `spread` (of a number around
+            `center`).
+        words: The feature, for people: `share of 'cat'`.
+        mean: Mean over the samples; of a spread, the spread.
+        spread: Standard deviation of one inference, > 0.
+        center: Mean of the number whose spread this is.
+        samples: Samples that have the feature.
     """
 
     tensor: TensorName
-    edges: Annotated[tuple[float, ...], msgspec.Meta(min_length=1, max_length=MAX_EDGES)]
-    shares: Annotated[
-        tuple[Annotated[float, msgspec.Meta(ge=0, le=1)], ...],
-        msgspec.Meta(min_length=3, max_length=MAX_EDGES + 2),
-    ]
+    name: Text
+    kind: Literal["class", "number", "spread"] = "number"
+    words: Text
+    mean: float
+    spread: float
+    center: float = 0.0
+    samples: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+    @property
+    def key(self) -> str:
+        """Return a key that no other feature of the bundle has."""
+        return f"{self.tensor}\n{self.kind}\n{self.name}"
 
 
 class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -285,8 +297,8 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         files: Files outside the variants: golden samples, hooks, reports.
         encryption: How the variants and golden samples are encrypted; None if they are not.
         description: What the model's outputs mean.
-        reference: How values of inputs and of the float model's outputs were distributed, of those
-            that tell something by it. Devices measure how far theirs are from that.
+        reference: Features of the build's samples: of inputs, and of the float model's outputs by
+            their tasks. Devices measure drift against these.
     """
 
     format: int = FORMAT_VERSION
@@ -300,4 +312,4 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     files: tuple[FileEntry, ...]
     encryption: Encryption | None = None
     description: ModelDescription = NOTHING_KNOWN
-    reference: Annotated[tuple[Distribution, ...], msgspec.Meta(max_length=MAX_DISTRIBUTIONS)] = ()
+    reference: Annotated[tuple[Feature, ...], msgspec.Meta(max_length=MAX_FEATURES)] = ()

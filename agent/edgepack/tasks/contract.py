@@ -13,6 +13,7 @@ import msgspec
 
 from edgepack.tasks.arrays import Floats, Outputs
 from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.sketch import Sketch
 
 LOSS = 0.01
 """Share of its task that a model may lose unless a profile says otherwise."""
@@ -155,6 +156,10 @@ class Task(Protocol):
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> Expected:
         """Prepare the comparison with the float model's outputs, one dict a sample."""
+        ...
+
+    def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
+        """Return the features of one inference by which drift is measured."""
         ...
 
 

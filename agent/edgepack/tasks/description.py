@@ -14,6 +14,8 @@ Source = Literal["declared", "graph", "metadata", "values", "unknown"]
 
 MAX_PARTS = 256
 MAX_NAME = 1_000
+MAX_CLASS_NAMES = 4_096
+MAX_CLASS_NAME = 100
 
 IGNORED = "ignored"
 SELECTION = "selection"
@@ -22,6 +24,9 @@ NOT_EVALUATED = (IGNORED, SELECTION)
 """Tasks whose outputs do not tell how near a model is to another."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+_ClassName = Annotated[
+    str, msgspec.Meta(max_length=MAX_CLASS_NAME, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")
+]
 
 
 class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,12 +37,26 @@ class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         outputs: Names of the outputs, in the order of their roles.
         source: How that is known.
         settings: Values of the task's settings struct that differ from its defaults.
+        class_names: Names of classes in their order; empty if they are not known.
     """
 
     task: Annotated[str, msgspec.Meta(max_length=40)]
     outputs: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1, max_length=256)]
     source: Source = "unknown"
     settings: dict[str, Any] = {}
+    class_names: Annotated[tuple[_ClassName, ...], msgspec.Meta(max_length=MAX_CLASS_NAMES)] = ()
+
+    def class_name(self, number: int) -> str:
+        """Return the name of a class: `'cat'`, or `class 3` if its name is not known."""
+        if 0 <= number < len(self.class_names) and self.class_names[number]:
+            return f"'{self.class_names[number]}'"
+        return f"class {number}"
+
+    def column(self, place: int, count: int) -> str:
+        """Return the name of a value in a row: `'speed'`, `column 3`, or `value` of one."""
+        if place < len(self.class_names) and self.class_names[place]:
+            return f"'{self.class_names[place]}'"
+        return "value" if count == 1 else f"column {place}"
 
     def without_settings(self) -> "TaskOutputs":
         """Return the same outputs with the settings of no task."""

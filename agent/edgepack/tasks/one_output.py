@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.contract import Agreement, Measure, agree
 from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.sketch import Sketch, sketch_values
 
 NOTHING: Tensor = np.zeros(0, dtype=np.float32)
 """In place of an output that was not computed."""
@@ -85,13 +86,14 @@ class ValueTask(msgspec.Struct, frozen=True):
     """A task that compares one output, value against value: a `Task`.
 
     Attributes:
-        name, words: See `Task`.
+        name, words, sketch: See `Task`.
         compare: Compares values.
     """
 
     name: str
     words: str
     compare: Compare
+    sketch: Callable[[TaskOutputs, Outputs], Sketch] = sketch_values
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> OneOutput:
         """Prepare the comparison with the float model's outputs, one dict a sample."""

@@ -28,6 +28,9 @@ Span = Annotated[float, msgspec.Meta(ge=0, le=2**33)]
 Word = Annotated[str, msgspec.Meta(max_length=400)]
 """A name, a digest, a bundle's title."""
 
+Deviations = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+"""Standard deviations of one inference."""
+
 Pem = Annotated[str, msgspec.Meta(max_length=8192)]
 """A certificate, or a request for one."""
 
@@ -284,6 +287,35 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
     not_finite: Count = 0
 
 
+class FeatureDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """Difference of one feature between a device's inferences and the build's samples.
+
+    Attributes:
+        words: The feature, such as `share of 'cat'`.
+        difference: Difference beyond chance, standard deviations of one inference.
+        now, build: Mean on the device, and at the build.
+    """
+
+    words: Word
+    difference: Deviations
+    now: float
+    build: float
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """Differences between a device's recent inferences and the build's samples.
+
+    Attributes:
+        inferences: Inferences that were sketched; older ones count less.
+        difference: The greatest difference of a feature, standard deviations.
+        features: Features with the greatest differences, in descending order.
+    """
+
+    inferences: Count = 0
+    difference: Deviations = 0.0
+    features: Annotated[tuple[FeatureDrift, ...], msgspec.Meta(max_length=10)] = ()
+
+
 class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     """State of one model of a device, as in its journal.
 
@@ -301,6 +333,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
             previous release.
         progress: 0..1 of the bytes while downloading.
         outcomes: How the most recent inferences of what serves ended; None while there are none.
+        drift: Differences of what serves from its build; None while too few inferences ran.
     """
 
     state: str = "IDLE"
@@ -314,6 +347,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     is_too_slow: bool = False
     progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     outcomes: Outcomes | None = None
+    drift: Drift | None = None
 
 
 class Trusted(msgspec.Struct, frozen=True, kw_only=True):
@@ -456,8 +490,8 @@ class Telemetry(Message, frozen=True, kw_only=True):
         memory_bytes: Memory of a process that serves the model, of the largest where there are
             several, bytes; None when not known.
         temperature_c: The device's highest temperature, degrees Celsius; None when not known.
-        drift: How far inputs or outputs are from those of the calibration, as a population
-            stability index; None where nobody measures it.
+        drift: The greatest difference of a feature from the build's samples, standard deviations;
+            None if it is not measured.
         shadow_count: Inferences that a second model computed, too, to compare.
         shadow_agreed: Shadow inferences in which both releases agreed.
         not_finite: Inferences with NaN or infinity in an output that has none in the golden
@@ -473,7 +507,7 @@ class Telemetry(Message, frozen=True, kw_only=True):
     failures: Count = 0
     memory_bytes: Count | None = None
     temperature_c: Annotated[float, msgspec.Meta(ge=-274, le=1000)] | None = None
-    drift: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    drift: Deviations | None = None
     shadow_count: Count = 0
     shadow_agreed: Count = 0
     not_finite: Count = 0

@@ -20,7 +20,7 @@ from edgepack.bundle.manifest import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     BundleFacts,
-    Distribution,
+    Feature,
     Manifest,
     Variant,
     encode_manifest,
@@ -117,7 +117,7 @@ def install_model(
     *,
     scale: float,
     name: str = "tiny",
-    reference: tuple[Distribution, ...] = (),
+    reference: tuple[Feature, ...] = (),
     side: int = 8,
     recipient: PublicKey | None = None,
 ) -> ActivePointer:

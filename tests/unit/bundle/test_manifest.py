@@ -31,47 +31,19 @@ def set_in(find: Callable[[Any], Any], key: str, value: Any) -> Callable[[Any], 
     return lambda document: find(document).update({key: value})
 
 
-def reference(edges: list[float], shares: list[float], times: int = 1) -> Callable[[Any], object]:
-    return set_in(facts, "reference", [{"tensor": "x", "edges": edges, "shares": shares}] * times)
+def reference(times: int = 1, **changed: object) -> Callable[[Any], object]:
+    feature = {"tensor": "x", "name": "level", "words": "level", "mean": 0.0, "spread": 1.0}
+    return set_in(facts, "reference", [{**feature, "samples": 9, **changed}] * times)
 
 
 VARIANT = "components.model.variants.cpu"
 CASES: dict[str, tuple[Callable[[Any], object], str, str]] = {
-    "a reference with a share too few": (
-        reference([0.0, 1.0], [0.5, 0.5, 0.0]),
-        "the reference of 'x' has 3 shares for 2 edges",
-        "reference",
-    ),
-    "a reference whose edges fall": (
-        reference([1.0, 0.0], [0.5, 0.25, 0.25, 0.0]),
-        "edges that do not rise",
-        "reference",
-    ),
-    "a reference with shares of too much": (
-        reference([1.0], [0.9, 0.9, 0.0]),
-        "shares of 1.8 together",
-        "reference",
-    ),
-    "a reference with a share below 0": (reference([1.0], [-1.0, 1.0, 1.0]), ">= 0.0", "shares"),
-    "a reference with too many bins": (
-        reference([float(i) for i in range(16)], [0.0] * 17 + [1.0]),
-        "length <= 15",
-        "edges",
-    ),
-    "two references of a tensor": (
-        reference([1.0], [0.5, 0.5, 0.0], times=2),
-        "a tensor has two references",
-        "reference",
-    ),
-    "references of too many tensors": (
-        reference([1.0], [0.5, 0.5, 0.0], times=17),
-        "length <= 16",
-        "reference",
-    ),
-    "an unknown key at the top": (lambda d: d.update(extra=1), "unknown field `extra`", ""),
-    "another schema": (lambda d: d.update(schema_version="2.0"), "'2.0'", "schema_version"),
-    "another layout": (lambda d: d.update(layout="installed"), "'installed'", "layout"),
-    "another name": (lambda d: d.update(package_name="x"), "'x' as package_name", "package_name"),
+    "a feature without a spread": (reference(spread=0.0), "feature 'level'", "reference"),
+    "a feature of no sample": (reference(samples=0), ">= 1", "samples"),
+    "a feature of another kind": (reference(kind="rank"), "Invalid enum value", "kind"),
+    "a feature with a control character": (reference(words="a\x1b"), "matching regex", "words"),
+    "a feature twice": (reference(times=2), "a feature of drift occurs twice", "reference"),
+    "too many features": (reference(times=257), "length <= 256", "reference"),
     "another version": (lambda d: d.update(package_version="9"), "'9'", "package_version"),
     "a newer format": (set_in(facts, "format", 3), "format version 3, this edgepack reads 1", ""),
     "no variant": (lambda d: d["components"]["model"]["variants"].clear(), "no variant", ""),

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,6 +12,7 @@ from edgepack.agent.update.updater import Updater
 from edgepack.wire.messages import (
     MAX_MESSAGE_BYTES,
     Active,
+    Drift,
     Outcomes,
     Renewal,
     Reported,
@@ -29,20 +31,28 @@ _BUDGET_BYTES = MAX_MESSAGE_BYTES - 1024
 _BRIEF_TEXT = 200
 
 
-OutcomesOf = Callable[[str], Outcomes | None]
-"""Returns how the most recent inferences of a release ended, by its digest."""
+class Recent(NamedTuple):
+    """Recent inferences of a release: how they ended, and how they differ from the build's."""
+
+    outcomes: Outcomes | None = None
+    drift: Drift | None = None
 
 
-def no_outcomes(_digest: str) -> None:
-    """Return no outcomes of inferences."""
+RecentOf = Callable[[str], Recent]
+"""Returns the recent inferences of a release, by its digest."""
 
 
-def warn_of_failures(models: Models, outcomes: OutcomesOf) -> tuple[str, ...]:
+def nothing_recent(_digest: str) -> Recent:
+    """Return no recent inferences."""
+    return Recent()
+
+
+def warn_of_failures(models: Models, recent: RecentOf) -> tuple[str, ...]:
     """Return a sentence for each model whose recent inferences fail."""
     found = []
     for updater in models:
         active = updater.active
-        known = outcomes(active.digest) if active else None
+        known = recent(active.digest).outcomes if active else None
         if active and known and (failures := describe_failures(known)):
             found.append(f"{updater.name} {active.bundle.version}: {failures}")
     return tuple(found)
@@ -60,13 +70,14 @@ def report_due_s(device: str, *, is_news: bool) -> float:
     return 10.0 + zlib.crc32(device.encode()) % 1000 / 100
 
 
-def report_model(updater: Updater, outcomes: OutcomesOf = no_outcomes) -> ReportedModel:
+def report_model(updater: Updater, recent: RecentOf = nothing_recent) -> ReportedModel:
     """Return one model, as its journal and pointer have it, and how its inferences ended."""
     journal, pointer = updater.journal, updater.active
     offer = journal.offer
-    active = None
+    active, seen = None, Recent()
     if pointer is not None:
         active = Active(bundle=pointer.bundle, choice=pointer.choice, since=pointer.since)
+        seen = recent(pointer.digest)
     return ReportedModel(
         state=UNREADABLE if updater.is_sealed else journal.state,
         because=updater.trouble if updater.is_sealed else journal.because,
@@ -78,7 +89,8 @@ def report_model(updater: Updater, outcomes: OutcomesOf = no_outcomes) -> Report
         previous=journal.previous.bundle if journal.previous else None,
         is_too_slow=journal.is_too_slow,
         progress=updater.progress,
-        outcomes=outcomes(pointer.digest) if pointer is not None else None,
+        outcomes=seen.outcomes,
+        drift=seen.drift,
     )
 
 
@@ -91,7 +103,7 @@ def make_report(
     at: float,
     trust: Trusted | None = None,
     renewal: Renewal | None = None,
-    outcomes: OutcomesOf = no_outcomes,
+    recent: RecentOf = nothing_recent,
 ) -> Reported:
     """Return the report of the device: the state of all its journals.
 
@@ -103,7 +115,7 @@ def make_report(
         at: Seconds since the epoch.
         trust: Accepted state of the fleet's metadata.
         renewal: Asks for another certificate.
-        outcomes: How the most recent inferences ended.
+        recent: Returns the recent inferences of a release.
     """
     report = Reported(
         online=True,
@@ -111,10 +123,10 @@ def make_report(
         boot=boot,
         facts=models.facts,
         sequence=sequence,
-        models={updater.name: report_model(updater, outcomes) for updater in models},
+        models={updater.name: report_model(updater, recent) for updater in models},
         warnings=(
             *filter(None, troubles),
-            *warn_of_failures(models, outcomes),
+            *warn_of_failures(models, recent),
             *models.troubles,
         )[:MAX_WARNINGS],
         trust=trust,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from edgepack.agent.state.broker_state import BrokerState
 from edgepack.agent.update.status import ModelStatus, Status
 from edgepack.text import printable_lines
+from edgepack.wire.drift_words import drift_lines
 from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts
 
 _RUNNING = {
@@ -63,6 +64,8 @@ def _describe_model(name: str, model: ModelStatus) -> Iterator[str]:
         yield f"because   {active.choice.because}"
         if active.choice.is_fallback:
             yield f"fallback  {active.choice.wanted} was wanted"
+        for line in drift_lines(model.drift) if model.drift else ():
+            yield f"drift     {line}"
     if model.previous:
         yield f"previous  {_title(model.previous)}"
     yield f"update    {model.state}{_about(model)}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.link import Publisher
-from edgepack.agent.broker.report import make_report, report_due_s, warn_of_failures
+from edgepack.agent.broker.report import Recent, make_report, report_due_s, warn_of_failures
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.enrolment.renewal import CertificateKeeper
@@ -25,7 +25,7 @@ from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.wire import topics
 from edgepack.wire.coded import read_coded
-from edgepack.wire.messages import Certificate, Desired, Event, Outcomes, Session, decode
+from edgepack.wire.messages import Certificate, Desired, Event, Session, decode
 from edgepack.wire.router import Router
 from edgepack.wire.signed import group_messages
 
@@ -347,7 +347,7 @@ class Agent:
             self._report()
         has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
         due_s = report_due_s(self._config.device, is_news=self._is_news)
-        failures = warn_of_failures(self._models, self._outcomes)
+        failures = warn_of_failures(self._models, self._recent)
         has_failures_news, self._failures = failures != self._failures, failures
         if has_moved or has_failures_news or now - self._reported_at >= due_s:
             self._report()
@@ -356,9 +356,12 @@ class Agent:
             self._telemetry_at = now + self._config.limits.telemetry_interval_s
             self._publish_latency()
 
-    def _outcomes(self, digest: str) -> Outcomes | None:
-        """Return the outcomes of the most recent inferences of a release."""
-        return self._telemetry.outcomes.recent(digest, self._clock.monotonic())
+    def _recent(self, digest: str) -> Recent:
+        """Return the most recent inferences of a release."""
+        return Recent(
+            outcomes=self._telemetry.outcomes.recent(digest, self._clock.monotonic()),
+            drift=self._telemetry.drift.recent(digest),
+        )
 
     def _progress(self) -> float:
         """Return the progress of all downloads; any download changes this number."""
@@ -381,7 +384,7 @@ class Agent:
             at=self._clock.wall(),
             trust=trust.reported if trust else None,
             renewal=keeper.renewal if keeper else None,
-            outcomes=self._outcomes,
+            recent=self._recent,
         )
         self._silence.sent_report(self._publisher.publish("reported", report, retain=True))
         if not self._publisher.has_session:

@@ -68,7 +68,7 @@ class OpenedModel:
         record.latency.record((time.perf_counter() - started) * 1000)
         if not all(np.isfinite(outputs[name]).all() for name in self._finite_outputs):
             record.count_not_finite()
-        record.values.offer(feeds, outputs)
+        record.sketches.offer(feeds, outputs)
         self._keeper.offer(feeds)
         if (shadow := self.shadow) is not None:
             shadow.offer(feeds, outputs)
@@ -124,9 +124,8 @@ def open_release(
         DeviceError: The provider is not here, or fails, or the files cannot be decrypted.
     """
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
-    reference = opened.manifest.facts.reference
-    if reference:
-        record.values.expect(reference)
+    facts = opened.manifest.facts
+    record.sketches.expect(facts.reference, facts.description)
     shadow = None
     if pointer.shadow is not None:
         shadow = ShadowRunner(state_dir, pointer.shadow, opened, record.shadowed)

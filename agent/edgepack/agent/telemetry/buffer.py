@@ -37,6 +37,7 @@ class TelemetryBuffer:
         paces: How fast each release serves.
         trouble: Why processes cannot say anything, one sentence; "" when all is well.
         outcomes: How the most recent inferences ended, by release.
+        drift: How the most recent inferences differ from the build's samples, by release.
     """
 
     def __init__(self, state_dir: Path, *, interval_s: float = INTERVAL_S) -> None:
@@ -46,6 +47,7 @@ class TelemetryBuffer:
             log.warning("%s", self.trouble)
         self.outcomes = OutcomeWatch()
         self._collector = LatencyCollector(state_dir)
+        self.drift = self._collector.drift
         self.paces = PaceKeeper(state_dir, interval_s)
         self._unsent: dict[_Key, Telemetry] = {}
         self._unseen: dict[_Key, Telemetry] = {}

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.state.state_file import StateFile, remove
-from edgepack.agent.telemetry.drift import DriftWatch, Release
+from edgepack.agent.state.state_file import StateFile, read_regular, remove
+from edgepack.agent.telemetry.drift import DriftWatch, Release, ReleaseSums
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up, shadowed_since
+from edgepack.agent.telemetry.sketches import sums_since
 from edgepack.agent.telemetry.spool import Spooled, read_spooled, spool_folder
-from edgepack.agent.telemetry.values import Seen, seen_since
+from edgepack.bundle.drift import FeatureSum
 from edgepack.errors import TransferError
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire import histogram
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.messages import Drift, Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +70,30 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
-    """Data already collected from a spool file."""
+    """Collected data.
+
+    Attributes:
+        files: Data already collected, by the name of the spool file.
+        features: Running sums of features, by release.
+    """
 
     files: dict[str, Spooled]
+    features: tuple[ReleaseSums, ...] = ()
 
 
 KNOWN = Format("list of what was collected", _Known, Version(1, 0))
+
+
+def read_drift(state_dir: Path, digest: str) -> Drift | None:
+    """Return the drift of a release as the agent last stored it; None if it stored none."""
+    try:
+        content = read_regular(state_dir / COLLECTED_FILE)
+        found = KNOWN.decode(content).value if content else None
+    except (OSError, ValueError, NewerVersionError):
+        return None
+    watch = DriftWatch()
+    watch.load(found.features if found else ())
+    return watch.recent(digest)
 
 
 def _is_running(pid: int) -> bool:
@@ -87,6 +106,9 @@ class LatencyCollector:
     Args:
         state_dir: The agent's state folder.
         is_running: Whether a process is alive, by its id.
+
+    Attributes:
+        drift: Differences of the releases' features from the build.
     """
 
     def __init__(self, state_dir: Path, *, is_running: Callable[[int], bool] = _is_running) -> None:
@@ -95,7 +117,7 @@ class LatencyCollector:
         self._file = StateFile(state_dir / COLLECTED_FILE, KNOWN)
         self._known: dict[str, Spooled] = {}
         self._is_loaded = False
-        self._drift = DriftWatch()
+        self.drift = DriftWatch()
 
     def collect(self) -> Collected:
         """Read the spool, and hands out what is new.
@@ -109,8 +131,9 @@ class LatencyCollector:
         if not self._is_loaded:
             found = self._file.load()
             self._known, self._is_loaded = found.files if found else {}, True
+            self.drift.load(found.features if found else ())
         fresh: dict[Release, list[Telemetry]] = {}
-        seen: dict[Release, list[Seen]] = {}
+        sums: dict[Release, list[FeatureSum]] = {}
         troubles: list[Trouble] = []
         dropped: list[str] = []
         shadowed: dict[str, Shadowed] = {}
@@ -126,7 +149,7 @@ class LatencyCollector:
                     earlier.shadowed if earlier else Shadowed(), spooled.shadowed
                 )
                 part = _since(earlier, spooled, shadow)
-                values = seen_since(earlier.seen if earlier else (), spooled.seen)
+                features = sums_since(earlier.features if earlier else (), spooled.features)
             except NewerVersionError as error:
                 dropped.append(f"{path.name}: {error.problem}")
                 continue
@@ -149,9 +172,10 @@ class LatencyCollector:
             if part.latency.count or part.failures or part.shadow_count:
                 release = (part.digest, part.variant, part.provider)
                 fresh.setdefault(release, []).append(part)
-                seen.setdefault(release, []).extend(values)
+                sums.setdefault(release, []).extend(features)
             if spooled.is_final or not self._is_running(spooled.pid):
                 finished.append(path)
+        drifts = {release: self.drift.add(release, part) for release, part in sums.items()}
         self._remember(known)
         for path in finished:
             with contextlib.suppress(OSError):  # Another user's folder; what it says is known.
@@ -159,7 +183,7 @@ class LatencyCollector:
         return Collected(
             telemetry=tuple(
                 msgspec.structs.replace(
-                    _merge(parts), drift=self._drift.judge(release, seen[release])
+                    _merge(parts), drift=drift.difference if (drift := drifts[release]) else None
                 )
                 for release, parts in fresh.items()
             ),
@@ -177,7 +201,7 @@ class LatencyCollector:
             if newest - spooled.written_at < FORGET_S or (folder / name).exists()
         }
         if kept != self._known and not self._file.is_sealed:
-            self._file.save(_Known(files=kept))
+            self._file.save(_Known(files=kept, features=self.drift.sums))
         self._known = kept
 
 

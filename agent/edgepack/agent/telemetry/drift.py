@@ -1,52 +1,110 @@
-"""Drift: distance between a device's values and the values at the build."""
+"""Drift: running sums of features by release, and their differences from the build."""
 
 from collections.abc import Iterable
 
-from edgepack.agent.telemetry.values import Seen
-from edgepack.bundle.distributions import stability_index
-from edgepack.bundle.metadata import MAX_DISTRIBUTIONS
+import msgspec
 
-FEWEST_INFERENCES = 30
-FEWEST_VALUES = 240
-"""Of a tensor before it is judged: of less, ten bins differ by chance alone."""
+from edgepack.bundle.drift import FEWEST_INFERENCES, FeatureSum
+from edgepack.bundle.metadata import MAX_FEATURES
+from edgepack.wire.messages import Drift, FeatureDrift
 
 MAX_RELEASES = 64
+
+FULL_INFERENCES = 600
+"""Sketched inferences from which on older ones count half: ten minutes or more."""
+
+MOST_SHOWN = 5
+"""Features that a report names, those with the greatest differences."""
 
 Release = tuple[str, str, str]
 """Digest, variant, provider."""
 
 
+class ReleaseSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Running sums of one release's features."""
+
+    release: Release
+    sums: tuple[FeatureSum, ...]
+
+
 class DriftWatch:
-    """Adds up what was counted, and judges a tensor again whenever enough came."""
+    """Adds up features by release, and compares them with the build."""
 
     def __init__(self) -> None:
-        self._counted: dict[Release, dict[str, Seen]] = {}
-        self._judged: dict[Release, dict[str, float]] = {}
+        self._sums: dict[Release, dict[str, FeatureSum]] = {}
+        self._found: dict[str, Drift] = {}
 
-    def judge(self, release: Release, seen: Iterable[Seen]) -> float | None:
-        """Take what was counted since it was last asked.
+    @property
+    def sums(self) -> tuple[ReleaseSums, ...]:
+        """Return the running sums, for a file."""
+        return tuple(
+            ReleaseSums(release=release, sums=tuple(known.values()))
+            for release, known in self._sums.items()
+            if known
+        )
+
+    def load(self, sums: Iterable[ReleaseSums]) -> None:
+        """Take running sums from a file."""
+        for one in sums:
+            self.add(one.release, one.sums)
+
+    def add(self, release: Release, sums: Iterable[FeatureSum]) -> Drift | None:
+        """Add sums of a release.
 
         Args:
             release: Release that ran.
-            seen: By tensor.
+            sums: New inferences, by feature.
 
         Returns:
-            The greatest stability index of its tensors, each as it was judged last; None where none
-            was judged again.
+            The release's drift; None without new inferences, or with fewer than 30 in total.
         """
-        counted = self._counted.setdefault(release, {})
-        judged = self._judged.setdefault(release, {})
+        known = self._sums.setdefault(release, {})
         is_new = False
-        for one in seen:
-            before = counted.get(one.tensor)
-            both = one if before is None or before.shares != one.shares else before.plus(one)
-            if both.inferences >= FEWEST_INFERENCES and sum(both.counts) >= FEWEST_VALUES:
-                judged[one.tensor] = stability_index(both.shares, both.counts)
-                counted.pop(one.tensor, None)
-                is_new = True
-            elif one.tensor in counted or len(counted) < MAX_DISTRIBUTIONS:
-                counted[one.tensor] = both
-        while len(self._counted) > MAX_RELEASES:
-            oldest = next(iter(self._counted))
-            del self._counted[oldest], self._judged[oldest]
-        return max(judged.values()) if is_new else None
+        for one in sums:
+            before = known.get(one.feature.key)
+            is_same = before is not None and before.feature == one.feature
+            both = before.plus(one) if before is not None and is_same else one
+            if before is not None or len(known) < MAX_FEATURES:
+                known[one.feature.key] = both
+                is_new = is_new or one.count > 0
+        most = max((one.count for one in known.values()), default=0.0)
+        if most > FULL_INFERENCES:
+            self._sums[release] = known = {key: one.scaled(0.5) for key, one in known.items()}
+        while len(self._sums) > MAX_RELEASES:
+            oldest = next(iter(self._sums))
+            del self._sums[oldest]
+            self._found.pop(oldest[0], None)
+        drift = describe_drift(known.values()) if is_new else None
+        if drift is not None:
+            self._found[release[0]] = drift
+        return drift
+
+    def recent(self, digest: str) -> Drift | None:
+        """Return the drift of a release; None while too few inferences were sketched."""
+        return self._found.get(digest)
+
+
+def describe_drift(sums: Iterable[FeatureSum]) -> Drift | None:
+    """Return the features with the greatest differences; None if inferences are too few."""
+    enough = [one for one in sums if one.count >= FEWEST_INFERENCES]
+    if not enough:
+        return None
+    order = sorted(enough, key=lambda one: -one.difference)
+    return Drift(
+        inferences=round(max(one.count for one in enough)),
+        difference=min(order[0].difference, MOST_DIFFERENCE),
+        features=tuple(
+            FeatureDrift(
+                words=one.feature.words,
+                difference=min(one.difference, MOST_DIFFERENCE),
+                now=one.value,
+                build=one.feature.mean,
+            )
+            for one in order[:MOST_SHOWN]
+            if one.difference > 0.0
+        ),
+    )
+
+
+MOST_DIFFERENCE = 1_000.0
+"""Standard deviations that are stated, at most."""

@@ -16,7 +16,8 @@ import msgspec
 from edgepack.agent.state.state_file import put_aside, read_shared
 from edgepack.agent.telemetry.readings import memory_bytes
 from edgepack.agent.telemetry.shadowed import Shadowed, ShadowRecorder, check_shadowed
-from edgepack.agent.telemetry.values import Seen, ValueRecorder, check_seen
+from edgepack.agent.telemetry.sketches import SketchRecorder, check_sums
+from edgepack.bundle.drift import FeatureSum
 from edgepack.durable import write_file
 from edgepack.errors import TransferError
 from edgepack.versions import Format, Version
@@ -46,7 +47,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         troubles: Why it could not follow the pointer to a newer model, one sentence each.
         memory_bytes: Memory that the process held when it wrote this; 0 when not known, or when the
             process held another release of the model, too.
-        seen: Values of inputs and outputs by bin, of the inferences that were looked at.
+        features: Sums of features, of the inferences that were sketched.
         shadowed: Inferences that the release before computed, too.
     """
 
@@ -64,7 +65,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     is_final: bool = False
     troubles: tuple[str, ...] = ()
     memory_bytes: int = 0
-    seen: tuple[Seen, ...] = ()
+    features: tuple[FeatureSum, ...] = ()
     shadowed: Shadowed = Shadowed()
 
 
@@ -126,7 +127,7 @@ def read_spooled(path: Path) -> Spooled:
     histogram.check(spooled.latency)
     if min(spooled.failures, spooled.not_finite, spooled.memory_bytes) < 0 or spooled.pid <= 0:
         raise TransferError("malformed spool file: a count is negative", found_in=str(path))
-    check_seen(spooled.seen, found_in=str(path))
+    check_sums(spooled.features, found_in=str(path))
     check_shadowed(spooled.shadowed, found_in=str(path))
     return spooled
 
@@ -142,7 +143,7 @@ class Record:
         self.provider = provider
         self.since = time.time()
         self.latency = LatencyRecorder()
-        self.values = ValueRecorder()
+        self.sketches = SketchRecorder()
         self.shadowed = ShadowRecorder()
         self.failures = 0
         self.not_finite = 0
@@ -176,7 +177,7 @@ class Record:
             troubles=troubles,
             is_final=is_final,
             memory_bytes=memory_bytes() if is_alone else 0,
-            seen=self.values.snapshot(),
+            features=self.sketches.snapshot(),
             shadowed=self.shadowed.snapshot(),
         )
 

@@ -10,10 +10,11 @@ from edgepack.agent.state.lock import is_locked
 from edgepack.agent.state.models import model_names
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.state.slots import slot_folder
+from edgepack.agent.telemetry.collector import read_drift
 from edgepack.agent.update.journal import read_journal
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import BundleError, DeviceError
-from edgepack.wire.messages import BundleRef, RunModel
+from edgepack.wire.messages import BundleRef, Drift, RunModel
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
         trouble: Why its pointer cannot be read; "" when it can.
         fault: Why the slot that the pointer names is incomplete; "" when it is complete. Presence,
             type and size of the files are checked, and no content.
+        drift: Differences of recent inferences from the build's samples; None while too few ran.
     """
 
     state: str
@@ -44,6 +46,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     previous: BundleRef | None
     trouble: str
     fault: str = ""
+    drift: Drift | None = None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +109,7 @@ def _read_model(state_dir: Path, name: str) -> ModelStatus:
         previous=previous.bundle if previous else None,
         trouble=trouble,
         fault=_slot_fault(state_dir, active) if active else "",
+        drift=read_drift(state_dir, active.digest) if active else None,
     )
 
 

@@ -12,6 +12,7 @@ from edgepack.tasks.classification.decisions import costs_of_changes, expected_c
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.intervals import kept_low, share_low
 from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.sketch import sketch_decisions
 from edgepack.tasks.values.measure import measure_explained
 
 ONE_MISS_FROM = 10
@@ -108,4 +109,6 @@ def same_decisions(want: Tensor, have: Tensor) -> Bools:
     return np.asarray(same[in_use], dtype=np.bool_)
 
 
-CLASSIFICATION = ValueTask("classification", "the float model's decisions", compare_decisions)
+CLASSIFICATION = ValueTask(
+    "classification", "the float model's decisions", compare_decisions, sketch_decisions
+)

@@ -22,6 +22,9 @@ from edgepack.tasks.detections.layouts import (
 )
 from edgepack.tasks.detections.regions import find_regions
 
+PICTURE_BITS = 32
+"""The picture's number in a batch is in a class's bits from here on."""
+
 _COORDINATES = 4
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 _IN_ORDER = 0.95
@@ -68,7 +71,7 @@ def find_boxes(head: DetectionHead, outputs: Outputs) -> Boxes:
             boxes = boxes.pick(is_found)
             if not head.facts.is_suppressed:
                 boxes = suppress(boxes)
-            found.append(replace(boxes, classes=boxes.classes + (number << 32)))
+            found.append(replace(boxes, classes=boxes.classes + (number << PICTURE_BITS)))
     return Boxes(
         corners=np.concatenate([NONE.corners, *(boxes.corners for boxes in found)]),
         scores=np.concatenate([NONE.scores, *(boxes.scores for boxes in found)]),

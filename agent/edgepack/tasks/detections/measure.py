@@ -18,9 +18,10 @@ from edgepack.tasks.detections.agreement import (
     measure_agreement,
 )
 from edgepack.tasks.detections.boxes import NONE, Boxes
-from edgepack.tasks.detections.decoding import find_boxes
+from edgepack.tasks.detections.decoding import PICTURE_BITS, find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
 from edgepack.tasks.one_output import NOTHING
+from edgepack.tasks.sketch import Sketch
 from edgepack.tasks.unknown.measure import UNKNOWN_TASK
 from edgepack.text import counted
 
@@ -127,6 +128,23 @@ class Detections:
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> FoundBoxes:
         """Prepare the comparison with the float model's outputs, one dict a sample."""
         return FoundBoxes(part, expected)
+
+    def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
+        """Return the number of boxes of each class in a picture, and the mean of their scores."""
+        head = DetectionHead.of(part)
+        boxes = find_boxes(head, outputs)
+        boxes = boxes.pick(boxes.scores >= head.facts.named)
+        first = outputs[head.outputs[0]]
+        pictures = first.shape[0] if first.ndim > head.facts.rank else 1
+        classes, counts = np.unique(boxes.classes % (1 << PICTURE_BITS), return_counts=True)
+        return Sketch(
+            shares={
+                part.class_name(kind): count / max(pictures, 1)
+                for kind, count in zip(classes.tolist(), counts.tolist(), strict=True)
+            },
+            share_words="boxes of {} in a picture",
+            confidence=float(boxes.scores.mean()) if len(boxes) else None,
+        )
 
 
 DETECTIONS = Detections()

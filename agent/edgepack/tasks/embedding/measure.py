@@ -7,15 +7,21 @@ sample's rows share, which is 4.4 % of the neighbourhood.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from edgepack.tasks.arrays import Tensor
+import numpy as np
+
+from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.contract import Measure, Scale
+from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.embedding.neighbourhood import neighbourhood_kept
 from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.sketch import Sketch, finite_rows
 from edgepack.tasks.values.measure import measure_explained
 
 NEIGHBOURHOOD = Scale(metric="neighbourhood", least=0.98)
 _NARROWEST = 2
+_BLOCKS = 8
 
 
 def measure_neighbourhood(
@@ -35,4 +41,20 @@ def compare_embeddings(output: str, expected: Sequence[Tensor], got: Sequence[Te
     return Compared(measures=(near or explained,), losses=losses)
 
 
-EMBEDDING = ValueTask("embedding", "how its vectors differ from each other", compare_embeddings)
+def sketch_vectors(part: TaskOutputs, outputs: Outputs) -> Sketch:
+    """Return the length of vectors, and the mean of each of `_BLOCKS` blocks of their values."""
+    rows = finite_rows(outputs[part.outputs[0]])
+    if not rows.size:
+        return Sketch()
+    edges = np.linspace(0, rows.shape[1], min(_BLOCKS, rows.shape[1]) + 1).astype(int)
+    numbers = {
+        f"level of values {first} to {end - 1}": float(rows[:, first:end].mean())
+        for first, end in pairwise(edges.tolist())
+    }
+    length = float(np.linalg.norm(rows, axis=-1).mean())
+    return Sketch(numbers={"length of vectors": length, **numbers})
+
+
+EMBEDDING = ValueTask(
+    "embedding", "how its vectors differ from each other", compare_embeddings, sketch_vectors
+)

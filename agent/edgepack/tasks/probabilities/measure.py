@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.cross_check import is_distribution
+from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.sketch import Sketch, finite_rows
 from edgepack.tasks.values.measure import measure_explained
 
 _LEAST_VARIANCE = 2 * 0.02
@@ -88,4 +90,14 @@ def _area(want: Floats, have: Floats, is_for: np.ndarray) -> float:
     return float((apart * right).sum() / apart.sum())
 
 
-PROBABILITIES = ValueTask("probabilities", "its probabilities", compare_probabilities)
+def sketch_probabilities(part: TaskOutputs, outputs: Outputs) -> Sketch:
+    """Return the mean probability of each class."""
+    rows = finite_rows(outputs[part.outputs[0]])
+    means = rows.mean(axis=0) if rows.size else np.zeros(0)
+    shares = {part.class_name(number): float(mean) for number, mean in enumerate(means)}
+    return Sketch(shares=shares, share_words="probability of {}")
+
+
+PROBABILITIES = ValueTask(
+    "probabilities", "its probabilities", compare_probabilities, sketch_probabilities
+)

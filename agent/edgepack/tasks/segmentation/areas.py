@@ -162,6 +162,13 @@ def _costs(value: Tensor, want: Classes, have: Classes) -> Floats | None:
     return np.asarray(np.where(is_known, np.clip(own - other, 0.0, 1.0), 1.0))
 
 
+def foreground_level(values: Floats) -> float:
+    """Return the threshold of the foreground in a map of logits, probabilities or 0…255."""
+    if float(values.min()) < 0.0:
+        return 0.0
+    return 0.5 if float(values.max()) <= 1.0 else 127.5
+
+
 def _levels(expected: Sequence[Tensor]) -> list[float]:
     """The thresholds as values: of probabilities, of logits, or of 0…255."""
     least = min(float(value.min()) for value in expected)

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.contract import MOST_DECIBELS, Measure, Scale
 from edgepack.tasks.decibels import compare_ratios, decibels
+from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.sketch import Sketch, finite_values
 
 SI_SDR = Scale(metric="si_sdr_db", least=30.0, best=MOST_DECIBELS, is_decibels=True)
 
@@ -36,4 +38,13 @@ def _ratio(want: Floats, have: Floats) -> float:
     return decibels(float(part @ part), float((have - part) @ (have - part)))
 
 
-SOUND = ValueTask("sound", "its sound (SI-SDR)", compare_sounds)
+def sketch_sound(part: TaskOutputs, outputs: Outputs) -> Sketch:
+    """Return the loudness, decibels."""
+    values = finite_values(outputs[part.outputs[0]])
+    if not values.size:
+        return Sketch()
+    power = float(np.mean(values**2))
+    return Sketch(columns={"loudness": decibels(max(power, 1e-10), 1.0)})
+
+
+SOUND = ValueTask("sound", "its sound (SI-SDR)", compare_sounds, sketch_sound)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.decibels import flat_pair
+from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.intervals import kept_low
 from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.sketch import Sketch, finite_values
 
 SUM = Scale(metric="sum_accuracy", least=0.99)
 
@@ -41,4 +43,9 @@ def measure_sums(
     return measure, np.array(lost) / mean
 
 
-SUMS = ValueTask("sums", "the sum of its values, in each sample", compare_sums)
+def sketch_sums(part: TaskOutputs, outputs: Outputs) -> Sketch:
+    """Return the sum."""
+    return Sketch(columns={"sum": float(finite_values(outputs[part.outputs[0]]).sum())})
+
+
+SUMS = ValueTask("sums", "the sum of its values, in each sample", compare_sums, sketch_sums)

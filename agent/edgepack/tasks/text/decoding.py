@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
+from edgepack.tasks.sketch import as_probabilities
 from edgepack.tasks.text.head import TextHead
 
 Text = tuple[int, ...]
@@ -87,11 +88,7 @@ def may_be_text(head: TextHead, expected: Sequence[Outputs]) -> bool:
 
 def shares_of(value: Tensor) -> Floats:
     """(steps, classes): probabilities as they are, or a softmax of scores; padding is no step."""
-    rows = _rows(value).astype(np.float64)
-    if (rows >= 0.0).all() and np.allclose(rows.sum(axis=-1), 1.0, atol=1e-2):
-        return np.asarray(rows)
-    grown = np.exp(rows - rows.max(axis=-1, keepdims=True))
-    return np.asarray(grown / grown.sum(axis=-1, keepdims=True))
+    return as_probabilities(_rows(value))
 
 
 def _winners(value: Tensor) -> list[int]:

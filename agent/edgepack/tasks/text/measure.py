@@ -12,9 +12,10 @@ from edgepack.tasks.classification.measure import one_miss
 from edgepack.tasks.contract import Agreement, Measure, Scale, agree
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.details import SAME_TEXTS, bounded
+from edgepack.tasks.sketch import Sketch
 from edgepack.tasks.text.agreement import TextAgreement, measure_texts
 from edgepack.tasks.text.costs import expected_cost
-from edgepack.tasks.text.decoding import Text, read_text
+from edgepack.tasks.text.decoding import Text, read_text, shares_of
 from edgepack.tasks.text.head import TextHead
 from edgepack.tasks.unknown.measure import UNKNOWN_TASK
 from edgepack.text import counted
@@ -119,6 +120,19 @@ class Texts:
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ReadTexts:
         """Prepare the comparison with the float model's outputs, one dict a sample."""
         return ReadTexts(part, expected)
+
+    def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
+        """Return the length of the text in characters, and the confidence of its characters."""
+        head = TextHead.of(part)
+        value = outputs[head.output]
+        length = {"length of the text": float(len(read_text(head, outputs)))}
+        if value.dtype.kind != "f" or not value.size:
+            return Sketch(numbers=length)
+        shares = shares_of(value)
+        is_character = shares.argmax(axis=-1) != head.blank
+        best = shares.max(axis=-1)[is_character]
+        confidence = float(best.mean()) if best.size else None
+        return Sketch(numbers=length, confidence=confidence)
 
 
 TEXT = Texts()

@@ -6,11 +6,14 @@ The build measures chains of steps too, in which errors grow through the cache (
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
-from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.classification.measure import compare_rows, one_miss, same_decisions
 from edgepack.tasks.contract import Measure, Scale
+from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.sketch import Sketch, sketch_decisions
 
 TOKENS_KEPT = Scale(metric="token_agreement", least=0.99)
 
@@ -31,4 +34,9 @@ def compare_tokens(output: str, expected: Sequence[Tensor], got: Sequence[Tensor
     return Compared(measures=(measure,), losses=found.losses)
 
 
-TOKENS = ValueTask("tokens", "the float model's tokens", compare_tokens)
+def sketch_tokens(part: TaskOutputs, outputs: Outputs) -> Sketch:
+    """Return the share of each token among those that the scores choose, and the confidence."""
+    return replace(sketch_decisions(part, outputs), share_words="share of {} among tokens")
+
+
+TOKENS = ValueTask("tokens", "the float model's tokens", compare_tokens, sketch_tokens)

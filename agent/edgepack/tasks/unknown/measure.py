@@ -11,6 +11,7 @@ from edgepack.tasks.classification.measure import compare_rows, same_decisions
 from edgepack.tasks.contract import Measure
 from edgepack.tasks.description import UNKNOWN, TaskOutputs
 from edgepack.tasks.embedding.measure import measure_neighbourhood
+from edgepack.tasks.sketch import Sketch, sketch_values
 from edgepack.tasks.sums.measure import measure_sums
 from edgepack.tasks.threshold.measure import are_probabilities, measure_crossings
 from edgepack.tasks.values.measure import ValueOutputs, measure_explained
@@ -136,6 +137,10 @@ class Unknown:
         settings = msgspec.convert(own, UnknownSettings)
         parts = find_parts(expected, part.outputs)
         return UnknownOutputs(part.outputs, expected, parts, settings.winners)
+
+    def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
+        """Return level and spread of the values."""
+        return sketch_values(part, outputs)
 
 
 UNKNOWN_TASK = Unknown()

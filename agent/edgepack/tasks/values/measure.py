@@ -16,6 +16,7 @@ from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.intervals import kept_low
 from edgepack.tasks.one_output import NOTHING
 from edgepack.tasks.plain_error import comparable, row_products
+from edgepack.tasks.sketch import Sketch, sketch_values
 from edgepack.tasks.stacking import stacks
 from edgepack.tasks.values.between_samples import variances_between
 from edgepack.tasks.values.parts import Part, find_parts
@@ -170,6 +171,10 @@ class Values:
         """Prepare the comparison with the float model's outputs, one dict a sample."""
         parts = find_parts(expected, part.outputs)
         return ValueOutputs(self.name, part.outputs, expected, parts)
+
+    def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
+        """Return level and spread of the values."""
+        return sketch_values(part, outputs)
 
 
 VALUES = Values()

@@ -10,6 +10,7 @@ from edgepack.fleet.commands.show import model_rows, styled
 from edgepack.fleet.documents.devices import DeviceDetails
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.wording import ago, failures_line, labels_line, numbers_line
+from edgepack.wire.drift_words import drift_lines
 from edgepack.wire.messages import DeviceFacts
 
 UNSIGNED = "it obeys orders that nobody signed, since it was enrolled before: enrol it again"
@@ -34,6 +35,11 @@ def device_panel(device: DeviceDetails, now: float) -> RenderableType:
             (model.name, failures_line(model.outcomes))
             for model in device.models
             if model.outcomes and (model.outcomes.failed or model.outcomes.not_finite)
+        ),
+        *(
+            ("drift", f"{model.name}: {line}")
+            for model in device.models
+            for line in (drift_lines(model.drift) if model.drift else ())
         ),
         *([("dropped", numbers_line(device.dropped))] if device.dropped else []),
     ]

@@ -20,6 +20,7 @@ from edgepack.fleet.dashboard import plots
 from edgepack.fleet.documents import wording
 from edgepack.fleet.documents.releases import full_title, title
 from edgepack.text import counted, printable
+from edgepack.wire.drift_words import drift_lines
 
 _PACKAGE = "edgepack.fleet.dashboard"
 _TEMPLATES = (
@@ -167,6 +168,7 @@ def _environment() -> jinja2.Environment:
         asset=cache(_asset_link),
         details_line=wording.details_line,
         failures_line=wording.failures_line,
+        drift_lines=drift_lines,
         gate_numbers=wording.gate_numbers,
         is_live=False,
         labels_line=wording.labels_line,

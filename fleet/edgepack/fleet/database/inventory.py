@@ -250,4 +250,5 @@ def _view_model(
         wanted=order.bundle if isinstance(order, RunModel) else None,
         rollout=order.rollout if order else "",
         outcomes=said.outcomes if said else None,
+        drift=said.drift if said else None,
     )

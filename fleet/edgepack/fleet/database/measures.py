@@ -26,7 +26,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         memory_bytes, memories: Sum of what windows reported, and how many did.
         temperature_c, temperatures: Sum of the windows' highest temperatures, and how many
             reported.
-        drift, drifts: Sum of stability indices, and how many windows reported.
+        drift, drifts: Sum of greatest differences, and how many windows reported.
         shadow_count, shadow_agreed: Shadow inferences, and those that agreed.
         not_finite: Inferences with NaN or infinity where the golden outputs have none.
     """
@@ -67,7 +67,7 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drift(self) -> float | None:
-        """Mean stability index of the windows that reported one; None where none did."""
+        """Mean of the greatest differences, standard deviations; None if no window reported one."""
         told = self.older.drifts + self.recent.drifts
         return (self.older.drift + self.recent.drift) / told if told else None
 

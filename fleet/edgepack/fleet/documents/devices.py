@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, Outcomes
+from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, Drift, Outcomes
 
 SIMULATED = "simulated"
 """Agent version of a device that `edgepack simulate` plays: it runs no model, whatever comes."""
@@ -107,6 +107,8 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
         rollout: Id of the rollout that reported it; "" when none did.
         outcomes: How the most recent inferences of the active bundle ended; None while the device
             reported none.
+        drift: Differences of its recent inferences from the build's samples; None while the device
+            reported none.
     """
 
     name: str
@@ -122,6 +124,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     wanted: BundleRef | None
     rollout: str
     outcomes: Outcomes | None = None
+    drift: Drift | None = None
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,10 +133,10 @@ GATES: tuple[Gate, ...] = (
     Gate(
         name="drift",
         comparison="rise",
-        threshold=0.10,  # below it a population stability index is read as "no change"
-        unit="PSI",
-        text="distance of what a device sees from the calibration",
-        spread=0.05,
+        threshold=0.30,  # a class of 10 % of the inferences becomes one of 19 %
+        unit="SD",
+        text="greatest difference of a feature from the build's samples, standard deviations",
+        spread=0.15,
         is_default=False,  # it rises at dusk, too
     ),
 )

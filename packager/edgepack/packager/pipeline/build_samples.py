@@ -8,11 +8,11 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.bundle.golden import Golden
-from edgepack.bundle.metadata import Distribution
+from edgepack.bundle.metadata import Feature
 from edgepack.errors import BuildError
 from edgepack.packager.gates.labels import LabelledSamples, describe_collapse, open_labelled
 from edgepack.packager.pipeline.open_model import wanted_inputs
-from edgepack.packager.pipeline.reference import describe_reference
+from edgepack.packager.pipeline.reference import draw_reference
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
@@ -53,8 +53,8 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
         doubts: What speaks against that; a person must see it first.
         labelled: The held-out samples with their labels; None where none were given.
         captured: What devices captured of it.
-        reference: What devices measure drift by; empty where samples are random, or the bundle is
-            encrypted.
+        reference: Features that devices measure drift by; empty if samples are random, or the
+            bundle is encrypted.
     """
 
     opened: OpenedSamples
@@ -66,7 +66,7 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     doubts: tuple[str, ...] = ()
     labelled: LabelledSamples | None = None
     captured: CapturedSamples = CapturedSamples()
-    reference: tuple[Distribution, ...] = ()
+    reference: tuple[Feature, ...] = ()
 
     def provider_samples(self, most: int) -> Samples:
         """Return the first samples for a provider: golden samples, in a device's order.
@@ -157,14 +157,13 @@ def open_build_samples(
     golden = choose_golden(
         source, split.held_out, work, progress, float_source, finds(found.description)
     )
-    reference: tuple[Distribution, ...] = ()
+    reference: tuple[Feature, ...] = ()
     if request.encrypt_to:
         notes.append(
-            "Devices measure no drift: an encrypted bundle does not tell how the values of its "
-            "samples are distributed."
+            "Devices measure no drift: an encrypted bundle states no mean of its samples' values."
         )
     elif not opened.is_random and not (evaluation is not None and evaluation.is_random):
-        reference = describe_reference(source, split, float_source)
+        reference = draw_reference(source, split, float_source)
     ranged = split.calibration
     input_values = describe_inputs(ranged, source.inputs, request.declarations)
     doubts: tuple[str, ...] = ()

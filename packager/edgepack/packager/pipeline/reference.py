@@ -1,32 +1,30 @@
-"""Reference distributions of a bundle, for drift on devices.
+"""Reference features of a bundle, for drift on devices.
 
-Inputs are taken from all samples, up to a number, and outputs from the held-out ones, of which the
-float model's are known.
+Inputs are sketched on all samples, outputs on the held-out samples and the samples for choosing:
+the search runs the float model on these anyway.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import numpy as np
-
-from edgepack.bundle.distributions import Values, describe_values, thin
-from edgepack.bundle.metadata import MAX_DISTRIBUTIONS, MAX_TENSOR_NAME, Distribution
+from edgepack.bundle.drift import draw_features, sketch_outputs, sketched_parts
+from edgepack.bundle.metadata import MAX_FEATURES, MAX_TENSOR_NAME, Feature
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
-from edgepack.packager.tensors.sequence import Feeds, SampleSplit
-from edgepack.tasks.description import IGNORED
+from edgepack.packager.tensors.sequence import SampleSplit
+from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.sketch import Sketch, are_names, sketch_input, thin_input
 
-MOST_INPUTS = 128
-MOST_OUTPUTS = 64
-"""Samples that are looked at. Golden samples are chosen from as many."""
+MOST_SAMPLES = 128
 
-_EACH = MAX_DISTRIBUTIONS // 2
+_MOST_TENSORS = 8
+"""Inputs, and parts of outputs, that are sketched."""
 
 
-def describe_reference(
+def draw_reference(
     source: SourceModel, split: SampleSplit, float_source: FloatSource
-) -> tuple[Distribution, ...]:
-    """Return the distributions of the first informative inputs and outputs.
+) -> tuple[Feature, ...]:
+    """Return the features of the first inputs and of the first parts of outputs.
 
     Args:
         source: The model.
@@ -36,26 +34,42 @@ def describe_reference(
     Raises:
         BuildError: The float model does not run on a sample.
     """
-    parts = (split.held_out, split.search, split.calibration)
-    inputs = islice((feeds for part in parts for feeds in part), MOST_INPUTS)
-    unread = set(source.description.outputs_of(IGNORED))
-    outputs = (
-        {
-            name: values
-            for name, values in float_source(feeds).items()
-            if name not in unread and name not in source.watched
-        }
-        for feeds in islice(split.held_out, MOST_OUTPUTS)
-    )
-    return (*islice(_describe(inputs), _EACH), *islice(_describe(outputs), _EACH))
+    found: list[Feature] = []
+    for drawn in (*_draw_inputs(split), *_draw_outputs(source, split, float_source)):
+        if len(found) + len(drawn) <= MAX_FEATURES:
+            found += drawn
+    return tuple(found)
 
 
-def _describe(inferences: Iterable[Feeds]) -> Iterator[Distribution]:
-    thinned: dict[str, list[Values]] = {}
-    for tensors in inferences:
-        for name, values in tensors.items():
-            if values.dtype.kind in "biuf" and len(name) <= MAX_TENSOR_NAME:
-                thinned.setdefault(name, []).append(thin(values))
-    for name, parts in thinned.items():
-        if (told := describe_values(name, np.concatenate(parts))) is not None:
-            yield told
+def _draw_inputs(split: SampleSplit) -> Iterator[tuple[Feature, ...]]:
+    samples = (split.held_out, split.search, split.calibration)
+    thinned: dict[str, list[Tensor]] = {}
+    for feeds in islice((feeds for part in samples for feeds in part), MOST_SAMPLES):
+        for name, value in feeds.items():
+            if value.dtype.kind in "biuf" and len(name) <= MAX_TENSOR_NAME:
+                thinned.setdefault(name, []).append(thin_input(value))
+    known = [name for name, values in thinned.items() if not are_names(values)]
+    for name in known[:_MOST_TENSORS]:
+        yield draw_features(name, [sketch_input(value) for value in thinned[name]], f" of '{name}'")
+
+
+def _draw_outputs(
+    source: SourceModel, split: SampleSplit, float_source: FloatSource
+) -> Iterator[tuple[Feature, ...]]:
+    watched = source.watched
+    description = split.held_out.description.without(watched)
+    parts = [
+        part for part in sketched_parts(description) if len(part.outputs[0]) <= MAX_TENSOR_NAME
+    ][:_MOST_TENSORS]
+    sketches: Sequence[list[Sketch]] = [[] for _ in parts]
+    samples = (feeds for part in (split.held_out, split.search) for feeds in part)
+    for feeds in islice(samples, MOST_SAMPLES):
+        outputs = float_source(feeds)
+        for part, found in zip(parts, sketches, strict=True):
+            sketch = sketch_outputs(part, outputs)
+            if sketch is not None:
+                found.append(sketch)
+    for part, found in zip(parts, sketches, strict=True):
+        of = f" of '{part.outputs[0]}'" if len(parts) > 1 else ""
+        if found:
+            yield draw_features(part.outputs[0], found, of)

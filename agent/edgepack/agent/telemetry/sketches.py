@@ -1,0 +1,158 @@
+"""Sketches of a served model's inferences, added up by feature.
+
+An inference a second is sketched at most. The thread that runs an inference only copies its
+tensors; another thread sketches the copies when the spool file is written.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+
+from edgepack.bundle.drift import (
+    FeatureSum,
+    add_sketch,
+    sketch_outputs,
+    sketched_parts,
+)
+from edgepack.bundle.metadata import MAX_FEATURES, Feature
+from edgepack.errors import TransferError
+from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.description import ModelDescription, TaskOutputs
+from edgepack.tasks.sketch import sketch_input, thin_input
+
+log = logging.getLogger(__name__)
+
+SAMPLE_S = 1.0
+"""Seconds between two inferences that are sketched, at least."""
+
+BYTES_PER_S = 8_000_000
+"""Copied outputs per second, at most; larger outputs are sketched less often."""
+
+_MAX_WAITING = 32
+_MAX_WAITING_BYTES = 64_000_000
+_MAX_COUNT = 2.0**53
+_MAX_TOTAL = 1e300
+
+
+class _Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """Copied tensors of one inference: thinned inputs, and outputs."""
+
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+    size_bytes: int
+
+
+class SketchRecorder:
+    """Adds up features of one model's inferences in this process, in any thread."""
+
+    def __init__(self) -> None:
+        self._features: dict[str, list[Feature]] = {}
+        self._parts: tuple[TaskOutputs, ...] = ()
+        self._inputs: tuple[str, ...] = ()
+        self._sums: dict[str, FeatureSum] = {}
+        self._waiting: deque[_Taken] = deque()
+        self._waiting_bytes = 0
+        self._next_at = 0.0
+        self._lock = threading.Lock()
+
+    def expect(self, reference: Iterable[Feature], description: ModelDescription) -> None:
+        """Set the features to add up, and the tasks that sketch them."""
+        for feature in reference:
+            self._features.setdefault(feature.tensor, []).append(feature)
+        self._parts = tuple(
+            part for part in sketched_parts(description) if part.outputs[0] in self._features
+        )
+        firsts = {part.outputs[0] for part in self._parts}
+        self._inputs = tuple(name for name in self._features if name not in firsts)
+
+    def offer(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        """Copy an inference for a sketch, if one is due."""
+        if not self._features or time.monotonic() < self._next_at:
+            return
+        names = {name for part in self._parts for name in part.outputs}
+        copied = {name: outputs[name] for name in names if _is_numeric(outputs.get(name))}
+        size = sum(value.nbytes for value in copied.values())
+        with self._lock:
+            if time.monotonic() < self._next_at:
+                return
+            self._next_at = time.monotonic() + max(SAMPLE_S, SAMPLE_S * size / BYTES_PER_S)
+        inputs = {
+            name: thin_input(np.asarray(feeds[name]))
+            for name in self._inputs
+            if _is_numeric(feeds.get(name))
+        }
+        taken = _Taken(
+            inputs=inputs,
+            outputs={name: value.copy() for name, value in copied.items()},
+            size_bytes=size,
+        )
+        with self._lock:
+            self._waiting.append(taken)
+            self._waiting_bytes += size
+            while len(self._waiting) > 1 and (
+                len(self._waiting) > _MAX_WAITING or self._waiting_bytes > _MAX_WAITING_BYTES
+            ):
+                self._waiting_bytes -= self._waiting.popleft().size_bytes
+
+    def snapshot(self) -> tuple[FeatureSum, ...]:
+        """Sketch the inferences that wait, and return all sums."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return tuple(self._sums.values())
+                taken = self._waiting.popleft()
+                self._waiting_bytes -= taken.size_bytes
+            self._add(taken)
+
+    def _add(self, taken: _Taken) -> None:
+        for part in self._parts:
+            sketch = sketch_outputs(part, taken.outputs)
+            if sketch is None:
+                log.warning("task=%s output=%s has no sketch", part.task, ascii(part.outputs[0]))
+            else:
+                self._sums = add_sketch(self._sums, self._features[part.outputs[0]], sketch)
+        for name, value in taken.inputs.items():
+            self._sums = add_sketch(self._sums, self._features[name], sketch_input(value))
+
+
+def _is_numeric(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+
+
+def check_sums(sums: tuple[FeatureSum, ...], *, found_in: str) -> None:
+    """Check the sums of a process; any process of the device may have written them.
+
+    Raises:
+        TransferError: They are too many, or their numbers contradict each other.
+    """
+    fits = len(sums) <= MAX_FEATURES and all(
+        0 <= one.count <= _MAX_COUNT
+        and abs(one.total) <= _MAX_TOTAL
+        and 0 < one.feature.spread <= _MAX_TOTAL
+        and max(abs(one.feature.mean), abs(one.feature.center)) <= _MAX_TOTAL
+        for one in sums
+    )
+    if not fits:
+        raise TransferError("malformed spool file: sums of features are off", found_in=found_in)
+
+
+def sums_since(
+    earlier: tuple[FeatureSum, ...], now: tuple[FeatureSum, ...]
+) -> tuple[FeatureSum, ...]:
+    """Return the sums since an earlier snapshot.
+
+    Raises:
+        TransferError: A count went down.
+    """
+    known = {one.feature: one for one in earlier}
+    fresh = tuple(
+        one.plus(before, -1) if (before := known.get(one.feature)) else one for one in now
+    )
+    if any(one.count < 0 for one in fresh):
+        raise TransferError("its counts of features went down")
+    return fresh

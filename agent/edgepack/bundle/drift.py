@@ -1,0 +1,243 @@
+"""Drift: features of a device's inferences against the features of the build's samples.
+
+1. The build sketches its samples (`edgepack.tasks.sketch`) and stores mean and spread of each
+   feature in the manifest (`draw_features`).
+2. A serving process sketches some of its inferences and adds up each feature (`FeatureSum`).
+3. The difference of a feature is the distance of the device's mean from the build's mean in
+   standard deviations of one inference, less two standard errors: chance explains these.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from edgepack.bundle.metadata import MAX_WORDS, Feature
+from edgepack.errors import BundleError
+from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.description import NOT_EVALUATED, SELECTION, ModelDescription, TaskOutputs
+from edgepack.tasks.sketch import Sketch, sketch_input, thin_input
+from edgepack.tasks.table import task_of
+
+FEWEST_INFERENCES = 30
+"""Inferences from which on a difference is stated."""
+
+MOST_CLASSES = 16
+"""Most frequent classes that are features by themselves."""
+
+CONFIDENCE = "confidence"
+
+_ERRORS = 2.0
+"""Standard errors that count as chance."""
+
+_CONSTANT = 1e-6
+"""Spread, as a share of the mean, up to which a number is constant and no feature."""
+
+_LEAST_SHARE = 0.005
+_LEAST_CONFIDENCE = 0.02
+"""Spread of a share, and of a confidence, at least: smaller changes matter to nobody."""
+
+_FARTHEST = 10.0
+"""Standard deviations from the mean as which an inference counts at most."""
+
+
+class FeatureSum(msgspec.Struct, frozen=True, kw_only=True):
+    """Sum of one feature over inferences.
+
+    Attributes:
+        feature: The feature, as the build drew it.
+        count: Inferences that have the feature.
+        total: Sum of its values; of a spread, sum of the squared distances from the center.
+    """
+
+    feature: Feature
+    count: float = 0.0
+    total: float = 0.0
+
+    def plus(self, other: "FeatureSum", sign: float = 1.0) -> "FeatureSum":
+        """Return the sum of both, or the difference with `sign` -1."""
+        return msgspec.structs.replace(
+            self, count=self.count + sign * other.count, total=self.total + sign * other.total
+        )
+
+    def scaled(self, share: float) -> "FeatureSum":
+        """Return the sum as if a share of the inferences had run."""
+        return msgspec.structs.replace(self, count=self.count * share, total=self.total * share)
+
+    def with_value(self, value: float) -> "FeatureSum":
+        """Return the sum with one more inference."""
+        it = self.feature
+        middle = it.center if it.kind == "spread" else it.mean
+        reach = _FARTHEST * it.spread
+        kept = min(max(value, middle - reach), middle + reach)
+        added = (kept - middle) ** 2 if it.kind == "spread" else kept
+        return msgspec.structs.replace(self, count=self.count + 1, total=self.total + added)
+
+    @property
+    def value(self) -> float:
+        """Return the mean, or the spread around the center."""
+        mean = self.total / max(self.count, 1e-9)
+        return math.sqrt(max(mean, 0.0)) if self.feature.kind == "spread" else mean
+
+    @property
+    def difference(self) -> float:
+        """Return the distance from the build's mean beyond chance, standard deviations."""
+        apart = abs(self.value - self.feature.mean) / self.feature.spread
+        error = math.sqrt(1.0 / max(self.count, 1e-9) + 1.0 / self.feature.samples)
+        return max(0.0, apart - _ERRORS * error)
+
+
+def sketched_parts(description: ModelDescription) -> tuple[TaskOutputs, ...]:
+    """Return the parts of a description that have features."""
+    return tuple(
+        part
+        for part in description.parts
+        if part.task not in NOT_EVALUATED or part.task == SELECTION
+    )
+
+
+def sketch_outputs(part: TaskOutputs, outputs: Mapping[str, Tensor]) -> Sketch | None:
+    """Return the sketch of one part; None if an output is missing or has an unexpected shape."""
+    if not all(name in outputs for name in part.outputs):
+        return None
+    try:
+        return task_of(part).sketch(part, {name: outputs[name] for name in part.outputs})
+    except (ValueError, IndexError):
+        return None
+
+
+def sketch_tensor(value: Tensor) -> Sketch:
+    """Return the sketch of one input, as the build and a device both make it."""
+    return sketch_input(thin_input(value))
+
+
+def draw_features(tensor: str, sketches: Sequence[Sketch], of: str = "") -> tuple[Feature, ...]:
+    """Return mean and spread of each feature over the build's samples.
+
+    Args:
+        tensor: The input, or the first output of the part.
+        sketches: One a sample.
+        of: Words behind a feature's own, where a model has several inputs or outputs.
+
+    Returns:
+        The most frequent classes, the other classes together, the confidence, and numbers and
+        columns that are not constant.
+    """
+    found = list(_draw_shares(tensor, sketches, of))
+    for name, values, is_column in _numbers(sketches):
+        mean, spread = float(np.mean(values)), float(np.std(values))
+        if name == CONFIDENCE:
+            spread = max(spread, _LEAST_CONFIDENCE)
+        elif spread <= _CONSTANT * abs(mean):
+            continue
+        level = Feature(
+            tensor=tensor,
+            name=name[:MAX_WORDS],
+            words=f"{name}{of}"[:MAX_WORDS],
+            mean=_rounded(mean),
+            spread=_rounded(spread),
+            samples=len(values),
+        )
+        found.append(level)
+        if is_column:
+            words = f"spread of {level.words}"[:MAX_WORDS]
+            found.append(
+                msgspec.structs.replace(
+                    level, kind="spread", words=words, mean=level.spread, center=level.mean
+                )
+            )
+    return tuple(found)
+
+
+def _numbers(sketches: Sequence[Sketch]) -> Iterator[tuple[str, list[float], bool]]:
+    """Yield each number of the sketches: its name, its values, and whether its spread counts."""
+    confidences = [one.confidence for one in sketches if one.confidence is not None]
+    if confidences:
+        yield CONFIDENCE, confidences, False
+    for is_column in (False, True):
+        values: dict[str, list[float]] = {}
+        for sketch in sketches:
+            for name, value in (sketch.columns if is_column else sketch.numbers).items():
+                values.setdefault(name, []).append(value)
+        for name, found in values.items():
+            yield name, found, is_column
+
+
+def _draw_shares(tensor: str, sketches: Sequence[Sketch], of: str) -> Iterator[Feature]:
+    totals: Counter[str] = Counter()
+    for sketch in sketches:
+        totals.update(sketch.shares)
+    if not totals:
+        return
+    listed = [name for name, _ in totals.most_common(MOST_CLASSES)]
+    count, first = len(sketches), sketches[0]
+    unseen = max(sum(totals.values()) / count, 1.0) / math.sqrt(count)
+    for name in (*listed, *([first.rest] if first.rest else [])):
+        is_rest = name == first.rest
+        values = [_share(sketch, "" if is_rest else name, listed) for sketch in sketches]
+        spread = float(np.std(values))
+        yield Feature(
+            tensor=tensor,
+            name="" if is_rest else name[:MAX_WORDS],
+            kind="class",
+            words=f"{first.share_words.format(name)}{of}"[:MAX_WORDS],
+            mean=_rounded(float(np.mean(values))),
+            spread=_rounded(max(spread, _LEAST_SHARE) if spread else unseen),
+            samples=count,
+        )
+
+
+def _share(sketch: Sketch, name: str, listed: Iterable[str]) -> float:
+    """Return the share of a class, or with "" of the classes that are not listed."""
+    if name:
+        return sketch.shares.get(name, 0.0)
+    return sum(sketch.shares.values()) - sum(sketch.shares.get(one, 0.0) for one in listed)
+
+
+def add_sketch(
+    sums: Mapping[str, FeatureSum], features: Sequence[Feature], sketch: Sketch
+) -> dict[str, FeatureSum]:
+    """Return the sums with one more inference of one part or input.
+
+    Args:
+        sums: By `Feature.key`.
+        features: The features of the part or input.
+        sketch: The inference's.
+    """
+    listed = [one.name for one in features if one.kind == "class" and one.name]
+    added = dict(sums)
+    for feature in features:
+        value: float | None
+        if feature.kind == "class":
+            value = _share(sketch, feature.name, listed)
+        elif feature.name == CONFIDENCE:
+            value = sketch.confidence
+        else:
+            value = sketch.numbers.get(feature.name, sketch.columns.get(feature.name))
+        if value is not None and math.isfinite(value):
+            known = added.get(feature.key) or FeatureSum(feature=feature)
+            added[feature.key] = known.with_value(value)
+    return added
+
+
+def check_features(features: Sequence[Feature], *, found_in: str) -> None:
+    """Check the features of a manifest.
+
+    Raises:
+        BundleError: A feature occurs twice, or its numbers are not finite or not positive.
+    """
+    if len({one.key for one in features}) < len(features):
+        raise BundleError("a feature of drift occurs twice", found_in=found_in)
+    for one in features:
+        numbers = (one.mean, one.spread, one.center)
+        if not all(map(math.isfinite, numbers)) or one.spread <= 0.0:
+            raise BundleError(
+                f"feature '{one.words}' has mean {one.mean:g} and spread {one.spread:g}",
+                found_in=found_in,
+            )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
