@@ -24,6 +24,9 @@ of small classifiers, readers and detectors that kept the task the worst tenth w
 _MOVED = 0.02
 """Nats of log loss that probabilities moved by: .087 was AUC .992 to .982."""
 
+LOOKS_LIKE = "looks_like"
+"""Setting of outputs that a person declared to be another task than the graph says: its layout."""
+
 _FEWEST_WITHIN = 8
 _HEADS = ("detections", "text", "tokens")
 
@@ -43,6 +46,13 @@ def find_doubt(
             return ""
         listed = ", ".join(f"'{name}'" for name in part.outputs)
         return f"nothing tells what {listed} {'mean' if len(part.outputs) > 1 else 'means'}"
+    if layout := part.settings.get(LOOKS_LIKE):
+        listed = ", ".join(f"'{name}'" for name in part.outputs)
+        return (
+            f"{listed} {'are' if len(part.outputs) > 1 else 'is'} declared {part.task!r}, and the "
+            f"graph gives boxes there (layout {layout!r}): leave the declaration out, or give a "
+            "--metric of your own"
+        )
     if part.source == "declared" or part.task in _HEADS or agreement.value < _PERFECT:
         return ""
     for name in part.outputs:

@@ -8,13 +8,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
+from edgepack.packager.config.outputs import OutputDeclaration, check_outputs, declared_parts
+from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.graph.detection_heads import find_detection_head
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.tasks.describe import describe
 from edgepack.packager.tasks.detections import with_detection_head
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.description import ModelDescription
 from edgepack.tasks.detections.layouts import DetectionHead
 
 _Shape = list[int]
@@ -97,6 +100,48 @@ def test_sizes_and_operators_tell_the_layout(
     shapes: dict[str, tuple[_Shape, str]], layout: str
 ) -> None:
     assert _found(_rows(shapes)) == (layout, tuple(shapes) if layout else ())
+
+
+def _levels(score: str = "Sigmoid", sides: int = 32) -> onnx.ModelProto:
+    """Scores and sides of three levels, as PicoDet gives them."""
+    shapes: dict[str, tuple[_Shape, str]] = {}
+    for stride in (8, 16, 32):
+        places = (320 // stride) ** 2
+        shapes[f"scores{stride}"] = ([1, places, 5], score)
+        shapes[f"sides{stride}"] = ([1, places, sides], "Add")
+    return _rows(shapes)
+
+
+_OF_LEVELS = tuple(f"{role}{stride}" for role in ("scores", "sides") for stride in (8, 16, 32))
+
+
+def test_scores_and_distributions_of_each_level_are_a_detectors() -> None:
+    assert _found(_levels()) == ("gfl", _OF_LEVELS)
+    assert _found(_levels(score="Add")) == ("", ())
+    assert _found(_levels(sides=33)) == ("", ())
+
+
+def test_declared_values_that_the_graph_gives_as_boxes_make_a_weak_verdict(
+    tmp_path: Path,
+) -> None:
+    declarations = {name: OutputDeclaration(task="values") for name in _OF_LEVELS}
+    source = _source(_levels(), tmp_path).with_parts(*declared_parts(declarations))
+    judged = with_detection_head(source, declarations, "edgepack.toml")
+    (part,) = judged.description.parts
+    rng = np.random.default_rng(0)
+    expected: list[Outputs] = [
+        {name: rng.normal(0, 1, (1, 4, 5)).astype(np.float32) for name in _OF_LEVELS}
+        for _ in range(10)
+    ]
+    description = ModelDescription(parts=(part,))
+    verdict = Reference(expected, {}, description).judge(expected)
+    assert verdict.passed
+    (doubt,) = verdict.weak
+    assert "declared 'values'" in doubt
+    assert "layout 'gfl'" in doubt
+    assert "--metric" in doubt
+    plain = ModelDescription(parts=(part.without_settings(),))
+    assert Reference(expected, {}, plain).judge(expected).weak == ()
 
 
 def test_the_exporters_metadata_tell_classes_and_leave_masks_aside() -> None:

@@ -49,6 +49,30 @@ def _yolox() -> Outputs:
     return {"a": rows[None]}
 
 
+def _gfl(*, as_maps: bool = False) -> Outputs:
+    """One place of the second level, of 16 pixels: column 4, row 5, its centre at (72, 88)."""
+    bins, scores, sides = 8, [], []
+    for stride in (8, 16):
+        places = (SIDE // stride) ** 2
+        scores.append(np.full((1, places, 2), 0.01, np.float32))
+        sides.append(np.zeros((1, places, 4 * bins), np.float32))
+    place = 5 * (SIDE // 16) + 4
+    scores[1][0, place, 1] = 0.8
+    lengths = np.array([72 - 40, 88 - 60, 104 - 72, 108 - 88]) / 16
+    for side, length in enumerate(lengths):  # two neighbouring bins have the mean
+        low = int(length)
+        row = np.full(bins, -60.0)
+        row[low], row[low + 1] = np.log((1 - length + low) or 1e-9), np.log((length - low) or 1e-9)
+        sides[1][0, place, side * bins : (side + 1) * bins] = row
+    arrays = [*scores, *sides]
+    if as_maps:
+        arrays = [
+            array[0].T.reshape(1, -1, SIDE // stride, SIDE // stride)
+            for array, stride in zip(arrays, (8, 16, 8, 16), strict=True)
+        ]
+    return dict(zip("abcd", arrays, strict=True))
+
+
 def _suppressed() -> Outputs:
     rows = np.zeros((1, 300, 6), np.float32)
     rows[0, 0] = *_BOX, 0.8, 1
@@ -107,6 +131,8 @@ def _text_map() -> Outputs:
         ("yolo", _yolo(), 1),
         ("yolo-objectness", _yolo_objectness(), 1),
         ("yolox", _yolox(), 1),
+        ("gfl", _gfl(), 1),
+        ("gfl", _gfl(as_maps=True), 1),
         ("suppressed", _suppressed(), 1),
         ("suppressed", _suppressed_with_picture(), 1),
         ("ssd", _ssd(), 1),
@@ -131,7 +157,7 @@ def test_each_layout_tells_the_same_object(
 
 
 def test_every_layout_is_tried_above() -> None:
-    assert len(LAYOUTS) == 9  # and the text map below
+    assert len(LAYOUTS) == 10  # and the text map below
 
 
 def test_a_region_of_a_map_is_a_box_that_is_wider_than_it() -> None:

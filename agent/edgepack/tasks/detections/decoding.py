@@ -27,6 +27,9 @@ PICTURE_BITS = 32
 
 _COORDINATES = 4
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+LEVEL_STRIDES = (4, 8, 16, 32, 64, 128)
+"""Pixels between the places of one level."""
+
 _IN_ORDER = 0.95
 """Share of the boxes found whose corners are in order, if they are corners: or sizes positive."""
 
@@ -108,10 +111,10 @@ def _pictures(head: DetectionHead, outputs: Outputs) -> Iterator[Given]:
     """The outputs of each picture of a batch."""
     arrays = [outputs[name] for name in head.outputs]
     if arrays[0].ndim <= head.facts.rank:
-        yield dict(zip(head.facts.roles, arrays, strict=True))
+        yield dict(zip(head.roles, arrays, strict=True))
         return
     for picture in zip(*arrays, strict=True):
-        yield dict(zip(head.facts.roles, picture, strict=True))
+        yield dict(zip(head.roles, picture, strict=True))
 
 
 def _settle_scores(head: DetectionHead, pictures: Sequence[Given]) -> DetectionHead:
@@ -157,7 +160,8 @@ def _settle_order(head: DetectionHead, pictures: Sequence[Given]) -> DetectionHe
         found.append(places.boxes[_best(head, places)[1] >= head.facts.thresholds[0]])
         count += len(places.boxes)
     boxes = np.concatenate(found)
-    if not head.facts.is_suppressed and len(boxes) > _MOST_FOUND * count:
+    is_sparse = head.facts.is_suppressed or head.facts.is_by_level
+    if not is_sparse and len(boxes) > _MOST_FOUND * count:
         return None
     orders: dict[BoxOrder, Tensor] = {
         "xyxy": np.all(boxes[:, 2:] > boxes[:, :2], axis=1),
@@ -263,6 +267,44 @@ def _boxes_and_scores(head: DetectionHead, given: Given) -> _Places:
     return _Places(boxes=boxes, scores=scores)
 
 
+def _gfl(head: DetectionHead, given: Given) -> _Places:
+    """Boxes by the mean of each side's distribution, in strides around the cell's centre."""
+    boxes, scores = [], []
+    for level in range(len(given) // len(head.facts.roles)):
+        score, _ = _level(head, given[f"scores{level}"])
+        sides, stride = _level(head, given[f"sides{level}"])
+        powers = sides.reshape(len(sides), _COORDINATES, -1).astype(np.float64)
+        powers = np.exp(powers - powers.max(axis=-1, keepdims=True))
+        bins = np.arange(powers.shape[-1])
+        lengths = (powers * bins).sum(axis=-1) / powers.sum(axis=-1) * stride
+        cells = np.indices(_cells(head, stride)).reshape(2, -1)[::-1].T
+        centres = (cells + 0.5) * stride
+        boxes.append(np.concatenate([centres - lengths[:, :2], centres + lengths[:, 2:]], axis=1))
+        scores.append(score)
+    return _Places(boxes=np.concatenate(boxes), scores=np.concatenate(scores))
+
+
+def _level(head: DetectionHead, array: Tensor) -> tuple[Tensor, int]:
+    """Return the places of one level as rows, and their stride in pixels.
+
+    Raises:
+        ValueError: No grid over the picture has as many places.
+    """
+    for stride in LEVEL_STRIDES:
+        cells = _cells(head, stride)
+        places = cells[0] * cells[1]
+        if array.shape[:-1] in ((places,), cells):
+            return array.reshape(places, -1), stride
+        if array.shape[1:] in ((places,), cells):
+            return array.reshape(-1, places).T, stride
+    raise ValueError(f"no grid has the places of {array.shape}")
+
+
+def _cells(head: DetectionHead, stride: int) -> tuple[int, int]:
+    height, width = head.size or (0, 0)
+    return -(-height // stride), -(-width // stride)
+
+
 def _suppressed(head: DetectionHead, given: Given) -> Boxes:
     rows = given["boxes"]
     if rows.shape[-1] == _COORDINATES + 3:  # the picture's number, corners, class, score
@@ -312,6 +354,7 @@ _PLACES: Mapping[LayoutName, Callable[[DetectionHead, Given], _Places]] = {
     "yolo": _yolo,
     "yolo-objectness": _yolo_objectness,
     "yolox": _yolox,
+    "gfl": _gfl,
     "ssd": _boxes_and_scores,
     "detr": _boxes_and_scores,
 }

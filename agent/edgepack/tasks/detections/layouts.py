@@ -12,6 +12,7 @@ LayoutName = Literal[
     "yolo",
     "yolo-objectness",
     "yolox",
+    "gfl",
     "suppressed",
     "ssd",
     "detr",
@@ -34,6 +35,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         words: What it is, for a person.
         roles: What each of its outputs holds; the first is the one that is declared.
+        is_by_level: Whether each level of a pyramid has outputs of its own: those of the first role
+            for all levels, then those of the second one. The graph alone tells them.
         rank: Axes of the first of them, of one picture.
         order: Which numbers make a box; "" where the float model's values tell.
         activation: What makes a score of what is given; "" where they tell.
@@ -44,12 +47,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     words: str
     roles: tuple[str, ...] = ("boxes",)
+    is_by_level: bool = False
     rank: int = 2
     order: BoxOrder = ""
     activation: Activation = ""
     is_suppressed: bool = False
     thresholds: tuple[float, ...] = _THRESHOLDS
     named: float = 0.25
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Roles of the outputs that a declaration names beside the first one."""
+        return () if self.is_by_level else self.roles[1:]
 
     @property
     def least(self) -> float:
@@ -90,9 +99,13 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         """The row of its layout."""
         return LAYOUTS[self.layout]
 
-    def output(self, role: str) -> str:
-        """The output that has a role."""
-        return self.outputs[self.facts.roles.index(role)]
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The role of each output; by level with the level's number behind it: `scores0`."""
+        if not self.facts.is_by_level:
+            return self.facts.roles
+        levels = range(len(self.outputs) // len(self.facts.roles))
+        return tuple(f"{role}{level}" for role in self.facts.roles for level in levels)
 
     @classmethod
     def of(cls, part: TaskOutputs) -> "DetectionHead":

@@ -91,14 +91,14 @@ def declared_parts(declarations: Mapping[str, OutputDeclaration]) -> tuple[TaskO
 
 
 def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHead | None:
-    """The outputs that tell boxes, where a person says how; None where nobody does.
+    """Return the outputs that tell boxes, where a person says how; None where the graph does.
 
     Args:
         declarations: By output name, checked.
     """
     for name, declared in declarations.items():
-        if declared.layout is not None:
-            beside = [declared.beside[role] for role in LAYOUTS[declared.layout].roles[1:]]
+        if declared.layout is not None and not LAYOUTS[declared.layout].is_by_level:
+            beside = [declared.beside[role] for role in LAYOUTS[declared.layout].others]
             return DetectionHead(
                 layout=declared.layout,
                 outputs=(name, *beside),
@@ -119,7 +119,7 @@ def declared_keys(part: TaskOutputs) -> dict[str, str | int]:
     if part.task == "detections":
         head = DetectionHead.of(part)
         keys: dict[str, str | int] = {"layout": head.layout}
-        keys |= dict(zip(LAYOUTS[head.layout].roles[1:], part.outputs[1:], strict=False))
+        keys |= dict(zip(head.facts.others, part.outputs[1:], strict=False))
         told = {"classes": head.classes, "order": head.order, "activation": head.activation}
         return keys | {key: value for key, value in told.items() if value}
     if part.task == "text" and isinstance(part.settings.get("blank"), int):
@@ -194,7 +194,7 @@ def _check_detections(
     layout = declaration.layout
     if layout is None:
         return
-    roles = LAYOUTS[layout].roles[1:]
+    roles = LAYOUTS[layout].others
     if sorted(declaration.beside) != sorted(roles):
         raise BuildError(
             f"layout {layout!r} holds {LAYOUTS[layout].words}, and "

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, index_graph, reached
+from edgepack.tasks.detections.decoding import LEVEL_STRIDES
 from edgepack.tasks.detections.layouts import DetectionHead
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
@@ -26,6 +27,9 @@ _PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
 _MOST_ANCHORS = 3
 _FEWEST_PLACES = 100
 """Of a detector: an output of fewer rows of four is as often something else."""
+
+_FEWEST_BINS = 4
+"""Of the distribution of a side's distance."""
 
 _MOST_QUERIES = 1000
 _SUPPRESSED_ROWS = (6, 7)
@@ -273,6 +277,34 @@ def _is_raw(view: _View, name: str) -> bool:
     return all(_moves(node) or node.op_type in ("Sigmoid", *_ENDS) for node in makers)
 
 
+def _gfl(view: _View) -> DetectionHead | None:
+    """Return class scores by sigmoids and distributions of four sides, a pair for each level."""
+    levels: dict[int, dict[bool, tuple[str, int]]] = {}
+    for name, shape in view.outputs.items():
+        for stride, channels in _levels(view, shape[1:]):
+            levels.setdefault(stride, {})[view.maker(name) == "Sigmoid"] = (name, channels)
+            break
+    pairs = [pair for _, pair in sorted(levels.items())]
+    if len(pairs) < 2 or any(len(pair) < 2 for pair in pairs):
+        return None
+    scores, sides = ([pair[is_score] for pair in pairs] for is_score in (True, False))
+    bins, odd = divmod(sides[0][1], _COORDINATES)
+    has_one_kind = all(len({channels for _, channels in kind}) == 1 for kind in (scores, sides))
+    if odd or bins < _FEWEST_BINS or not has_one_kind:
+        return None
+    names = tuple(name for name, _ in (*scores, *sides))
+    return DetectionHead(layout="gfl", outputs=names, size=view.size, activation="none")
+
+
+def _levels(view: _View, shape: Sizes) -> Iterator[tuple[int, int]]:
+    """Yield strides of levels that have the sizes of an output of one picture, and channels."""
+    for stride in LEVEL_STRIDES if view.size is not None and None not in shape else ():
+        high, wide = (math.ceil(size / stride) for size in view.size or ())
+        for cells in ((high * wide,), (high, wide)):
+            if len(shape) == len(cells) + 1 and cells in (shape[:-1], shape[1:]):
+                yield stride, (shape[-1] if shape[:-1] == cells else shape[0]) or 0
+
+
 def _boxes_beside_scores(view: _View) -> DetectionHead | None:
     """Return four numbers a place in one output, scores of the same places in another.
 
@@ -327,6 +359,7 @@ _ROWS: tuple[Callable[[_View], DetectionHead | None], ...] = (
     _labelled,
     _text_map,
     _centernet,
+    _gfl,
     _boxes_beside_scores,
     _yolo,
 )

@@ -16,6 +16,7 @@ from edgepack.packager.tasks.findings import Findings
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.cross_check import LOOKS_LIKE
 from edgepack.tasks.detections.decoding import find_boxes, settle
 from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead
 from edgepack.text import counted
@@ -45,6 +46,9 @@ def with_detection_head(
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     others = [name for name in declarations if name not in wanted]
     found = find_detection_head(graph, metadata, others)
+    if others and found.head is None:
+        hidden = find_detection_head(graph, metadata).head
+        source = source if hidden is None else _doubt_values(source, hidden)
     if wanted and (found.head is None or found.head.outputs[0] != wanted[0]):
         raise BuildError(
             f"output {wanted[0]!r} is declared to tell detections, and the graph does not say how",
@@ -54,6 +58,17 @@ def with_detection_head(
     notes = source.notes if not found.unknown else (*source.notes, describe_unknown(found.unknown))
     source = replace(source, notes=notes)
     return source if found.head is None else source.with_parts(found.head.part)
+
+
+def _doubt_values(source: SourceModel, head: DetectionHead) -> SourceModel:
+    """Return the model with a mark at outputs that were declared values and look like boxes."""
+    parts = tuple(
+        replace(part, settings={**part.settings, LOOKS_LIKE: head.layout})
+        if part.task == "values" and not set(part.outputs).isdisjoint(head.outputs)
+        else part
+        for part in source.description.parts
+    )
+    return replace(source, description=replace(source.description, parts=parts))
 
 
 def describe_unknown(names: Collection[str]) -> str:
