@@ -1,12 +1,12 @@
-"""The active model of a device, for the applications on it.
+"""The active model of a device, for applications on the device.
 
     from edgepack.agent import open_model
 
     with open_model("line-orientation") as model:
         outputs = model.run({"x": pixels})
 
-Importing this package loads nothing: a name is loaded when it is first used, and ONNX Runtime with
-the first model that is opened. The agent itself is `edgepack-agent` (`edgepack.agent.cli`).
+Importing this package loads nothing: a name is loaded at its first use, and ONNX Runtime with the
+first opened model. The agent itself is `edgepack-agent` (`edgepack.agent.cli`).
 """
 
 from typing import TYPE_CHECKING

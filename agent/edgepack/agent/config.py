@@ -1,4 +1,4 @@
-"""The agent's settings: one TOML file, read once at the start."""
+"""The agent's settings: a TOML file, read once at the start."""
 
 import codecs
 from pathlib import Path
@@ -27,7 +27,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         proxy: URL of an HTTP proxy that leads to the broker; "direct" for none; "" asks the
             environment, for `ws://` and `wss://` alone.
         ca_file, cert_file, key_file: PEM files for TLS and the device's own certificate.
-        username, password_file: For brokers with passwords; the file holds one line.
+        username, password_file: For brokers with passwords; the file holds a single line.
         keepalive_s: MQTT keepalive, at least 5.
     """
 
@@ -44,12 +44,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The key with which this device signs its reports, and its certificate.
 
-    Enrolment writes both. The broker may be shown the same certificate, or another one.
+    Enrolment writes both. The broker may be shown the same certificate, or another.
 
     Attributes:
         cert_file: PEM file of the certificate that the fleet issued for the key.
         key_file: PEM file of the private key (ECDSA P-256), a file with a PKCS #11 URI, or that
-            URI; "" takes the broker's key, if the settings name one.
+            URI; "" uses the broker's key, if the settings name a key for the broker.
     """
 
     cert_file: str = ""
@@ -57,16 +57,17 @@ class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TrustConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of trust: the signers whose bundles are accepted.
+    """Settings of trust: keys of the accepted signers.
 
     Attributes:
-        keys: PEM files of public keys; one of them must have signed a bundle.
-        root: File of the fleet's TUF root metadata; with it, only what the fleet's director has
-            signed for this device, and what its image repository lists, is installed. "" is how
-            devices were set up before fleets had any.
-        metadata: URL of the fleet's TUF metadata, where it is fetched when the broker does not
-            bring it; "" asks the broker alone.
-        allow_degraded_unsafe: Accept variants whose gates were overridden at build time.
+        keys: PEM files of public keys; at least one key must have signed a bundle.
+        root: File of the fleet's TUF root metadata; with a root, the device installs only bundles
+            that the fleet's director has signed for this device and the image repository lists. ""
+            is for devices set up before fleets had metadata. "" is how devices were set up before
+            fleets had any.
+        metadata: URL of the fleet's TUF metadata, fetched if the broker does not deliver the
+            metadata; "" uses the broker alone.
+        allow_degraded_unsafe: Accept variants with gates that were overridden at build time.
     """
 
     keys: tuple[str, ...]
@@ -80,9 +81,9 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Attributes:
         wanted: The provider this device was bought for; another choice is reported as fallback.
-        allow: Providers that may be used at all; empty means every one.
+        allow: Allowed providers; empty allows every provider.
         allow_simulator: Let a simulated provider be a candidate (build hosts and tests).
-        threads: Intra-op threads of a session; 0 leaves it to ONNX Runtime.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
     """
 
     wanted: str = ""
@@ -95,9 +96,9 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Settings of probes.
 
     Attributes:
-        timeout_s: Time limit of one candidate, loading included.
-        runs: Timed runs after one warm-up; fewer when one run takes long.
-        memory_bytes: What it may take in memory; 0 means three quarters of what the device has.
+        timeout_s: Time limit of a candidate, loading included.
+        runs: Timed runs after a warm-up; fewer if a run takes long.
+        memory_bytes: Memory limit of a probe; 0 means three quarters of the device's memory.
     """
 
     timeout_s: float = 120.0
@@ -110,7 +111,7 @@ class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         folder: Holds `<stage>.<before|after>.d/` folders with executables; "" means none.
-        timeout_s: Time limit of one hook.
+        timeout_s: Time limit of a hook.
         from_bundles: Whether hooks that come with a bundle run.
         user: Name of the user that runs hooks from bundles; required with `from_bundles`.
     """
@@ -125,7 +126,7 @@ class DecryptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Settings of decryption: the key that opens encrypted bundles.
 
     Attributes:
-        key_file: PEM file of the private key that they are encrypted to; "" takes the broker's.
+        key_file: PEM file of the private key that opens bundles; "" uses the broker's key.
     """
 
     key_file: str = ""
@@ -136,16 +137,16 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         disk_reserve_bytes: Free space that updates must leave.
-        memory_bytes: What the weights of all models may take together, a release that is coming
-            next to the one that serves; 0 sets no limit.
+        memory_bytes: Limit of the weights of all models together, including a new release next to
+            the serving release; 0 sets no limit.
         telemetry_interval_s: Seconds between latency reports.
-        check_interval_s: Seconds after which the files of what serves are read once more, to find
-            those that a disk has changed; 0 means never.
-        max_restarts: Restarts while the release or a hook of one update is at work, before the
+        check_interval_s: Seconds between complete reads of the serving release's files, to find
+            damage by the disk; 0 means never.
+        max_restarts: Restarts while the release or a hook of an update is at work, before the
             update is given up.
-        bandwidth: What bundles may take of the network, maybe by the hour of the device's clock
-            (`edgepack.bandwidth`); "" sets no limit. A device with one is sent chunks by itself,
-            and none of those that are broadcast.
+        bandwidth: Network limit of bundles, optionally by the hour of the device's clock
+            (`edgepack.bandwidth`); "" sets no limit. A device with a limit receives individually
+            sent chunks, and no broadcast chunks.
     """
 
     disk_reserve_bytes: int = 64 * 1024 * 1024
@@ -157,16 +158,16 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A web server that has bundles; the broker has what it has not.
+    """A web server that has bundles; the broker delivers missing chunks.
 
     Attributes:
-        url: `https://` or `http://` URL with words in braces that are filled in: `{name}`,
-            `{version}` and `{digest}` of the bundle, `{path}` and `{sha256}` of one of its files.
-            With neither of the last two it is that of an `.edgepack` archive. Or
+        url: `https://` or `http://` URL with placeholders in braces: `{name}`, `{version}` and
+            `{digest}` of the bundle, `{path}` and `{sha256}` of a file of the bundle. Without
+            `{path}` and `{sha256}`, the URL leads to an `.edgepack` archive. Or
             `oci://host/repository` of an OCI registry.
         ca_file, cert_file, key_file: PEM files for TLS and a client certificate.
         proxy: URL of an HTTP proxy; "direct" for none; "" asks the environment.
-        token_file: File of one line that is sent as a bearer token, by https alone.
+        token_file: File with a single line that is sent as a bearer token, by https alone.
     """
 
     url: str
@@ -181,14 +182,14 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Settings of the sources of chunks.
 
     Attributes:
-        sources: Are asked one after the other, before the broker is.
+        sources: Sources in the order of requests; the broker comes last.
     """
 
     sources: tuple[SourceConfig, ...] = ()
 
 
 class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Inputs that are kept on the device for a later build; they may be private.
+    """Inputs kept on the device for a later build; inputs may be private.
 
     Attributes:
         samples: Of each model, at most; 0 keeps none.
@@ -202,16 +203,16 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Real inferences that the release before computes, too, while a release soaks.
 
-    It takes a second copy of a model in memory, so it is off unless a device's settings ask for it.
+    Shadow mode needs a second copy of a model in memory, so shadow mode is off by default.
 
     Attributes:
-        share: Of the inferences, those that are tried; 0 switches it off.
-        busy_share: Of the time, in which one may run, at most.
-        memory_bytes: What the process that computes them may take; 0 means a quarter of the
-            device's memory.
+        share: Share of inferences to repeat; 0 switches shadow mode off.
+        busy_share: Maximum share of time with a running shadow inference.
+        memory_bytes: Memory limit of the shadow process; 0 means a quarter of the device's memory.
         disagree_max: Share of real inferences in which a new release may give another answer than
-            the previous one. The device rolls a release back that gives more, beyond any doubt;
-            1 leaves this to the fleet.
+            the previous one. The device rolls a release back if the share is significantly greater;
+            1 leaves the decision to the fleet. The device rolls a release back that gives more,
+            beyond any doubt; 1 leaves this to the fleet.
         spacing_s: Seconds between two inferences that count as independent for `disagree_max`:
             three times as long as a scene before a camera lasts, for example.
     """
@@ -227,8 +228,9 @@ class SlowdownConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Settings for the rollback of a release that is slower than the previous release.
 
     Attributes:
-        limit: How many times as long inferences may take; a rollout whose gate `p95` lets more pass
-            raises it. 0 leaves latency to the fleet.
+        limit: Tolerated ratio of latencies to the previous release; a higher threshold in a
+            rollout's gate `p95` raises the limit. 0 leaves latency to the fleet. 0 leaves latency
+            to the fleet.
         interval_s: Length of an interval, seconds: five in a row must be too slow.
     """
 
@@ -283,7 +285,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read_config(path: Path) -> AgentConfig:
-    """Read and check a settings file; relative paths in it are relative to its folder.
+    """Read and check a settings file; relative paths are relative to the file's folder.
 
     Raises:
         DeviceError: The file is missing, no TOML, or has an unknown or ill-typed key.
@@ -326,7 +328,7 @@ def _of_this_version(settings: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return settings without the keys that only a newer minor version has.
 
     Raises:
-        DeviceError: They are of a newer major version, or name none.
+        DeviceError: The settings are of a newer major version, or state no version.
     """
     try:
         found = version_of(settings)

@@ -1,1 +1,1 @@
-"""The agent's side of the broker: the connection, what comes, what is reported."""
+"""The agent's side of the broker: connection, received messages, reports."""

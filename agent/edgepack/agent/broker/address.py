@@ -40,7 +40,7 @@ def _choose_proxy(broker: BrokerConfig, address: BrokerAddress) -> Proxy | None:
     """Return the proxy that leads to a node; None where none does.
 
     Raises:
-        DeviceError: The settings or the environment name what is none.
+        DeviceError: The settings or the environment name an invalid proxy.
     """
     try:
         return find_proxy(address.scheme, address.host, broker.proxy)

@@ -16,10 +16,10 @@ SILENT = "it takes connections and does not answer"
 
 
 class Complaints:
-    """Of one broker.
+    """Complaints about one broker.
 
     Args:
-        title: Where it is.
+        title: Address of the broker.
         note: Gets each complaint that is made.
     """
 
@@ -30,7 +30,7 @@ class Complaints:
         self._waiting.daemon = True
 
     def await_answer(self) -> None:
-        """Complain about silence unless the broker answers soon after the start."""
+        """Log a complaint about silence unless the broker answers soon after the start."""
         self._waiting.start()
 
     def forget(self) -> None:
@@ -43,7 +43,7 @@ class Complaints:
 
         Args:
             because: Observed problem.
-            explain: Finds out what is behind it, "" when it cannot; asked only when it is said.
+            explain: Finds the cause, "" if unknown; called only if the complaint is logged.
         """
         self._waiting.cancel()
         # One cause may show in several ways, from one attempt to the next.

@@ -1,7 +1,7 @@
 """The connection to the broker: MQTT 5 in paho's own thread, which never waits for the agent.
 
-The callbacks put what came into the inbox and return. An exception in a callback would end
-paho's thread in silence, so every one is caught, counted and logged.
+The callbacks put received messages into the inbox and return. An exception in a callback would end
+paho's thread in silence, so each exception is caught, counted and logged.
 """
 
 import logging
@@ -60,18 +60,18 @@ _WHY_REFUSED = {
 
 
 class Connection:
-    """Connection of one device to the broker.
+    """Connection of a device to the broker.
 
     Args:
         config: The agent's settings.
         broker: How to reach the broker.
-        inbox: Where what comes is put.
+        inbox: Receives all messages.
         boot: Random id of this process, for the last will.
-        signer: Signs what is published.
+        signer: Signs published messages.
         rng: Randomness for the delay between attempts.
 
     Raises:
-        DeviceError: The settings make no sense, or a file that they name cannot be read.
+        DeviceError: The settings are inconsistent, or a file named in the settings cannot be read.
     """
 
     def __init__(
@@ -153,12 +153,12 @@ class Connection:
         return self._signer.has_session
 
     def accept_session(self, session: Session) -> bool:
-        """Sign in this session from now on; return whether it is a new one."""
+        """Sign in this session from now on; return True if the session is new."""
         return self._signer.accept(session)
 
     @property
     def trouble(self) -> str:
-        """Problem of the connection that needs a person, one sentence; "" without a problem."""
+        """Problem of the connection that needs a person, as a sentence; "" without a problem."""
         since = self._in_since
         return self._takeovers.trouble(time.monotonic() - since if since is not None else 0.0)
 
@@ -177,9 +177,9 @@ class Connection:
         self._client.loop_start()
 
     def look_after(self) -> None:
-        """Start paho's thread again should it have ended; call it now and then.
+        """Start paho's thread again if the thread has ended; call this method now and then.
 
-        Without it the connection would look as if it were there, and nothing would come or go.
+        Without this check the connection would look alive while no message comes or goes.
 
         Raises:
             RuntimeError: There can be no further thread.
@@ -195,7 +195,7 @@ class Connection:
         self._connect()
 
     def stop(self) -> None:
-        """State farewell and disconnect; the last will is for those who cannot."""
+        """Publish the offline report and disconnect; the last will covers all other endings."""
         self._complaints.forget()
         if self.is_connected:
             farewell = Reported(online=False, at=time.time(), boot=self._boot)
@@ -210,11 +210,11 @@ class Connection:
         leaving.join(LEAVE_S)
 
     def publish(self, kind: topics.UpKind, *messages: Message, retain: bool = False) -> int | None:
-        """Publish messages of one kind with QoS 1: as one signed batch, or a need unchanged.
+        """Publish messages of a single kind with QoS 1: as a signed batch, or a need unchanged.
 
         Returns:
             The id, which comes back as `Acknowledged`. None if the broker is away or the key cannot
-            be used: nothing stale is queued, what matters is published again later.
+            be used: nothing stale is queued, and important messages are published again later.
         """
         if not self.is_connected:
             return None
@@ -267,7 +267,7 @@ class Connection:
         return topics.up(self._tenant, self._device, kind)
 
     def _shield(self, call: Callable[[], _T]) -> _T | None:
-        """Call paho, which sends at once; what a broker causes there must not end the agent."""
+        """Call paho, which sends at once; no behaviour of the broker may end the agent."""
         try:
             return call()
         except Exception:  # the outermost frame of ours around what a broker can cause
@@ -363,7 +363,7 @@ class Connection:
         return why_no_answer(address.host, address.port, is_tls=address.is_tls)
 
     def _own_certificate_problem(self) -> str:
-        """Return why the device's own certificate is not valid by its clock; "" if it is."""
+        """Return why the device's certificate is not valid by the device's clock; "" if valid."""
         try:
             content = Path(self._broker.cert_file).read_bytes() if self._broker.cert_file else b""
             return (

@@ -13,9 +13,9 @@ def tls_context(broker: BrokerConfig, device: str) -> ssl.SSLContext:
     """Load the TLS files.
 
     Args:
-        broker: Names them.
-        device: Device id; the certificate must be of it, or the broker takes this device for
-            another one, and what it says does not arrive.
+        broker: Names the files.
+        device: Device id; the certificate must belong to this id, or the broker takes this device
+            for another and drops the device's messages.
 
     Raises:
         DeviceError: A file is missing or no PEM, or the certificate is another device's.

@@ -30,11 +30,11 @@ class Connected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker said what it made of a message that was published with QoS 1.
+    """The broker's answer to a message that was published with QoS 1.
 
     Attributes:
         message_id: The message.
-        code: MQTT 5's reason code; below 0x80 it took the message.
+        code: MQTT 5's reason code; below 0x80 the broker accepted the message.
         reason: The same in words.
     """
 
@@ -85,7 +85,7 @@ class Inbox:
             self._condition.notify()
 
     def get(self, timeout_s: float) -> Item | None:
-        """Return the next item, others before chunks; None when none came in time."""
+        """Return the next item, chunks last; None if nothing arrived in time."""
         with self._condition:
             if timeout_s > 0:
                 self._condition.wait_for(

@@ -24,16 +24,18 @@ class Publisher(Protocol):
 
     @property
     def has_session(self) -> bool:
-        """True if the controller gave a session: without one it accepts nothing but a greeting."""
+        """True if the controller gave a session: without a session the controller accepts only a
+        greeting.
+        """
 
     def accept_session(self, session: Session) -> bool:
-        """Sign in this session from now on; return whether it is a new one."""
+        """Sign in this session from now on; return True if the session is new."""
 
     def publish(self, kind: topics.UpKind, *messages: Message, retain: bool = False) -> int | None:
-        """Publish messages, as one batch if their kind is signed.
+        """Publish messages, as a batch if their kind is signed.
 
         Returns:
-            The id of what was sent, or None if nothing was sent.
+            The id of the sent message, or None if nothing was sent.
         """
 
     def renew_certificate(self) -> None:
@@ -57,7 +59,7 @@ class BrokerLink:
         self._publisher.listen(files)
 
     def ask(self, need: Need) -> None:
-        """Publish the need; when the broker is away it is asked again once it is back."""
+        """Publish the need; repeat the need after a reconnect if the broker is away."""
         files = tuple(
             file
             if not file.takes_coded or self._publisher.hears_coded(file.sha256)

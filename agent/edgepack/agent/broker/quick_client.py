@@ -1,11 +1,11 @@
 """A paho client that takes in many messages for a twentieth of the processor time, and chunks, too.
 
-paho reads a message by three calls of the socket, makes properties of it that nobody sends, and
-answers each by a packet of its own: more than half of what a rollout cost its controller. Here the
-socket is read in pieces, what has no properties goes straight to the receiver, and one packet
-answers all of a piece. Chunks go out many at a time. Each byte is copied once, from the piece into
-what the receiver gets. Everything else is left to paho. What is used of its inside is that of
-paho 2.2; `tests/unit/agent/test_quick_client.py` fails where it changes.
+paho reads a message by three calls of the socket, makes unused properties, and answers each message
+by a separate packet: more than half of the controller's cost of a rollout. Here the socket is read
+in pieces, messages without properties go straight to the receiver, and a single packet answers a
+whole piece. Chunks go out many at a time. Each byte is copied once, from the piece into the
+receiver's buffer. Everything else is left to paho. This class uses internals of paho 2.2;
+`tests/unit/agent/test_quick_client.py` fails if the internals change.
 """
 
 import ssl
@@ -32,11 +32,11 @@ Receiver = Callable[[bytes, bytes], None]
 
 
 class QuickClient(WebClient):
-    """Forward published messages to `receiver` once it is set; MQTT 5 only.
+    """Client that forwards published messages to `receiver` once `receiver` is set; MQTT 5 only.
 
     Attributes:
-        most_packet_bytes: A longer packet ends the connection before it is taken in: CONNECT asks
-            the broker for none, but one that sends it all the same would fill the memory.
+        most_packet_bytes: A longer packet ends the connection before the packet is read: CONNECT
+            forbids longer packets, but a peer that ignores the limit would fill the memory.
     """
 
     receiver: Receiver | None = None
@@ -48,13 +48,13 @@ class QuickClient(WebClient):
         self._going: deque[tuple[mqtt.MQTTMessageInfo, bytearray]] = deque()
 
     def loop_start(self) -> MQTTErrorCode:
-        """Start the thread; what one that has ended left open is closed."""
+        """Start the thread; close the sockets that an ended thread left open."""
         if self._thread is None:
             self._reset_sockets(sockpair_only=True)
         return super().loop_start()
 
     def publish_all(self, topic: str, payloads: Sequence[Content]) -> mqtt.MQTTMessageInfo:
-        """Publish messages at QoS 0 in one go; what comes back tells of the last one."""
+        """Publish messages at QoS 0 at once; the returned info belongs to the last message."""
         name = topic.encode()
         parts: list[Content] = []
         for payload in payloads:
@@ -67,8 +67,8 @@ class QuickClient(WebClient):
         return info
 
     def _put_together(self, parts: Sequence[Content], info: mqtt.MQTTMessageInfo) -> memoryview:
-        """Put them one after the other where earlier ones were that are gone: fresh memory costs
-        more than all else here. paho cuts what it sends off the front, which copies no view.
+        """Concatenate the parts in the memory of earlier, sent messages: fresh memory costs more
+        than all other steps.
         """
         length = sum(map(len, parts))
         room = bytearray()
@@ -84,12 +84,12 @@ class QuickClient(WebClient):
         return memoryview(room)[:length]
 
     def reconnect(self) -> MQTTErrorCode:
-        """Open the connection; what is left of an earlier one is forgotten."""
+        """Open the connection; discard the remains of an earlier connection."""
         self._begun.clear()
         return super().reconnect()
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """Take in what the socket has, all whole packets of it."""
+        """Read all whole packets that the socket has."""
         if self.receiver is None or self._protocol != MQTTProtocolVersion.MQTTv5:
             return super().loop_read(max_packets)
         if self._sock is None:
@@ -109,7 +109,7 @@ class QuickClient(WebClient):
         return self._loop_rc_handle(rc) if rc > 0 else MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _take_packets(self, piece: memoryview, receiver: Receiver) -> MQTTErrorCode:
-        """Take the packets that a piece completes, and keep the one that it begins."""
+        """Process the packets that a piece completes, and keep the incomplete last packet."""
         answers, at = bytearray(), 0
         rc = MQTTErrorCode.MQTT_ERR_SUCCESS
         while rc <= 0 and self._sock is not None and at < len(piece):
@@ -151,12 +151,12 @@ class QuickClient(WebClient):
 
 
 def _is_gone(info: mqtt.MQTTMessageInfo) -> bool:
-    """Return True if paho no longer needs the content: it was sent, or lost with the connection."""
+    """Return True if paho no longer needs the content: sent, or lost with the connection."""
     return info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS or info.is_published()
 
 
 def _room() -> memoryview:
-    """Return the receive buffer of this thread: one buffer for all its clients."""
+    """Return the receive buffer of this thread, shared by all clients of the thread."""
     if not hasattr(_rooms, "room"):
         _rooms.room = memoryview(bytearray(PIECE_BYTES))
     return cast(memoryview, _rooms.room)
@@ -198,7 +198,7 @@ def _missing(begun: bytearray) -> int:
 
 
 def _take_published(command: int, body: memoryview, receiver: Receiver, answers: bytearray) -> bool:
-    """Return hands on what was published at QoS 0 or 1 without properties; whether it was that."""
+    """Forward a message published at QoS 0 or 1 without properties; return False for other packets."""
     qos = (command & 0x06) >> 1
     if command & 0xF0 != _PUBLISH or qos > _AT_LEAST_ONCE or len(body) < 2:
         return False

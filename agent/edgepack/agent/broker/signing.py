@@ -1,4 +1,4 @@
-"""The key with which a device signs what it publishes."""
+"""The key that signs a device's published messages."""
 
 import errno
 import logging
@@ -27,7 +27,7 @@ _ANOTHER_KEY = "another key signs, which a fleet that knows the device refuses: 
 
 
 def make_signer(config: AgentConfig, boot: str) -> BatchSigner:
-    """Return what signs for one process of this device.
+    """Return the batch signer for a process of this device.
 
     Args:
         config: The agent's settings.
@@ -65,7 +65,7 @@ def _batches(config: AgentConfig, boot: str, sign: Sign, request: str) -> BatchS
 
 
 class _OwnKey:
-    """The key of a device that was not enrolled; it is made if there is none.
+    """The key of a device that was not enrolled; created if missing.
 
     Nothing in its place, and no fault of the disk, keeps the agent from starting: models serve on.
     While the disk does not work, another key signs, and each signature tries the disk again.
@@ -83,7 +83,7 @@ class _OwnKey:
         return self.key.sign(content, ec.ECDSA(hashes.SHA256()))
 
     def _settle(self, say: Callable[..., None]) -> None:
-        """Read the key that is there, else write the own one."""
+        """Read the existing key, or write the own key."""
         try:
             if found := _read_own(self._path):
                 self.key = found
@@ -96,7 +96,7 @@ class _OwnKey:
 
 
 def _read_own(path: Path) -> ec.EllipticCurvePrivateKey | None:
-    """Return the key in the state folder; put aside what is none.
+    """Return the key in the state folder; put an invalid file aside.
 
     Raises:
         OSError: The disk does not work.
@@ -130,10 +130,10 @@ def _check_curve(key: SigningKey, path: Path) -> None:
 
 
 def read_signer(where: str) -> Sign:
-    """Return what signs with the key in a file.
+    """Return a function that signs with the key in a file.
 
     Raises:
-        SignatureError: The file holds no such key.
+        SignatureError: The file holds no ECDSA P-256 key.
     """
     return _signing_with(load_signing_key(where))
 

@@ -1,6 +1,6 @@
 """Detection of silence: does the broker answer this device, and if not, why. Pure.
 
-A device whose words go nowhere looks, to itself, like one of which nothing is wanted. The broker's
+A device with unheard messages looks, to itself, like a device without orders. The broker's
 acknowledgement tells the two apart, and the controller answers the first report of every process.
 """
 
@@ -13,10 +13,10 @@ FIRST_FAILURE = 0x80
 
 
 class SilenceWatch:
-    """Looks at what comes back, from one connection to the next.
+    """Watches received answers, from each connection to the next.
 
     Args:
-        tenant, device: As the settings have them.
+        tenant, device: Names from the settings.
     """
 
     def __init__(self, tenant: str, device: str) -> None:
@@ -28,7 +28,7 @@ class SilenceWatch:
         self._is_answered = False
 
     def connected(self, now: float) -> None:
-        """Note a new connection, and forget what was sent before."""
+        """Note a new connection, and forget earlier sent messages."""
         self._judge_at = now + ANSWER_S
         self._reports.clear()
         self._code = None

@@ -21,7 +21,7 @@ def why_no_answer(host: str, port: int, *, is_tls: bool) -> str:
 
     Args:
         host, port: Of the broker.
-        is_tls: Whether TLS was spoken to it.
+        is_tls: Whether the client used TLS.
     """
     spoken = find_spoken(host, port)
     mine, other = ("mqtts", "mqtt") if is_tls else ("mqtt", "mqtts")

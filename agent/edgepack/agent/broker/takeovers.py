@@ -1,7 +1,7 @@
-"""Another client that uses this device's identity: how that shows, and how long to leave it to it.
+"""Another client that uses this device's identity: detection, and delays between attempts.
 
-A broker lets one client in under an id and ends the connection of the other. Two that took it from
-each other every second would both be of no use, so each waits longer every time.
+A broker accepts a single client under an id and ends the connection of the other. Two clients that
+displace each other every second would both be useless, so each waits longer every time.
 """
 
 import random
@@ -37,7 +37,7 @@ class TakeoverCounter:
 
         Args:
             reason: Reason given by the broker.
-            lasted_s: How long it had lasted.
+            lasted_s: Duration of the connection.
 
         Returns:
             Seconds to wait before the next attempt; None when nobody else uses the identity.
@@ -53,10 +53,10 @@ class TakeoverCounter:
         return round(delay_s * self._rng.uniform(0.8, 1.2))
 
     def trouble(self, connected_s: float) -> str:
-        """Return the problem that needs a person, one sentence; "" without another client.
+        """Return the problem that needs a person, as a sentence; "" without another client.
 
         Args:
-            connected_s: For how long the device has been connected; 0 while it is not.
+            connected_s: Seconds since the device connected; 0 without a connection.
         """
         self._calm_down(connected_s)
         if not self._taken:

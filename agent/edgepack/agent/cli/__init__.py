@@ -1,4 +1,4 @@
-"""The `edgepack-agent` command: run the agent, look at it, install without a network."""
+"""The `edgepack-agent` command: run the agent, show its state, install without a network."""
 
 from edgepack.agent.cli.commands import cli, main
 

@@ -1,4 +1,4 @@
-"""Puts the program together: the one place where the parts of the agent meet."""
+"""Assembly of the program: the only place that connects the parts of the agent."""
 
 import logging
 import random
@@ -52,10 +52,10 @@ FETCH_STOP_S = 0.5
 
 
 def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
-    """Run the agent until a signal ends it.
+    """Run the agent until a signal stops the loop.
 
     Raises:
-        EdgepackError: The settings name what is not usable, or a fault ended the agent.
+        EdgepackError: The settings name an unusable object, or a fault ended the agent.
     """
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
     telemetry = TelemetryBuffer(Path(config.state_dir), interval_s=config.slowdown.interval_s)
@@ -113,7 +113,7 @@ def assemble_models(
     worker: Worker | None = None,
     fetch_worker: Worker | None = None,
 ) -> Models:
-    """Make the models with all that they need of this device.
+    """Make the models with all their dependencies on this device.
 
     Raises:
         EdgepackError: A key, a hook folder or a source is not usable.
@@ -184,7 +184,7 @@ def check_sources(config: AgentConfig) -> None:
 def _probe(
     folder: Path, variant: Variant, config: AgentConfig, verdicts: Verdicts, halt: Halt
 ) -> ProbeResult:
-    """Probe a variant of the bundle in a slot, unless it was right here and nothing changed."""
+    """Probe a variant of the bundle in a slot, unless an earlier verdict "right" still applies."""
     threads = config.providers.threads
     facts = read_device_facts(config.providers)
     most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)

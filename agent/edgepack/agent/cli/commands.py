@@ -1,4 +1,4 @@
-"""The commands of `edgepack-agent`; what they run is put together in `assembly`."""
+"""The commands of `edgepack-agent`; `assembly` puts the program together."""
 
 import logging
 import os
@@ -65,7 +65,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="edgepack")
 def cli() -> None:
-    """Run models on this device: take updates, prove them here, report how they do.
+    """Run models on this device: receive updates, verify updates here, report health.
 
     \b
     Example:
@@ -109,8 +109,8 @@ def run(config_path: Path, verbose: bool) -> None:
 def enroll(package: Path, folder: Path, as_json: bool) -> None:
     """Set this device up from PACKAGE, the file that edgepack fleet enroll wrote.
 
-    Where the package has no key, one is made here and the fleet is asked for its certificate. A
-    device that is enrolled again keeps its settings, if they still fit, and its state.
+    If the package has no key, the device makes a key and requests a certificate from the fleet. A
+    device that is enrolled again keeps its settings, if still valid, and its state.
 
     \b
     Example:
@@ -202,7 +202,7 @@ def rollback(name: str, config_path: Path, as_json: bool) -> None:
 @_config_option
 @_json_option
 def remove(name: str, config_path: Path, as_json: bool) -> None:
-    """Remove model NAME with its files; an older release of it stays refused.
+    """Remove model NAME with its files; older releases of NAME remain rejected.
 
     \b
     Example:
@@ -220,7 +220,7 @@ def remove(name: str, config_path: Path, as_json: bool) -> None:
 @_state_dir_option
 @_json_option
 def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
-    """Show each model: what serves, and where its latest update is.
+    """Show each model: the serving release and the state of its latest update.
 
     \b
     Example:
@@ -246,7 +246,7 @@ def samples(
 ) -> None:
     """Copy the inputs of model NAME that this device kept, for edgepack build --captured.
 
-    Inputs are kept where [capture] of the settings asks for it, and may be private.
+    Inputs are kept only if [capture] of the settings enables capture, and may be private.
 
     \b
     Example:
@@ -264,9 +264,9 @@ def samples(
 @cli.command()
 @_json_option
 def providers(as_json: bool) -> None:
-    """Show what this device is, and which execution providers it has.
+    """Show the facts of this device and its execution providers.
 
-    A provider that is not there is shown with the reason, and with what it comes with.
+    A missing provider is shown with the reason and with the package that installs the provider.
 
     \b
     Example:
@@ -291,7 +291,7 @@ def main() -> None:
 def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
     """Yield the settings of an agent that is stopped, and keep the agent stopped meanwhile.
 
-    SIGTERM unwinds what is done, so that no probe and no hook stays behind.
+    SIGTERM unwinds the running work, so that no probe and no hook stays behind.
     """
     _log_to_stderr(verbose=False)
     adopt_strays()

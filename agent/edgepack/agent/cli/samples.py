@@ -12,7 +12,7 @@ MAX_SAMPLE_BYTES = 1024**3
 
 
 def export_samples(state_dir: Path, model: str, target: Path) -> int:
-    """Copy the kept inputs of a model, in the order in which they came.
+    """Copy the kept inputs of a model, in order of arrival.
 
     Args:
         state_dir: The agent's state folder; the agent may run.
@@ -23,7 +23,7 @@ def export_samples(state_dir: Path, model: str, target: Path) -> int:
         How many.
 
     Raises:
-        DeviceError: None is kept, they cannot be read, or the target cannot be written.
+        DeviceError: No inputs are kept, inputs cannot be read, or the target cannot be written.
     """
     kept = kept_samples(state_dir, model) if MODEL_NAME.fullmatch(model) else []
     if not kept:

@@ -29,7 +29,7 @@ def make_fetcher(
     """Return the fetcher of metadata over HTTP; None without a URL in the settings.
 
     Raises:
-        EdgepackError: They name one that is not a URL.
+        EdgepackError: The settings name an invalid URL.
     """
     if trust is None or not config.trust.metadata:
         return None
@@ -98,7 +98,7 @@ def check_released(
         beside: Folder of the bundle.
 
     Raises:
-        EdgepackError: The fleet's metadata does not list it, lacks, or has expired.
+        EdgepackError: The fleet's metadata does not list the bundle, is missing, or has expired.
     """
     trust = load_device_trust(config)
     if trust is None:
@@ -118,10 +118,10 @@ def check_released(
 
 
 def load_trust(config: AgentConfig) -> TrustPolicy:
-    """Load whose bundles are accepted.
+    """Load the keys of the accepted signers.
 
     Raises:
-        EdgepackError: The settings name none, or one cannot be read.
+        EdgepackError: The settings name no key, or a key cannot be read.
     """
     if not config.trust.keys:
         raise DeviceError(

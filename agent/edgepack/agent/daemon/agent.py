@@ -1,4 +1,4 @@
-"""The agent's loop: one thread that takes what came, continues with the updates, and reports."""
+"""The agent's loop: a thread that handles messages, continues updates, and reports."""
 
 import logging
 import threading
@@ -60,9 +60,9 @@ class Agent:
         inbox: Received messages.
         publisher: Where messages go.
         telemetry: Latency reports to send.
-        make_models: Makes the models; it gets what to call after every transition.
-        trust: Judges what the fleet says; None where this device has no root of it.
-        keeper: Looks after this device's certificate; None where it has none.
+        make_models: Makes the models; its argument is a function to call after every transition.
+        trust: Verifies the fleet's metadata and orders; None without a root.
+        keeper: Renews this device's certificate; None without a certificate.
         clock: The time.
     """
 
@@ -121,7 +121,7 @@ class Agent:
         self._models.start()
 
     def run(self, stop: threading.Event) -> None:
-        """Run the loop until it is stopped."""
+        """Run the loop until `stop` is set."""
         self.start()
         while not stop.is_set():
             try:
@@ -160,7 +160,7 @@ class Agent:
             self._take(item)
 
     def _take(self, item: Item) -> None:
-        """Handle what came; whatever a peer sent, it ends neither the agent nor an update."""
+        """Handle a received item; no content from a peer may end the agent or an update."""
         try:
             self._handle(item)
         except Exception as error:  # the outermost loop of what peers can cause
@@ -223,7 +223,7 @@ class Agent:
             self._drop("certificate not accepted", error.problem)
 
     def _take_session(self, _: str, payload: bytes) -> None:
-        """Continue in the session that the controller gave, and report in it at once."""
+        """Continue in the session that the controller gave, and report at once."""
         now = self._clock.monotonic()
         if not payload or now - self._session_at < SESSION_S:
             return
@@ -259,7 +259,7 @@ class Agent:
             self._is_news = True  # What it waits for may have been lost: the fleet hears of it.
 
     def _carry_out(self, desired: Desired, refusals: Mapping[str, str]) -> None:
-        """Do what the fleet wants, but for what must not be.
+        """Apply the fleet's orders, except rejected orders.
 
         Raises:
             TransferError: An order makes no sense.
@@ -333,14 +333,14 @@ class Agent:
             self.dropped["unwanted chunk"] += 1
 
     def _drop(self, reason: str, detail: str) -> None:
-        """Count what is not used, and state so: the first time, the tenth, the hundredth …"""
+        """Count a dropped message, and log the first, the tenth, the hundredth …"""
         self.dropped[reason] += 1
         count = self.dropped[reason]
         if count == 10 ** (len(str(count)) - 1):
             log.warning("dropped=%s count=%d detail=%s", reason, count, ascii(detail)[:300])
 
     def _report_when_due(self, now: float) -> None:
-        """Send what is due: a report when a download got on or a heartbeat is due, latencies."""
+        """Send due reports: after download progress, at a heartbeat, and latencies."""
         progress = self._progress()
         if (troubles := self._models.troubles) != self._reported_troubles:
             self._reported_troubles = troubles

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C end the agent's loop, and within five seconds the agent, whatever it does."""
+"""SIGTERM and Ctrl-C end the agent's loop, and the agent within five seconds in any state."""
 
 import logging
 import os
@@ -22,8 +22,7 @@ def stop_on_signals(
     Args:
         stop: Is set.
         inbox: Is woken.
-        end_children: Kills every process that this one started; for an agent that did not end in
-            time.
+        end_children: Kills every child of this process, if the agent did not end in time.
     """
 
     def end(number: int, _frame: object) -> None:
@@ -38,9 +37,9 @@ def stop_on_signals(
 
 
 def end_later(end_children: Callable[[], object], after_s: float = STOP_S) -> None:
-    """End this process after a time, with exit code 1, unless it has ended by then.
+    """End this process after a time, with exit code 1, unless the process ends before.
 
-    What it was at is in the journals: it continues from there.
+    The journals record the running work: the next start continues from there.
     """
 
     def end() -> None:

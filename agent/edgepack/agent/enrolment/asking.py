@@ -49,7 +49,7 @@ def check_url(url: str) -> None:
     """Reject a place where a token would be read on its way.
 
     Raises:
-        DeviceError: It is not a URL of http or https, or plain http to another machine.
+        DeviceError: The URL is not a URL of http or https, or is plain http to another machine.
     """
     try:
         parts = urlsplit(url)

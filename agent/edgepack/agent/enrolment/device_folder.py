@@ -1,4 +1,4 @@
-"""The folder that an agent runs from: its settings, the keys it trusts, its own certificate."""
+"""The folder of an agent: settings, trusted keys, the device's certificate."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def check_unused(folder: Path) -> None:
     """Reject a folder that a device was set up from before.
 
     Raises:
-        DeviceError: It holds settings.
+        DeviceError: The folder holds settings.
     """
     config = folder / CONFIG_FILE
     if config.exists():
@@ -38,17 +38,17 @@ def write_device_folder(
 ) -> tuple[Path, Path | None]:
     """Write the trusted keys and root, the device's own certificate, and `agent.toml`.
 
-    Settings that are there already, and name all this, are kept as somebody has changed them;
-    others are put aside as `agent.toml.before`.
+    Existing settings that name all of these files are kept with their edits; other settings are put
+    aside as `agent.toml.before`.
 
     Args:
-        folder: Made when it is missing.
+        folder: Created if missing.
         package: Facts of the fleet.
         certificate: PEM.
         key: The device's private key, which the certificate is of.
 
     Returns:
-        The settings' path, and that of those which were put aside, if any were.
+        The settings' path, and the path of the settings that were put aside, if any.
 
     Raises:
         DeviceError: The folder cannot be written.
@@ -88,8 +88,8 @@ def _free(path: Path) -> Path:
 
 
 def _names_all(config: Path, settings: bytes) -> bool:
-    """Return True if the settings of a folder name the broker, files, trust and sources that others
-    do.
+    """Return True if a folder's settings name the same broker, files, trust and sources as new
+    settings.
     """
     write_file(wanted := config.with_name(f".{CONFIG_FILE}.next"), settings)
     try:

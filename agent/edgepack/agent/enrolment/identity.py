@@ -1,4 +1,4 @@
-"""A device's key and certificate: what asks for one, and what makes one believed."""
+"""A device's key and certificate: signing requests, and verification of certificates."""
 
 import datetime
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def make_signing_request(key: ec.EllipticCurvePrivateKey, name: str) -> bytes:
-    """Return PEM of a request for a certificate; the key stays where it was made."""
+    """Return the PEM of a certificate signing request; the key stays on the device."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
@@ -42,7 +42,7 @@ def load_key(content: bytes, found_in: str) -> ec.EllipticCurvePrivateKey:
     """Read a device's private key.
 
     Raises:
-        DeviceError: It is none of an elliptic curve, or encrypted.
+        DeviceError: The content is not an elliptic-curve key, or is encrypted.
     """
     try:
         key = serialization.load_pem_private_key(content, None)
@@ -54,13 +54,15 @@ def load_key(content: bytes, found_in: str) -> ec.EllipticCurvePrivateKey:
 
 
 def name_of(certificate: x509.Certificate) -> str:
-    """Return the common name, which is a device's id; "" unless it has exactly one."""
+    """Return the common name, the device's id; "" unless there is exactly a single name."""
     names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
 
 def is_issued_by(certificate: x509.Certificate, authorities: Iterable[x509.Certificate]) -> bool:
-    """Return True if one of these authorities signed it; an authority's own certificate is none."""
+    """Return True if any of these authorities signed the certificate; an authority's own
+    certificate does not count.
+    """
     for authority in authorities:
         try:
             certificate.verify_directly_issued_by(authority)
@@ -71,10 +73,10 @@ def is_issued_by(certificate: x509.Certificate, authorities: Iterable[x509.Certi
 
 
 def is_renewal_due(certificate: x509.Certificate, now: float) -> bool:
-    """Return True if the last third of a certificate's life has begun, or it is over.
+    """Return True if the last third of a certificate's life has begun, or has passed.
 
     Args:
-        certificate: The one that a device has.
+        certificate: The device's certificate.
         now: Seconds since the epoch.
     """
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -82,18 +84,18 @@ def is_renewal_due(certificate: x509.Certificate, now: float) -> bool:
 
 
 def renewed_authority(pem: str, known: bytes) -> bytes | None:
-    """Return the authorities that a device trusts, one of them with its renewed certificate.
+    """Return the trusted authorities (PEM), with a renewed certificate in place of the old.
 
-    1. It is of the name and the key of an authority that the device trusts, and signed by that key:
-       so it adds nobody, it only lasts longer.
-    2. It ends later than the certificate that the device has; None if it does not.
+    1. The certificate has the name and the key of a trusted authority, and is signed by that key:
+       the certificate adds no authority, and only lasts longer.
+    2. The certificate ends later than the device's copy; otherwise the result is None.
 
     Args:
         pem: Received certificate.
         known: PEM of the authorities that the device trusts.
 
     Raises:
-        DeviceError: It is not one of these authorities.
+        DeviceError: The certificate does not belong to a trusted authority.
     """
     try:
         found = x509.load_pem_x509_certificate(pem[:MAX_PEM].encode())
@@ -117,34 +119,34 @@ def renewed_authority(pem: str, known: bytes) -> bytes | None:
 
 
 def left_s(certificate: x509.Certificate, now: float) -> float:
-    """Return seconds until a certificate ends; below 0 when it has."""
+    """Return seconds until a certificate ends; below 0 after the end."""
     return certificate.not_valid_after_utc.timestamp() - now
 
 
 def ends_on(certificate: x509.Certificate) -> str:
-    """Return the day on which it ends, as people write it."""
+    """Return the day of a certificate's end, as people write dates."""
     return certificate.not_valid_after_utc.astimezone(datetime.UTC).strftime("%Y-%m-%d")
 
 
 def judge_certificate(
     pem: str, *, key: ec.EllipticCurvePublicKey, device: str, authority: bytes, now: float
 ) -> x509.Certificate:
-    """Return a certificate that somebody sent, if it is this device's.
+    """Return a received certificate, if the certificate belongs to this device.
 
-    1. One of the authorities that this device knows has issued it.
-    2. It is of this device's id, and of its key.
-    3. It has not ended. That it has begun is not asked: a board without a battery starts with an
-       old clock.
+    1. An authority that this device knows has issued the certificate.
+    2. The certificate is of this device's id and key.
+    3. The certificate has not ended. The begin is not checked: a board without a battery starts
+       with an old clock.
 
     Args:
         pem: Received certificate.
         key: The public half of the device's key.
         device: Its id.
-        authority: PEM of the certificates of whom it believes.
+        authority: PEM of the trusted authorities' certificates.
         now: Seconds since the epoch.
 
     Raises:
-        DeviceError: It is not.
+        DeviceError: The certificate does not belong to this device.
     """
     if len(pem) > MAX_PEM:
         raise DeviceError("the certificate that came is too long for one")

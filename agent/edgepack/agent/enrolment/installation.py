@@ -37,8 +37,8 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: Its id.
         config: Path of its settings.
-        before: Path of settings that were put aside, since they did not name what the package has;
-            None where there were none, or they did.
+        before: Path of the settings that were put aside because of values other than the package's;
+            None if no settings were put aside.
     """
 
     device: str
@@ -58,7 +58,7 @@ def install_package(
     1. The folder is new, or holds the settings of this very device; sources can be used.
     2. The key is made here where the package has none, and noted before anybody is asked.
     3. The certificate comes from the package or the fleet, and is judged.
-    4. All is written, and what was noted goes.
+    4. All files are written, and the noted key is deleted.
 
     Args:
         package: Package written by `edgepack fleet enroll`.
@@ -67,8 +67,8 @@ def install_package(
         wall: Clock, seconds since the epoch.
 
     Raises:
-        DeviceError: The folder is another device's or cannot be written, a source is none, the
-            fleet gives no certificate, or what it gives is not this device's.
+        DeviceError: The folder belongs to another device or cannot be written, a source is invalid,
+            the fleet gives no certificate, or the certificate is not this device's.
     """
     # 1.
     _check_same_device(package, folder / CONFIG_FILE)

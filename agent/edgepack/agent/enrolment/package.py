@@ -1,7 +1,8 @@
-"""The one file that a device is set up from: `edgepack fleet enroll` writes it.
+"""The file that a device is set up from: `edgepack fleet enroll` writes the package.
 
-It holds what a device must know of its fleet, and either its key and certificate or, where it can
-reach the fleet, a token by which it gets a certificate for a key that it makes itself.
+The package holds the device's facts of its fleet, and either key and certificate or, for a device
+that can reach the fleet, an enrolment token. With the token the device gets a certificate for a
+self-made key.
 """
 
 from pathlib import Path
@@ -26,16 +27,16 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device, tenant, broker: Name of the device, and address of its fleet.
-        state_dir: Where it keeps its state.
-        trusted_keys: PEM of the public keys whose bundles it accepts.
+        state_dir: The agent's state folder.
+        trusted_keys: PEM of the public keys of accepted signers.
         authority: PEM of the fleet's certificate authority.
         root: The fleet's TUF root metadata.
-        certificate, key: PEM of both, where they were made for it; else "".
-        sources: URLs of bundle sources other than the broker, as its settings name them.
+        certificate, key: PEM of both, if made for the device; else "".
+        sources: URLs of bundle sources other than the broker, as in the settings.
         enrol_at: URL of the fleet, which gives a certificate for a key that is made here; else "".
-        enrol_authority: PEM of whose certificates are believed there; "" for this machine's.
+        enrol_authority: PEM of the authorities trusted at `enrol_at`; "" for this machine's.
         token: Token for enrolment: valid once, for this device only.
-        expires_at: Until when it can be used there.
+        expires_at: End of the token's validity.
     """
 
     device: str
@@ -58,7 +59,7 @@ _PACKAGES = Format("enrolment package", Package, Version(1, 0))
 
 
 def check_free(path: Path) -> None:
-    """Reject to write over what lies there.
+    """Check that a path is free.
 
     Raises:
         DeviceError: Something does.
@@ -72,10 +73,10 @@ def check_free(path: Path) -> None:
 
 
 def write_package(path: Path, package: Package) -> None:
-    """Write a package, readable by its owner only: what it holds lets anybody be that device.
+    """Write a package, readable by its owner only: the content lets anybody act as that device.
 
     Raises:
-        DeviceError: Something lies there already, or it cannot be written.
+        DeviceError: The path exists, or cannot be written.
     """
     check_free(path)
     try:
@@ -90,7 +91,7 @@ def read_package(path: Path) -> Package:
     """Read a package.
 
     Raises:
-        DeviceError: It is none, or cannot be read.
+        DeviceError: The file is not a package, or cannot be read.
     """
     try:
         content = read_regular(path, limit_bytes=_MAX_BYTES)

@@ -1,8 +1,8 @@
-"""Keeps a device's certificate from ending: asks for a newer one, and takes it.
+"""Renewal of a device's certificate: requests a newer certificate, and installs the answer.
 
-The key stays the same, so the certificate is replaced in one step, bundles that are encrypted to it
-still open, and an answer is worth nothing to anybody else. What goes wrong is reported and tried
-again with the next report; the device serves on.
+The key stays the same, so the certificate is replaced in a single step, bundles encrypted to the
+key still open, and an answer is useless to anybody else. A failure is reported and retried with the
+next report; the device serves on.
 """
 
 import logging
@@ -57,8 +57,8 @@ class CertificateKeeper:
     """Looks after the certificate that the broker's settings name.
 
     Args:
-        broker: The settings; they name certificate, key and authority, unless that lies next to the
-            certificate, as enrolment wrote it.
+        broker: The settings with certificate, key and authority; without an authority, the file
+            next to the certificate, as enrolment wrote it.
         device: Device id.
         wall: Clock, seconds since the epoch.
         write: Writes a small file durably.
@@ -105,7 +105,7 @@ class CertificateKeeper:
 
     @property
     def trouble(self) -> str:
-        """Problem that needs a person, one sentence; "" without a problem."""
+        """Problem that needs a person, as a sentence; "" without a problem."""
         left = left_s(self._certificate, self._wall())
         if left > 0 and (invalid := describe_own_certificate(self._certificate, self._wall())):
             return invalid
@@ -117,10 +117,10 @@ class CertificateKeeper:
         return f"this device's certificate {ends_when} on {ends_on(self._certificate)}: {because}"
 
     def accept_authority(self, pem: str) -> bool:
-        """Take the renewed certificate of the authority; return whether it was written.
+        """Accept the renewed certificate of the authority; return True if the file was written.
 
         Raises:
-            DeviceError: It is not of an authority that this device trusts.
+            DeviceError: The certificate is not of an authority that this device trusts.
         """
         renewed = renewed_authority(pem, self._authority)
         if renewed is None:
@@ -138,10 +138,11 @@ class CertificateKeeper:
         """Take a newer certificate that the fleet sent.
 
         Returns:
-            Whether it is in its place now; False for the one that is there already.
+            True if the certificate is installed now; False if the same certificate was installed
+                already.
 
         Raises:
-            DeviceError: It is not this device's, or no newer one; nothing of it is remembered.
+            DeviceError: The certificate is not this device's, or not newer; nothing is stored.
         """
         found = judge_certificate(
             pem,

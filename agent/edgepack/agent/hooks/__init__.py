@@ -1,1 +1,1 @@
-"""Firmware hooks: finding them, running them, and what their answers mean."""
+"""Firmware hooks: search, execution, and interpretation of answers."""

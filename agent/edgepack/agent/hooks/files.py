@@ -16,17 +16,18 @@ MAX_LINKS = 40
 
 
 def find_hooks(folder: Path, stage_folder: str, *, known_names: frozenset[str]) -> list[Path]:
-    """List the hooks of one stage by name.
+    """List the hooks of a stage by name.
 
-    A misspelt stage folder would be a guard that never runs, so one refuses the whole folder.
+    A misspelt stage folder would be a guard that never runs, so a misspelt name rejects the whole
+    folder.
 
     Args:
-        folder: A hook folder; when it is missing there are no hooks.
-        stage_folder: Name of the stage's folder in it, e.g. `staged.before.d`.
+        folder: A hook folder; a missing folder has no hooks.
+        stage_folder: Name of the stage's folder, e.g. `staged.before.d`. `staged.before.d`.
         known_names: Every name that a stage folder may have.
 
     Returns:
-        Every entry of the stage's folder whose name has no leading dot.
+        Every entry of the stage's folder without a leading dot.
 
     Raises:
         DeviceError: A stage folder's name is none, or a folder cannot be read or trusted.
@@ -58,7 +59,7 @@ def why_not_runnable(hook: Path) -> str:
     """State why a hook may not or cannot run, as the rest of a sentence that begins with its name.
 
     Returns:
-        The reason; "" when it can run.
+        The reason; "" if the hook can run.
     """
     try:
         if not hook.exists():
@@ -75,10 +76,10 @@ def why_not_runnable(hook: Path) -> str:
 
 
 def why_not_trusted(path: Path) -> str:
-    """State why the agent must not run what lies here, as the rest of a sentence; "" when it may.
+    """State why the agent must not run this path, as the rest of a sentence; "" if allowed.
 
-    A hook has the agent's rights, so nobody but the agent's user and root may be able to put
-    another one in its place: at the path itself, in any folder above it, or through a link.
+    A hook has the agent's rights, so nobody but the agent's user and root may be able to replace
+    the file: at the path itself, in any folder above, or through a link.
 
     Raises:
         OSError: Something on the way cannot be looked at.
@@ -135,8 +136,8 @@ def _way_to(path: Path) -> Iterator[Path]:
 
 
 def _why_no_interpreter(hook: Path) -> str:
-    """Return the kernel's own answer for this, "no such file", would name the hook, which is
-    there.
+    """Return the missing interpreter: the kernel's error, "no such file", would name the hook,
+    which exists.
     """
     with hook.open("rb") as file:
         first_line = file.readline(256)

@@ -1,4 +1,4 @@
-"""Process of one hook: output is read without blocking, and its whole process group is ended."""
+"""Process of a hook: output is read without blocking, and the whole process group is ended."""
 
 import contextlib
 import os
@@ -24,10 +24,11 @@ class EndedHook(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a hook's process.
 
     Attributes:
-        exit_code: Its exit code; None when a signal or the time limit ended it.
-        signal_name: The signal that ended it, e.g. "SIGSEGV"; "" when none did.
-        timed_out: Whether it was killed for taking too long.
-        output: stdout and stderr as they came; beginning and end when that was too much.
+        exit_code: The exit code; None if a signal or the time limit ended the process.
+        signal_name: The signal that ended the process, e.g. "SIGSEGV"; "" without a signal.
+            "SIGSEGV"; "" when none did.
+        timed_out: Whether the process exceeded its time limit.
+        output: stdout and stderr in order; beginning and end if the output was too long.
     """
 
     exit_code: int | None
@@ -72,9 +73,9 @@ def run_process(
     halt: Halt = NEVER,
     user: HookUser | None = None,
 ) -> EndedHook:
-    """Run a program in a process group of its own and end the whole group with it.
+    """Run a program in a separate process group, and end the whole group with the program.
 
-    One that must end early is asked to by SIGTERM, and killed when it has not within `GRACE_S`.
+    An early end is requested by SIGTERM, and forced by SIGKILL after `GRACE_S`.
 
     A child that the program leaves behind holds the other end of the output pipe, so reading
     stops when the program ends, not when the pipe closes.
@@ -82,14 +83,14 @@ def run_process(
     Args:
         program: The executable.
         environment: Its whole environment.
-        timeout_s: Time after which it must end.
+        timeout_s: Time limit of the program.
         output_limit_bytes: How much of its output is kept; the rest is read and dropped.
-        halt: Ends it before its time.
-        user: Runs it; None is this process's user.
+        halt: Ends the program before its time.
+        user: User of the process; None is this process's user.
 
     Raises:
-        OSError: It could not be started.
-        HaltedError: It was ended because of `halt`.
+        OSError: The program could not be started.
+        HaltedError: `halt` ended the program.
     """
     switch: dict[str, Any] = {}
     if user is not None and user.uid != os.geteuid():
@@ -130,7 +131,7 @@ def run_process(
 def _read_until_exit(
     pid: int, pipe: IO[bytes], output: _Output, timeout_s: float, halt: Halt = NEVER
 ) -> bool:
-    """Read output until the process has ended; False when it is halted or its time is over."""
+    """Read output until the process has ended; return False after a halt or at the time limit."""
     deadline = time.monotonic() + timeout_s
     os.set_blocking(pipe.fileno(), False)
     with selectors.DefaultSelector() as selector:
@@ -147,9 +148,9 @@ def _read_until_exit(
 
 
 def _ask_to_end(group: int, pipe: IO[bytes], output: _Output) -> None:
-    """Send SIGTERM to a process group and give it `GRACE_S`.
+    """Send SIGTERM to a process group and wait for `GRACE_S`.
 
-    A shell ends at once; what it runs, which may be writing firmware, needs the time.
+    A shell ends at once; its children may be writing firmware and need the time.
     """
     until = time.monotonic() + GRACE_S
     with contextlib.suppress(ProcessLookupError):
@@ -171,7 +172,7 @@ def _has_members(group: int) -> bool:
 
 
 def _drain(pipe: IO[bytes], output: _Output) -> None:
-    """Take what is in the pipe now and not a byte that is written later."""
+    """Read the present content of the pipe, and no later byte."""
     left_bytes = 1024 * 1024  # the most that a pipe holds: /proc/sys/fs/pipe-max-size
     with contextlib.suppress(BlockingIOError):
         while left_bytes > 0 and (chunk := os.read(pipe.fileno(), _READ_BYTES)):

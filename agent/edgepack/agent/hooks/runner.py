@@ -1,8 +1,8 @@
 """Firmware hooks: executables that say go, retry or refuse at named stages of an update.
 
-A hook lies in `<folder>/<stage>.<before|after>.d/`. It is a guest in the agent's house: it gets a
-clean environment, a time limit, a process group of its own that is killed with it, and 10 KiB to
-say what it has to say.
+A hook lies in `<folder>/<stage>.<before|after>.d/`. A hook is a guest in the agent's house: a hook
+gets a clean environment, a time limit, a process group that is killed at the end, and 10 KiB for
+its output.
 """
 
 import logging
@@ -37,14 +37,14 @@ _FACT_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class HookVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict of the hooks of one stage.
+    """Verdict of all hooks of a stage.
 
     Attributes:
         verdict: The first hook that does not say go decides.
         hook: The path of that hook; "" when all said go.
-        exit_code: Its exit code; None when it did not run, was killed or ran out of time.
-        output: What it wrote to stdout and stderr, cut at 10 KiB; of all when all said go.
-        because: The reason in one sentence.
+        exit_code: The exit code; None if the hook did not run, was killed or ran out of time.
+        output: stdout and stderr, cut at 10 KiB; of all hooks if all said go.
+        because: The reason in a sentence.
     """
 
     verdict: Literal["go", "retry", "refuse"]
@@ -64,20 +64,20 @@ def run_hooks(
     halt: Halt = NEVER,
     users: Mapping[Path, HookUser] = _NO_USERS,
 ) -> HookVerdict:
-    """Run the hooks of one stage, folder by folder and in name order, until one does not say go.
+    """Run the hooks of a stage, folder by folder and in name order, until a hook does not say go.
 
     Args:
         stage: Stage, from `STAGES`.
         when: "before" or "after".
-        folders: Hook folders: the device's own, then the bundle's; a missing one has no hooks.
-        facts: What a hook may know; `{"bundle_name": "ocr"}` becomes `EDGEPACK_BUNDLE_NAME=ocr`.
+        folders: Hook folders: the device's own, then the bundle's; a missing folder has no hooks.
+        facts: Facts for hooks; `{"bundle_name": "ocr"}` becomes `EDGEPACK_BUNDLE_NAME=ocr`.
         timeout_s: Time limit of each hook.
-        halt: Ends the hook that runs, or lets it end by itself; begins no other.
-        users: Who runs the hooks of a folder, where this is not this process's user.
+        halt: Ends the running hook, or lets the hook end by itself; starts no other hook.
+        users: User of a folder's hooks, if other than this process's user.
 
     Returns:
-        The verdict. What is wrong with a hook or its folder is a refusal that says so, since a
-        guard that cannot run must not be passed.
+        The verdict. A faulty hook or folder is a refusal with the reason, since a guard that cannot
+        run must not be passed.
 
     Raises:
         ValueError: `stage`, `when` or the name of a fact is none.
@@ -114,14 +114,14 @@ def update_facts(
     choice: Choice | None = None,
     because: str = "",
 ) -> dict[str, str]:
-    """Return the facts that hooks get of an update; docs/reference/hooks.md lists them.
+    """Return the facts of an update for hooks; docs/reference/hooks.md lists the facts.
 
     Args:
         device: Device id.
         state_dir: The agent's state folder.
         bundle: The bundle that the update is about.
-        bundle_folder: Its slot, once there is one.
-        choice: The variant that was chosen, once one was.
+        bundle_folder: The bundle's slot, if present.
+        choice: The chosen variant, if decided.
         because: Why the life cycle is here.
     """
     return {
@@ -142,7 +142,8 @@ def check_hook_folder(folder: Path) -> None:
     """Check a device's hook folder before the first update needs it.
 
     Raises:
-        DeviceError: It is missing, holds a stage that does not exist, or a hook that cannot run.
+        DeviceError: The folder is missing, holds a stage that does not exist, or a hook that cannot
+            run.
     """
     if not folder.is_dir():
         raise DeviceError(

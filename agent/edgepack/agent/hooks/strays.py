@@ -1,7 +1,7 @@
-"""Processes that a hook or a probe left behind: they become the agent's children, and end.
+"""Processes left behind by a hook or a probe: the agent adopts and ends stray processes.
 
-A process that made a session of its own outlives the group that it came from. On Linux the agent
-asks to be given such orphans, so it can find them.
+A process in a separate session outlives its former group. On Linux the agent registers as the
+parent of such orphans, so the agent can find them.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def adopt_strays() -> None:
 
 
 def end_strays() -> int:
-    """Kill and reaps every child of this process; called while it has none of its own.
+    """Kill and reap every child of this process; call only without own children.
 
     Returns:
         How many there were.

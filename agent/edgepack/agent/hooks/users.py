@@ -1,4 +1,4 @@
-"""The user that runs hooks from bundles: another one than the agent's, unless named otherwise."""
+"""The user that runs hooks from bundles: not the agent's user, unless configured."""
 
 import os
 import pwd
@@ -31,7 +31,8 @@ def find_bundle_user(name: str) -> HookUser:
         name: From the settings, `hooks.user`.
 
     Raises:
-        DeviceError: No user is named, there is no such user, or the agent may not switch to it.
+        DeviceError: No user is named, there is no such user, or the agent may not switch to the
+            user.
     """
     if not name:
         raise DeviceError(

@@ -1,1 +1,1 @@
-"""Running a variant here: what the device has, which variant fits, proving it, choosing it."""
+"""Running a variant on this device: facts of the device, matching, probing, choice."""

@@ -1,10 +1,10 @@
 """Work in a process of its own, with a time limit: native code may crash or hang.
 
-A provider is a vendor's library. What it does to a process must not happen to the agent's, nor
-to a build's, so whatever tries one for the first time does it in a child:
+A provider is a vendor's library. A crash or leak must not reach the agent's process, nor a build's,
+so the first use of a library happens in a child:
 
     parent: request as JSON on the child's stdin
-    child:  answer as JSON on what was its stdout; anything native code prints goes to stderr
+    child: answer as JSON on the original stdout; any print of native code goes to stderr
 """
 
 import contextlib
@@ -39,10 +39,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a child process.
 
     Attributes:
-        answer: Answer; None without one.
-        because: Why there is no answer, one sentence; "" when there is one.
-        peak_bytes: The most memory that it was seen to take, that of files not counted; 0 where
-            that cannot be seen.
+        answer: Answer; None without an answer.
+        because: Reason for a missing answer, as a sentence; "" with an answer.
+        peak_bytes: The highest observed memory, without files; 0 if unknown.
     """
 
     answer: bytes | None
@@ -58,24 +57,24 @@ def run_child(
     memory_bytes: int = 0,
     halt: Halt = NEVER,
 ) -> Ending:
-    """Run a child to its end, or end it at its limit with all that it started.
+    """Run a child to its end, or end the child and its descendants at a limit.
 
-    Its answer goes to a file, not a pipe: anyone that else holds a pipe open, such as a process
-    that it left behind, would make its reader wait.
+    The answer goes to a file, not a pipe: another holder of the pipe, such as a process that the
+    child left behind, would make the reader wait.
 
     Args:
         command: See `start_python`.
         request: Bytes for its stdin.
         timeout_s: Limit in seconds, from its start.
-        memory_bytes: Limit of its memory (Linux); 0 sets none. What native code reserves and never
-            touches does not count, so address space (RLIMIT_AS) would be no measure.
-        halt: Ends it before its limit.
+        memory_bytes: Limit of its memory (Linux); 0 sets none. Reserved but untouched memory does
+            not count, so address space (RLIMIT_AS) would be no measure.
+        halt: Ends the child before its limit.
 
     Returns:
         Its answer: the last line of its stdout; or why there is none.
 
     Raises:
-        HaltedError: It was ended because of `halt`.
+        HaltedError: `halt` ended the program.
     """
     with (
         tempfile.TemporaryFile() as asked,
@@ -103,7 +102,7 @@ def _wait(child: PythonChild, timeout_s: float, memory_bytes: int, halt: Halt) -
     """Wait until a child has ended, which stays unreaped.
 
     Returns:
-        Why it must be ended, "" when it has by itself; and the most memory that it took.
+        Why the child must be ended, "" if the child ended by itself; and its peak memory.
     """
     deadline = time.monotonic() + timeout_s
     peak_bytes = 0
@@ -130,7 +129,7 @@ def taken_bytes(pid: int) -> int:
 
 
 def end_group(child: PythonChild) -> None:
-    """Kill a child, with all that runs in its process group, and reaps it."""
+    """Kill a child with its process group, and reap the child."""
     with contextlib.suppress(ProcessLookupError):  # it ended by itself, and was waited for
         os.killpg(child.pid, signal.SIGKILL)
     child.communicate()
@@ -140,7 +139,7 @@ def describe_end(exit_code: int, errors: BinaryIO) -> str:
     """Return how a child ended without an answer, and its last line.
 
     Args:
-        exit_code: Its exit code; minus the signal's number where a signal ended it.
+        exit_code: The exit code; minus the signal's number after a signal.
         errors: The file that was its stderr.
     """
     said = _last_line(errors)
@@ -186,8 +185,8 @@ def end_with_parent() -> None:
     """Ask the kernel to kill this process when the parent's starting thread ends (Linux). For the
     child.
 
-    The end of stdin and an alarm tell a child that runs; one that was stopped (SIGSTOP, a debugger)
-    sees neither, and would stay.
+    The end of stdin and an alarm stop a running child; a stopped child (SIGSTOP, a debugger) sees
+    neither, and would stay.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -203,7 +202,8 @@ def set_last_limit(timeout_s: float) -> None:
     """Set an alarm, so that this process does not outlive a killed parent. For the child.
 
     Args:
-        timeout_s: The parent's limit, seconds; the alarm rings soon after it. 0 sets none.
+        timeout_s: The parent's limit, seconds; the alarm rings soon after this limit. 0 sets none.
+            0 sets none.
     """
     signal.setitimer(signal.ITIMER_REAL, timeout_s + _GRACE_S if timeout_s else 0.0)
 

@@ -1,7 +1,8 @@
 """Choosing the variant that serves: the fastest that is right, and the reason in numbers.
 
-Pure: it judges what the probes saw. A simulated provider neither wins nor loses by its time,
-which says nothing; it serves where the device's settings want it, or where nothing else is right.
+Pure: the function judges probe results. A simulated provider neither wins nor loses by its time,
+which is meaningless; a simulated provider serves only if the device's settings prefer the provider,
+or if no other candidate is right.
 """
 
 import math
@@ -24,18 +25,18 @@ def choose(
 ) -> Choice:
     """Decide which candidate serves.
 
-    1. Only what is right counts.
+    1. Only candidates that are right count.
     2. A wanted provider that is simulated here is taken: its time says nothing.
-    3. The fastest real provider is taken; among equally fast ones the wanted provider, then an
-       accelerator, then the manifest's order.
-    4. A simulated provider is taken when it alone is right.
+    3. The fastest real provider is taken; among equally fast candidates the wanted provider, then
+       an accelerator, then the manifest's order.
+    4. A simulated provider is taken if no other candidate is right.
 
     Args:
         probes: Results of every candidate.
         rejected: Variants that were no candidates, with the reason.
         facts: Facts of the device.
         config: Settings of the device.
-        preference: Variant names, best first, as the manifest orders them.
+        preference: Variant names, best first, in the manifest's order.
 
     Returns:
         The decision; `chosen` is "" when nothing is right.

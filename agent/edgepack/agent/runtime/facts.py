@@ -1,7 +1,7 @@
 """Facts of this device: processor, SoC, memory, drivers, runtime, providers.
 
-Everything is read again each time, from where the kernel tells it. The root of the file system is
-passed in, so that a test can lay out any board as a folder.
+Every fact is read again each time, from the kernel's files. The root of the file system is passed
+in, so that a test can lay out any board as a folder.
 
     python -m edgepack.agent.runtime.facts   (`DeviceFacts` on stdout, a line of JSON, for a parent)
 """
@@ -76,15 +76,15 @@ _NOISE = re.compile(r"\(R\)|\(TM\)|\bCPU\b|\bProcessor\b|\b\d+-Core\b|with Radeo
 def read_device_facts(
     config: ProviderConfig | None = None, *, root: Path = Path("/"), arch: str = ""
 ) -> DeviceFacts:
-    """Read what this device is.
+    """Read the facts of this device.
 
     Args:
-        config: The device's provider settings; what they forbid is said to be so.
+        config: The device's provider settings; forbidden providers are marked.
         root: Root of the file system to read.
-        arch: Machine name as `uname -m` prints it; "" asks this machine.
+        arch: Machine name as in `uname -m`; "" asks this machine.
 
     Returns:
-        The facts; what cannot be read is empty or 0, never guessed.
+        The facts; an unreadable fact is empty or 0, never guessed.
     """
     arch = arch or platform.machine()
     modules = _loaded_modules(root)
@@ -123,7 +123,7 @@ def read_device_facts(
 
 
 def hardware_class(arch: str, features: tuple[str, ...], name: str) -> str:
-    """Name what devices must share for their latencies to be compared.
+    """Name the properties that devices must share for a comparison of latencies.
 
     Returns:
         Architecture, best integer instruction set and SoC or processor model, e.g.
@@ -135,7 +135,7 @@ def hardware_class(arch: str, features: tuple[str, ...], name: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """Return content of a file of the kernel's, or "" where there is none or it refuses."""
+    """Return the content of a kernel file, or "" if the file is missing or unreadable."""
     try:
         return path.read_bytes().replace(b"\0", b"\n").decode("utf-8", "replace").strip()
     except OSError:
@@ -188,7 +188,7 @@ def _read_os(root: Path) -> str:
 
 
 def _loaded_modules(root: Path) -> tuple[str, ...]:
-    """Return those of `MODULE_DRIVERS` that are loaded or built into the kernel."""
+    """Return the `MODULE_DRIVERS` that are loaded or built into the kernel."""
     places = ("sys/module", "sys/bus/pci/drivers", "sys/bus/platform/drivers")
     return tuple(
         name for name in MODULE_DRIVERS if any((root / place / name).is_dir() for place in places)

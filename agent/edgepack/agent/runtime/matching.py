@@ -1,7 +1,7 @@
 """Matching of a bundle's variants with this device, with the reason for each rejected variant.
 
-Pure: it judges what the manifest asks for against what the device says of itself. Whether a
-candidate is right, its probe decides.
+Pure: the function compares the manifest's requirements with the device's facts. Whether a candidate
+is right, its probe decides.
 """
 
 import re
@@ -20,7 +20,7 @@ class Matches(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         candidates: Candidates for probes, in the manifest's order of preference.
-        rejected: The others by name, each with its reason in one sentence.
+        rejected: All other variants by name, each with its reason in a sentence.
     """
 
     candidates: tuple[Variant, ...]
@@ -30,7 +30,7 @@ class Matches(msgspec.Struct, frozen=True, kw_only=True):
 def match_variants(
     manifest: Manifest, facts: DeviceFacts, providers: ProviderConfig, trust: TrustPolicy
 ) -> Matches:
-    """Sort a bundle's variants into candidates and rejected ones.
+    """Sort a bundle's variants into candidates and rejected variants.
 
     1. Degraded variants need the device's leave.
     2. The provider must be allowed, there, and drive the device kind.
@@ -40,8 +40,8 @@ def match_variants(
     Args:
         manifest: The verified manifest.
         facts: Facts of the device.
-        providers: Which providers it may use.
-        trust: Whether it takes degraded variants.
+        providers: Providers that the device may use.
+        trust: Whether the device accepts degraded variants.
     """
     candidates = []
     rejected = {}
@@ -98,7 +98,7 @@ def _refuse_requirements(requires: Requirements, facts: DeviceFacts) -> str:
 
 
 def _is_soc(wanted: tuple[str, ...], soc: str) -> bool:
-    """Return True if any wanted name is among the device's, whatever the case."""
+    """Return True if any wanted name is a name of the device's SoC, case ignored."""
     names = {name for name in re.split(r"[,\s]+", soc.lower()) if name}
     return any(name.lower() in names for name in wanted)
 

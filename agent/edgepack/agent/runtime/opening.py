@@ -1,4 +1,4 @@
-"""Opening a model on one execution provider, and on no other behind one's back.
+"""Opening a model on a given execution provider, without silent replacement.
 
 ONNX Runtime is eager to please: a provider that is not there, or that fails, is replaced by
 the CPU with a warning at most. A session from here runs on the provider that was asked for, says
@@ -77,9 +77,9 @@ def open_session(bundle_folder: Path, variant: Variant, *, threads: int = 0) -> 
 
     Args:
         bundle_folder: Root of the bundle.
-        variant: Which variant; its options are used as they are, what only this device knows (the
-            path of a back-end library) is filled in.
-        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        variant: Variant to open; its options are used unchanged, and facts of this device (the path
+            of a back-end library) are filled in.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
 
     Raises:
         DeviceError: The provider is not here, refuses the model, or is silently replaced.
@@ -98,13 +98,13 @@ def open_model_file(
     threads: int = 0,
     log_severity: int = _ERRORS_ONLY,
 ) -> Session:
-    """Open a model file on one provider.
+    """Open a model file on a provider.
 
     Args:
-        path: The model; external data and context binaries lie next to it.
-        settings: On what, and how.
-        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
-        log_severity: What ONNX Runtime writes to stderr: `VERBOSE`, `FATAL_ONLY`, by default
+        path: The model; external data and context binaries lie next to the model.
+        settings: Provider and options.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
+        log_severity: Least severity of messages to stderr: `VERBOSE`, `FATAL_ONLY`, by default
             errors.
 
     Raises:
@@ -176,14 +176,16 @@ def _make_options(
 
 
 def _built_in_without_plugin(runtime: ModuleType, known: providers.Known) -> tuple[str, ...]:
-    """Return the runtime's own providers, when the plug-in of this one is not installed."""
+    """Return the runtime's own providers, if the plug-in of this provider is not installed."""
     if known.plugin is not None and providers.is_installed(known.plugin):
         return ()
     return tuple(runtime.get_available_providers())
 
 
 def _devices(runtime: ModuleType, known: providers.Known, kind: str) -> list[Any]:
-    """Return the plug-in's devices of a kind, or all where it tells no kinds apart (simulators)."""
+    """Return the plug-in's devices of a kind, or all if the plug-in distinguishes no kinds
+    (simulators).
+    """
     devices = providers.plugin_devices(runtime, known)
     if not devices:
         raise DeviceError(
@@ -194,7 +196,7 @@ def _devices(runtime: ModuleType, known: providers.Known, kind: str) -> list[Any
 
 
 def _fill_in(plugin: providers.Plugin, device: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return a variant's provider options, and what only this device can know."""
+    """Return a variant's provider options, completed with facts of this device."""
     filled = dict(options)
     if not any(name in filled for name in plugin.backend_options):
         filled[plugin.backend_options[0]] = providers.backend_path(plugin, device)

@@ -17,7 +17,7 @@ class LeftNode(NamedTuple):
 
 
 def read_left_nodes(inference_session: Any, provider: str) -> tuple[LeftNode, ...]:
-    """Return the nodes that others than the provider run, sorted; none where that is not known.
+    """Return the nodes that other providers run, sorted; none if the assignment is unknown.
 
     Args:
         inference_session, provider: As for `read_placement`.
@@ -35,17 +35,17 @@ def read_left_nodes(inference_session: Any, provider: str) -> tuple[LeftNode, ..
 
 
 def read_placement(inference_session: Any, provider: str) -> Placement:
-    """Count the nodes of a session by who runs them.
+    """Count the nodes of a session by provider.
 
-    A precompiled context counts as one node that its provider took. Where ONNX Runtime keeps no
-    assignment, only a session on one provider alone is certain; of any other, nothing is claimed.
+    A precompiled context counts as a single node of its provider. Without an assignment by ONNX
+    Runtime, only a session on a single provider is certain; other sessions have no numbers.
 
     Args:
         inference_session: An `onnxruntime.InferenceSession` made with `RECORD` set.
-        provider: The provider whose share is asked for.
+        provider: The provider to count.
 
     Returns:
-        The placement; `verified` is False, and the numbers are 0, where it is not known.
+        The placement; `verified` is False, and the numbers are 0, if the assignment is unknown.
     """
     ask = getattr(inference_session, "get_provider_graph_assignment_info", None)
     groups = ask() if ask is not None else []

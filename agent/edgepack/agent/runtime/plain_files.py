@@ -1,9 +1,9 @@
-"""The files of a bundle as ONNX Runtime can read them; decrypted ones lie in memory, for a moment.
+"""The files of a bundle, readable by ONNX Runtime; decrypted files lie in memory, briefly.
 
-A variant is more than one file (external weights, precompiled contexts), which providers open by
-name. So it is decrypted into a folder of its own on a file system that is memory (tmpfs), readable
-by this user only, and removed as soon as the model is opened. What a killed process left there is
-removed when its parent sees that, when the agent starts, or by the next one that decrypts.
+A variant has several files (external weights, precompiled contexts), which providers open by name.
+So the variant is decrypted into a separate folder on a memory file system (tmpfs), readable by this
+user only, and removed as soon as the model is opened. Files of a killed process are removed by its
+parent, by the next agent start, or by the next process that decrypts.
 """
 
 import contextlib
@@ -42,10 +42,10 @@ def check_readable(manifest: Manifest, key_file: str) -> None:
 
     Args:
         manifest: The verified manifest.
-        key_file: The device's private key; "" where it has none.
+        key_file: The device's private key, for an encrypted bundle; "" without a key.
 
     Raises:
-        EdgepackError: The device has no key, another one, or no memory to decrypt into.
+        EdgepackError: The device has no key, a wrong key, or no memory to decrypt into.
     """
     if manifest.facts.encryption is not None:
         _open_key(manifest.facts.encryption, key_file)
@@ -56,16 +56,16 @@ def check_readable(manifest: Manifest, key_file: str) -> None:
 def plain_files(
     bundle_folder: Path, variant: Variant, key_file: str, manifest: Manifest | None = None
 ) -> Iterator[Path]:
-    """Give a folder in which a variant and the golden samples lie as they were before encryption.
+    """Yield a folder with the plain files of a variant and the golden samples.
 
     Args:
-        bundle_folder: The bundle, verified; returned unchanged where it is not encrypted.
+        bundle_folder: The bundle, verified; returned unchanged if not encrypted.
         variant: The only variant that is wanted.
-        key_file: The device's private key; "" where it has none.
-        manifest: The bundle's; None reads it.
+        key_file: The device's private key, for an encrypted bundle; "" without a key.
+        manifest: The bundle's manifest; None reads the manifest from the folder.
 
     Raises:
-        EdgepackError: It cannot be decrypted here.
+        EdgepackError: The bundle cannot be decrypted here.
     """
     if manifest is None:
         try:
@@ -93,7 +93,7 @@ def plain_files(
 
 
 def sweep_memory() -> None:
-    """Remove what processes of this user left in memory that were killed."""
+    """Remove files that killed processes of this user left in memory."""
     with contextlib.suppress(DeviceError):
         _sweep(_memory_folder())
 
@@ -153,7 +153,7 @@ def _memory_folder() -> Path:
     """Return a folder that is memory and that this user may write to.
 
     Raises:
-        DeviceError: There is none, or the one that was named is on a disk.
+        DeviceError: There is no such folder, or the configured folder is on a disk.
     """
     named = os.environ.get(MEMORY_VARIABLE, "")
     mounts = _mounts()
@@ -176,8 +176,8 @@ def _kind_of(path: Path, mounts: dict[str, str]) -> str:
 
 
 def _mounts() -> dict[str, str]:
-    """Return type of each file system by where it is mounted; empty where the system does not
-    say.
+    """Return the type of each file system by mount point; empty if the system does not report
+    mounts.
     """
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()

@@ -1,6 +1,6 @@
 """Probing: a variant proves itself with the golden inputs on this device's own provider.
 
-It happens in a child process with a time limit, since a provider may crash or hang:
+A probe runs in a child process with a time limit, since a provider may crash or hang:
 
     python -m edgepack.agent.runtime.probe   (request on stdin, `ProbeResult` on stdout, both JSON)
 """
@@ -49,8 +49,8 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
         variant: The candidate.
         timeout_s, runs: See `ProbeConfig`.
         golden_s: Golden samples beyond the least are begun for this long, seconds.
-        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
-        key_file: The device's private key, for an encrypted bundle; "" where it has none.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
+        key_file: The device's private key, for an encrypted bundle; "" without a key.
     """
 
     bundle_folder: str
@@ -94,19 +94,19 @@ def probe_variant(
     command: Sequence[str] = CHILD,
     halt: Halt = NEVER,
 ) -> ProbeResult:
-    """Run a candidate's golden samples in a child process and judge what came out.
+    """Run a candidate's golden samples in a child process and evaluate the outputs.
 
     Args:
         bundle_folder: Root of the verified, unpacked bundle.
         variant: The candidate; its files are there.
         config: Limits of time and memory, and the number of timed runs.
-        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
-        key_file: The device's private key, for an encrypted bundle; "" where it has none.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
+        key_file: The device's private key, for an encrypted bundle; "" without a key.
         command: The child.
-        halt: Ends it early.
+        halt: Ends the probe early.
 
     Returns:
-        The verdict. Whatever goes wrong with the candidate is one, never an exception.
+        The verdict. A failure of the candidate is a verdict, never an exception.
 
     Raises:
         HaltedError: Because of `halt`.
@@ -131,7 +131,7 @@ def probe_variant(
 
 
 def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
-    """Return the verdict on a candidate whose probe ended, however it did.
+    """Return the verdict on a candidate from the end of its probe.
 
     Args:
         variant: The candidate.
@@ -161,7 +161,7 @@ def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
 def judge(
     session: ProbedSession, golden: Golden, variant: Variant, *, runs: int, golden_s: float
 ) -> ProbeResult:
-    """Run golden samples in this process, compare them and time the provider.
+    """Run golden samples in this process, compare the outputs and time the provider.
 
     1. The provider must have taken nodes: a model all on the CPU is not an accelerated variant.
     2. At least two samples run, and as many more as the time allows; the first warms up.

@@ -1,7 +1,7 @@
-"""Table of execution providers, one row each.
+"""Table of execution providers, a row for each provider.
 
-The kinds of hardware that it drives, the kernel drivers that show such hardware, the plug-in that
-carries it, and what would bring it. A new provider is a new row.
+A row has the kinds of hardware, the kernel drivers that show such hardware, the plug-in that
+carries the provider, and the package that installs it. A new provider is a new row.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,14 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         distribution, module: Its package, and the module that knows where its libraries are.
         backends: By device kind, the function of `module` that names the back-end library.
-        native_arch: Machines on which the back ends drive hardware; elsewhere they simulate it.
+        native_arch: Machines on which the back ends drive hardware; on other machines the back ends
+            simulate hardware.
         simulated: Device kinds that the back ends can simulate elsewhere.
         backend_options: Provider options that name a back end; where a variant sets none, the
             first gets the path of the library on this device.
         chip_options: Provider options that name a chip.
         simulator_options: Options of a simulated session where the variant names no chip.
-        simulator_is_serial: A simulator computes on one thread, and others wait for it busily.
+        simulator_is_serial: A simulator computes on a single thread, and other threads wait busily.
         sdk: Attribute of `module.build_and_package_info` with the version of the vendor's SDK.
         sdk_name: Name of that SDK among a device's drivers.
     """
@@ -42,15 +43,15 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """Row of one provider in the table.
+    """Row of a provider in the table.
 
     Attributes:
         name: ONNX Runtime's name.
         brought_by: Package that installs the provider.
-        kinds: Device kinds that it drives, each with the kernel drivers that show the hardware;
-            without drivers, the kind is there wherever the provider is.
-        plugin: Its wheel, when it is a plug-in.
-        session_options: Session settings that it wants where the variant says nothing.
+        kinds: Device kinds of the provider, each with the kernel drivers that show the hardware;
+            without drivers, the kind exists on every device with the provider.
+        plugin: The provider's wheel, if the provider is a plug-in.
+        session_options: The provider's default session settings.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Execution providers that this device offers, with the reason for each missing provider.
 
-What is known of each beforehand is data: see `provider_table.py`.
+Static facts of each provider are data: see `provider_table.py`.
 """
 
 import importlib
@@ -50,7 +50,7 @@ def load_runtime() -> ModuleType:
     """Return the module `onnxruntime`, which an extra brings, its telemetry switched off.
 
     Raises:
-        DeviceError: It is not installed, or cannot be loaded.
+        DeviceError: ONNX Runtime is not installed, or cannot be loaded.
     """
     disable_vendor_telemetry()
     importlib.invalidate_caches()  # It may have been installed since this process looked.
@@ -75,9 +75,7 @@ def load_runtime() -> ModuleType:
 
 
 def runtime_errors(runtime: ModuleType) -> tuple[type[Exception], ...]:
-    """Return the exceptions that ONNX Runtime raises; its native ones share no base of their
-    own.
-    """
+    """Return the exceptions that ONNX Runtime raises; its native exceptions share no base class."""
     state = importlib.import_module(f"{runtime.__name__}.capi.onnxruntime_pybind11_state")
     native = (value for value in vars(state).values() if isinstance(value, type))
     return (
@@ -90,15 +88,15 @@ def runtime_errors(runtime: ModuleType) -> tuple[type[Exception], ...]:
 def read_providers(
     runtime: ModuleType | DeviceError, loaded_drivers: frozenset[str], *, arch: str
 ) -> tuple[ProviderFacts, ...]:
-    """Ask the runtime and its plug-ins what they offer here.
+    """List the providers of the runtime and its plug-ins.
 
     Args:
-        runtime: The module `onnxruntime`, or why it cannot be loaded.
+        runtime: The module `onnxruntime`, or the reason for its absence.
         loaded_drivers: Kernel drivers that are loaded.
-        arch: Machine name as `uname -m` prints it.
+        arch: Machine name as in `uname -m`; "" asks this machine.
 
     Returns:
-        One entry for every known provider and every other that the runtime has.
+        An entry for every known provider and every other provider of the runtime.
     """
     if isinstance(runtime, DeviceError):
         because = f"{runtime.problem}: {runtime.remedy}"
@@ -161,7 +159,7 @@ def _judge(
 
 
 def why_nothing_runs(providers: Sequence[ProviderFacts], allow: Sequence[str]) -> str:
-    """Return why no model can run on this device, one sentence; "" if a provider is usable.
+    """Return why no model can run on this device, as a sentence; "" if a provider is usable.
 
     Args:
         providers: Providers of the device.
@@ -221,13 +219,13 @@ def _judge_plugin(
 
 
 def plugin_devices(runtime: ModuleType, known: Known) -> list[Any]:
-    """Register a provider's plug-in, once a process, and list the devices it offers.
+    """Register a provider's plug-in, once in a process, and list the plug-in's devices.
 
     Returns:
         ONNX Runtime's `OrtEpDevice` objects.
 
     Raises:
-        DeviceError: The plug-in is not installed, or ONNX Runtime refuses it.
+        DeviceError: The plug-in is not installed, or ONNX Runtime rejects the plug-in.
     """
     plugin = known.plugin
     if plugin is None:
@@ -260,7 +258,7 @@ def _devices_of(runtime: ModuleType, name: str) -> list[Any]:
 
 
 def plugin_module(plugin: Plugin) -> ModuleType:
-    """Return the plug-in's own module; raises `DeviceError` when it is not installed."""
+    """Return the plug-in's own module; raise `DeviceError` if not installed."""
     try:
         return importlib.import_module(plugin.module)
     except ImportError as error:

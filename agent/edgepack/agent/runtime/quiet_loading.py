@@ -1,7 +1,7 @@
-"""Loading ONNX Runtime without what it writes to stderr meanwhile.
+"""Loading ONNX Runtime without its messages on stderr.
 
-The library looks for hardware when it is loaded. Every unreadable place (a folder of /sys/class/drm
-in a container, say) prints a coloured line in every process, before the log level can be set.
+The library looks for hardware at load time. Every unreadable place (a folder of /sys/class/drm in a
+container, say) prints a coloured line in every process, before the log level can be set.
 """
 
 import os
@@ -15,7 +15,7 @@ from edgepack.agent.runtime.runtime_words import is_log_line
 
 @contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Keep ONNX Runtime's log off stderr; what else is written there comes when the block ends."""
+    """Keep ONNX Runtime's log off stderr; other output on stderr appears at the end of the block."""
     if sys.stderr is None:  # it was closed as the process began
         yield
         return

@@ -1,6 +1,7 @@
-"""Error messages of ONNX Runtime in one line, with a remedy.
+"""Error messages of ONNX Runtime in a line, with a remedy.
 
-Both who builds a model and who runs one reads it: the words are right for either.
+Developers who build a model and operators of devices both read these messages: the words are right
+for either.
 """
 
 import re
@@ -49,8 +50,8 @@ def first_line(error: Exception) -> str:
 def first_line_of(message: str) -> str:
     """Return the first line of ONNX Runtime's message, cut at 300 characters.
 
-    Without its preamble: codes, the path of the file (often one that will not be there when a
-    person reads this) and places in its own source.
+    The preamble is cut: codes, the path of the file (often temporary) and places in ONNX Runtime's
+    source.
     """
     text = _PREAMBLE.sub("", _OWN_SOURCE.sub("", without_colour(message.strip())))
     return (text.splitlines() or [""])[0][:300]

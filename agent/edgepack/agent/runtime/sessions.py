@@ -1,4 +1,4 @@
-"""A model, loaded on one execution provider and ready to run (`opening`)."""
+"""A model, loaded on an execution provider and ready to run (`opening`)."""
 
 import time
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class SessionTensor(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name.
         dtype: numpy's name of its element type, e.g. "float32".
-        shape: A size, or the name of a free dimension ("" when it has none), per axis.
+        shape: A size, or the name of a free dimension ("" without a name), per axis.
 
     Example:
         ```python
@@ -66,7 +66,7 @@ class Session:
     """A model, loaded on its provider and ready to run; safe to use from several threads.
 
     Attributes:
-        provider: The provider that runs it.
+        provider: The provider that runs the model.
         inputs, outputs: Its tensors, in the model's order.
         placement: How many nodes the provider took.
         left_nodes: Nodes that the provider left.
@@ -82,7 +82,7 @@ class Session:
         self.left_nodes: tuple[LeftNode, ...] = read_left_nodes(inference_session, provider)
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run one inference.
+        """Run an inference.
 
         Args:
             feeds: A tensor for every input, of its dtype and shape.
@@ -108,10 +108,10 @@ class Session:
             ) from error
 
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
-        """Run one inference; see `run`.
+        """Run an inference; see `run`.
 
         Returns:
-            Its outputs, and how long it took, milliseconds.
+            The outputs, and the duration, milliseconds.
         """
         started = time.perf_counter()
         outputs = self.run(feeds)
@@ -123,7 +123,7 @@ class Session:
 
 
 def check_feeds(inputs: tuple[SessionTensor, ...], feeds: Mapping[str, Tensor]) -> None:
-    """Judge feeds before ONNX Runtime does, whose words would not name all that is wrong.
+    """Check feeds before ONNX Runtime does, since its messages do not name all errors.
 
     Raises:
         ValueError: A name, dtype or shape does not fit.

@@ -1,12 +1,13 @@
-"""The release before, in a process of its own: it computes what is sent, and compares.
+"""The previous release, in a separate process: the process computes received inferences, and
+compares outputs.
 
     python -m edgepack.agent.runtime.shadow
 
-    parent: a `ShadowRequest`, one line of JSON; then inferences, see `write_inference`
-    child:  a `ShadowAnswer` to each, one line of JSON; it ends when stdin does
+    parent: a `ShadowRequest`, a line of JSON; then inferences, see `write_inference`
+    child: a `ShadowAnswer` to each, a line of JSON; the child ends with its stdin
 
-It may hang, crash or take too much memory: that is for its parent to see, which ends it. It runs
-behind everything else that the device has to do, on one thread.
+The process may hang, crash or take too much memory: the parent detects and ends such a process. The
+process runs at the lowest priority of the device, on a single thread.
 """
 
 import math
@@ -39,7 +40,7 @@ class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True):
         state_dir: The agent's state folder.
         digest, variant: The release before.
         inputs, outputs: Tensors of the release that serves now.
-        tolerances, agreements: See `VariantFacts`: those of the release that serves now.
+        tolerances, agreements: See `VariantFacts`: values of the serving release.
     """
 
     state_dir: str
@@ -62,7 +63,7 @@ class ShadowAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         agreed: Whether both releases agreed.
-        because: Why there will be no answers; it then ends.
+        because: Why there will be no answers; the process then ends.
     """
 
     agreed: bool = False
@@ -87,10 +88,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 def write_inference(
     stream: IO[bytes], feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
 ) -> None:
-    """Send an inference: a line of JSON that says what follows, and the values.
+    """Send an inference: a line of JSON that describes the values, and the values.
 
     Raises:
-        OSError: Nobody reads it any more.
+        OSError: The reader is gone.
     """
     header = Header(feeds=_described(feeds), outputs=_described(outputs))
     stream.write(msgspec.json.encode(header) + b"\n")
@@ -122,14 +123,14 @@ def read_tensors(stream: BinaryIO, sent: tuple[Sent, ...]) -> dict[str, Tensor]:
 
 
 def check_alike(title: str, now: Iterable[SessionTensor], before: Iterable[SessionTensor]) -> None:
-    """Reject two releases whose inferences cannot be compared.
+    """Reject two releases with incomparable inferences.
 
     Args:
         title: Name of the values, in the plural.
-        now, before: Tensors of the release that serves, and of the one before.
+        now, before: Tensors of the serving release, and of the previous release.
 
     Raises:
-        DeviceError: They differ in a name, a type or a size.
+        DeviceError: The releases differ in a name, a type or a size.
     """
     ours, theirs = {one.name: one for one in now}, {one.name: one for one in before}
     if theirs.keys() != ours.keys() or not all(_fits(theirs[name], ours[name]) for name in ours):
@@ -163,7 +164,7 @@ def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> No
     """Open the release before, and answer until nothing more is sent.
 
     Raises:
-        EdgepackError: It cannot be opened, cannot be compared, or its provider failed.
+        EdgepackError: The release cannot be opened or compared, or its provider failed.
         OSError: The parent is gone.
     """
     session = open_slot(Path(request.state_dir), request.digest, request.variant, threads=1).session

@@ -1,4 +1,4 @@
-"""Opening a release that lies in a slot, for anyone that serves it."""
+"""Opening a release in a slot, for all serving processes."""
 
 import os
 from pathlib import Path
@@ -32,16 +32,16 @@ class OpenedSlot(NamedTuple):
 
 
 def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> OpenedSlot:
-    """Open a variant and run it once, so that the first real inference is not the slow one.
+    """Open a variant and run the model once, so that the first real inference is fast.
 
     Args:
         state_dir: The agent's state folder.
-        digest: The bundle; its files are read once more before they are used.
+        digest: The bundle; its files are read once more before use.
         variant: The variant's name.
-        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
 
     Raises:
-        BundleError: The files are not what was installed.
+        BundleError: The files differ from the installed files.
         DeviceError: The provider is not here, or fails, the disk cannot be read now, or the files
             cannot be decrypted.
     """

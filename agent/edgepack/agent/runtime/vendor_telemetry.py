@@ -1,8 +1,8 @@
-"""ONNX Runtime tells its vendor nothing of what runs here, unless the user wants it to.
+"""ONNX Runtime reports nothing to its vendor, unless the user allows telemetry.
 
 Its wheels of the latest releases look up a host of their vendor's and write an identifier into the
-user's home. They ask this variable when the library is loaded, and never again
-(https://github.com/microsoft/onnxruntime/pull/27379): each process sets it before that.
+user's home. The wheels read this variable only at load time
+(https://github.com/microsoft/onnxruntime/pull/27379): each process sets the variable before that.
 """
 
 import os

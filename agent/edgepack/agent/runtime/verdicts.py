@@ -1,9 +1,9 @@
-"""Verdicts that need not be reached again: a variant that was right here, as long as all that
-made it right is the same.
+"""Cache of verdicts: a variant that was right here remains right while its circumstances are the
+same.
 
-A verdict stands for one bundle, variant, provider, runtime and set of drivers on one processor.
-When any of these changes (a driver update, another ONNX Runtime) it is void, and the variant proves
-itself again. Only "right" is kept: what failed may have failed for a passing reason.
+A verdict stands for a bundle, variant, provider, runtime and set of drivers on a processor. If any
+of these changes (a driver update, another ONNX Runtime) the verdict is void, and the variant is
+probed again. Only "right" is kept: a failure may have had a passing reason.
 """
 
 import logging
@@ -46,7 +46,7 @@ class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A probe's result and the circumstances it holds in."""
+    """A probe's result and the circumstances of the probe."""
 
     circumstances: ProbeCacheKey
     result: ProbeResult
@@ -81,7 +81,7 @@ def probe_cache_key(
 
 
 class Verdicts:
-    """The verdicts of one device, the newest last, on the disk.
+    """The verdicts of a device, the newest last, on the disk.
 
     Args:
         state_dir: The agent's state folder.
@@ -101,7 +101,7 @@ class Verdicts:
     ) -> ProbeResult:
         """Return the verdict reached before in the same circumstances, else the probe's, kept.
 
-        A verdict that cannot be kept is as good as one that is; it is only reached again.
+        A verdict that cannot be stored is valid, too; the variant is only probed again.
         """
         known = self.recall(circumstances)
         if known is not None:
@@ -122,11 +122,11 @@ class Verdicts:
         return None
 
     def forget(self, digest: str) -> None:
-        """Forget the verdicts on a bundle until the agent ends, so that it is probed again."""
+        """Forget the verdicts on a bundle until the agent ends, so that the bundle is probed again."""
         self._kept = tuple(one for one in self._kept if one.circumstances.digest != digest)
 
     def keep(self, circumstances: ProbeCacheKey, result: ProbeResult) -> None:
-        """Keep a verdict, when it is "right".
+        """Keep a verdict "right"; ignore other verdicts.
 
         Raises:
             OSError: The disk is full; the verdict then counts until the agent restarts.

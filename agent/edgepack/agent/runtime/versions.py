@@ -1,4 +1,4 @@
-"""Version ranges as a bundle states them: `>=1.23,<2` over dotted numbers.
+"""Version ranges of a bundle: `>=1.23,<2` over dotted numbers.
 
 Drivers, firmware and runtimes number themselves in many ways (`6.1.0-13-amd64`,
 `1.31.1+cpu`), so only the leading dotted number counts, and missing parts are zero.

@@ -1,1 +1,1 @@
-"""The active model in use: opened by applications, swapped beneath them as updates come."""
+"""The active model in use: opened by applications, swapped during use as updates come."""

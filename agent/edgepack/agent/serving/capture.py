@@ -1,4 +1,4 @@
-"""Offers inputs of a served model to those that the device keeps, if it keeps any."""
+"""Capture of inputs of a served model, if the device keeps inputs."""
 
 import logging
 import time
@@ -23,7 +23,7 @@ OFFER_S = 1.0
 
 
 class SampleKeeper:
-    """Copies inputs in the thread that runs an inference; another one writes them.
+    """Copies inputs in the thread that runs an inference; another thread writes the copies.
 
     Args:
         state_dir: The state folder.
@@ -40,7 +40,7 @@ class SampleKeeper:
         self._fails = False
 
     def offer(self, feeds: Mapping[str, Tensor]) -> None:
-        """Take the inputs of an inference, if one is due and its turn; the last one waits."""
+        """Copy the inputs of an inference, if a sample is due and selected; keep only the latest."""
         if self._settings is None or time.monotonic() < self._next_at:
             return
         self._next_at = time.monotonic() + OFFER_S
@@ -53,7 +53,7 @@ class SampleKeeper:
             self._waiting = priority, {name: np.array(value) for name, value in feeds.items()}
 
     def write(self) -> None:
-        """Keep what waits, and look whether that is still wanted."""
+        """Write the waiting sample, and check whether capture is still enabled."""
         self._settings = read_capture(self._state_dir)
         waiting, self._waiting = self._waiting, None
         is_active = pointer_path(self._state_dir, self._model).exists()

@@ -1,8 +1,8 @@
-"""Follower of one model's releases in one process.
+"""Follower of a model's releases in a process.
 
-A thread watches the pointer. A new release is opened and run once next to the old one, then takes
-over between two inferences. The thread also writes what inferences took and saw, ends sessions
-whose time is over, and gives the memory of replaced releases back to the system.
+A thread watches the pointer. A new release is opened and run once next to the old release, then
+takes over between two inferences. The thread also writes statistics of inferences, ends sessions at
+their time limit, and returns the memory of replaced releases to the system.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ _OPENING_TRIES = 5
 
 
 class Holder(Protocol):
-    """Holder of a release that may have been replaced, such as a session."""
+    """Holder of a possibly replaced release, such as a session."""
 
     def look(self, serving: OpenedModel, now: float) -> bool:
         """End the hold if its time is over; return whether anything is still held."""
@@ -45,22 +45,22 @@ class Holder(Protocol):
 
 
 class Follower:
-    """The releases of one model in this process; `close` it.
+    """The releases of a model in this process; `close` the follower after use.
 
     Args:
         name: The model.
         state_dir: The agent's state folder.
-        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
-        poll_s: Seconds between looks at the pointer; a look is one `stat`.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
+        poll_s: Seconds between checks of the pointer; a check is a single `stat`.
 
     Attributes:
         serving: The release that serves now.
         troubles: Why newer releases could not be opened here, the last few.
-        is_foreign: Whether the parent of this process began it, before a fork.
+        is_foreign: Whether the parent of this process made the follower, before a fork.
 
     Raises:
         DeviceError: No model of that name is active, or its provider fails here.
-        BundleError: The files of the model are not what was installed.
+        BundleError: The files differ from the installed files.
     """
 
     def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float) -> None:
@@ -85,7 +85,7 @@ class Follower:
 
     @property
     def is_closed(self) -> bool:
-        """True if it was closed."""
+        """True after `close`."""
         return self._stop.is_set()
 
     def hold(self, holder: Holder) -> OpenedModel:
@@ -120,7 +120,7 @@ class Follower:
         self.is_foreign = True
 
     def close(self) -> None:
-        """Stop watching, and write what inferences took; running ones end undisturbed."""
+        """Stop watching, and write the statistics; running inferences end undisturbed."""
         if not self._stop.is_set():
             self._stop.set()
             if self.is_foreign:
@@ -133,7 +133,7 @@ class Follower:
             self._spool(is_final=True)
 
     def _open_first(self) -> tuple[tuple[int, ...], OpenedModel]:
-        """Open the active model; when the pointer moves meanwhile, the newer one."""
+        """Open the active model; open the newer model if the pointer moves meanwhile."""
         for _ in range(_OPENING_TRIES):
             stamp = self._look()
             pointer = read_pointer(self._state_dir, self._name)
@@ -193,7 +193,7 @@ class Follower:
                 logger.exception("watching the active model failed, trying on")
 
     def _follow(self) -> None:
-        """Swap in another model when the pointer names one."""
+        """Swap in another model if the pointer changes."""
         stamp = self._look()
         is_known = not stamp or stamp == self._stamp
         if is_known and (not self._retry_at or time.monotonic() < self._retry_at):
@@ -229,7 +229,9 @@ class Follower:
             self._spool()
 
     def _look_after_replaced(self) -> None:
-        """End what held replaced releases for too long, and free what nobody holds any more."""
+        """End holders of replaced releases after their time limit, and free releases without
+        holders.
+        """
         now = time.monotonic()
         for holder in tuple(self._holders):
             if not holder.look(self.serving, now):
@@ -240,7 +242,7 @@ class Follower:
             give_memory_back()
 
     def _spool(self, *, is_final: bool = False) -> None:
-        """Write every record that changed since it was written last."""
+        """Write every record that changed since the last write."""
         try:
             is_swapping = any(one() is not None for one in self._replaced)
             serving = getattr(self, "serving", None)  # None when the first one cannot be opened
@@ -261,8 +263,9 @@ class Follower:
 def give_memory_back() -> None:
     """Return freed memory to the system, where the C library can (glibc).
 
-    A release is opened next to the one that serves. glibc keeps what the old one frees, spread over
-    its heaps, and the next release does not fit into these gaps: processes grew with each swap.
+    A release is opened next to the serving release. glibc keeps the memory that the old release
+    frees, spread over its heaps, and the next release does not fit into these gaps: processes grew
+    with each swap.
     """
     if gives_memory_back():
         ctypes.CDLL(None).malloc_trim(0)

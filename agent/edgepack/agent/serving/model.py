@@ -1,10 +1,10 @@
-"""A model, for an application: opened by name, swapped beneath it as updates come.
+"""A model, for an application: opened by name, swapped during use as updates come.
 
     with open_model("line-orientation") as model:
         outputs = model.run({"x": pixels})
 
 `following` watches which release is active. A new release takes over between two inferences: no
-inference waits for it, and none fails because of it. A forked child follows the releases itself.
+inference waits or fails because of the switch. A forked child follows the releases itself.
 """
 
 import os
@@ -30,8 +30,8 @@ POLL_S = 0.2
 class Model:
     """The active model of a device; safe to use from several threads.
 
-    Made by `open_model`. Use it as a context manager, or `close` it. An update swaps the model
-    beneath it between two inferences: what it is now, `bundle` and `choice` say. Inferences that
+    Made by `open_model`. Use the model as a context manager, or `close` it. An update swaps the
+    model between two inferences: `bundle` and `choice` give the current release. Inferences that
     must run on the same release belong into a `session`.
 
     Example:
@@ -58,14 +58,14 @@ class Model:
         _models.add(self)
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run one inference on the model that is active now.
+        """Run an inference on the active model.
 
-        How long it took is counted, and reported to the fleet by the agent.
+        The duration is counted, and reported to the fleet by the agent.
 
         Args:
             feeds: A numpy array for every input, by its name, with the dtype and shape that
-                `inputs` says, e.g. float32 (1, 3, 224, 224). What its numbers mean (layout, scale,
-                labels) is in the bundle: `edgepack inspect` shows it.
+                `inputs` says, e.g. float32 (1, 3, 224, 224). The bundle states the meaning of the
+                numbers (layout, scale, labels): `edgepack inspect` shows it.
 
         Returns:
             A numpy array for every output, by its name, as `outputs` says.
@@ -91,14 +91,15 @@ class Model:
         return follower.serving.run(feeds)
 
     def session(self, *, hold_s: float = HOLD_S) -> ModelSession:
-        """Begin inferences that belong together: all of them run on the same release.
+        """Begin inferences that belong together: all run on the same release.
 
-        A loop that carries a state from one inference to the next, such as a decoder, a recurrent
-        net or a tracker, must not give the state of one release to another one.
+        A loop that carries a state from each inference to the next, such as a decoder, a recurrent
+        net or a tracker, must not pass the state of a release to another release.
 
         Args:
-            hold_s: How long the session keeps its release once a newer one serves, seconds, at
-                most a day. Both releases are in memory for so long.
+            hold_s: Seconds that the session keeps its release after a switch to a newer release, at
+                most a day. Both releases are in memory for this time. Both releases are in memory
+                for so long.
 
         Returns:
             The session, to be used as a context manager, or closed. Each thread or stream begins a
@@ -152,7 +153,7 @@ class Model:
         return self._here().troubles
 
     def close(self) -> None:
-        """Stop watching, and write what inferences took; running ones end undisturbed."""
+        """Stop watching, and write the statistics; running inferences end undisturbed."""
         self._follower.close()
 
     @property
@@ -171,7 +172,7 @@ class Model:
         self.close()
 
     def _here(self) -> Follower:
-        """Return what follows the releases in this process, which a fork may have made."""
+        """Return the follower of the releases in this process, which may be a fork."""
         if self._follower.is_foreign and not self._follower.is_closed:
             with self._guard:
                 if self._follower.is_foreign:
@@ -185,7 +186,7 @@ class Model:
         """Leave the parent's resources to the parent. For a forked child.
 
         The parent's threads are not here, its locks may be locked for ever, and a provider's device
-        is not shared. So the child opens the release again when it first uses the model.
+        is not shared. So the child opens the release again at its first use of the model.
         """
         self._guard = threading.Lock()
         self._follower.leave_to_parent()
@@ -216,25 +217,25 @@ def open_model(
 ) -> Model:
     """Open a model of this device and follow its releases from then on.
 
-    One process may open several models, and several processes the same one. The name is never left
-    out: what works while a device has one model would fail on the day that it gets a second.
+    A process may open several models, and several processes the same model. The name is required: a
+    default for devices with a single model would fail on the day of a second model.
 
-    The agent need not run. The first inference is as fast as the others: the model runs once on
-    one of its golden samples before this returns.
+    The agent need not run. The first inference is as fast as all others: the model runs once on a
+    golden sample before this function returns.
 
     Args:
-        name: Name of the model, as the bundle states it.
-        state_dir: The agent's state folder; None takes it from the environment variable
+        name: Name of the model, as in the bundle.
+        state_dir: The agent's state folder; None uses the environment variable
             `EDGEPACK_STATE_DIR`, else `/var/lib/edgepack`.
-        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
         poll_s: Seconds between looks at which model is active.
 
     Returns:
-        The model, to be closed when it is no longer needed.
+        The model; close the model after use.
 
     Raises:
         DeviceError: No model of that name is active, or its provider fails here.
-        BundleError: The files of the model are not what was installed.
+        BundleError: The files differ from the installed files.
 
     Example:
         ```python

@@ -1,4 +1,4 @@
-"""Inferences that belong together: they run on one release, whatever the device updates."""
+"""Inferences that belong together: all run on the same release during updates."""
 
 import threading
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ MAX_HOLD_S = 24 * 3600.0
 
 
 class ModelSession:
-    """Inferences on one release of a model, from the first to the last.
+    """Inferences on a single release of a model, from the first to the last.
 
-    Made by `Model.session`. Use it as a context manager, or `close` it.
+    Made by `Model.session`. Use the session as a context manager, or `close` it.
 
     Example:
         ```python
@@ -49,7 +49,7 @@ class ModelSession:
         self._held = opened
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run one inference on the session's release; see `Model.run`.
+        """Run an inference on the session's release; see `Model.run`.
 
         Raises:
             ValueError: The feeds do not fit the inputs, or the session or the model is closed.

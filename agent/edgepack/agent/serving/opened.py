@@ -1,4 +1,4 @@
-"""A release as one process serves it, with what runs next to it while it soaks."""
+"""A release opened by a process, with the shadow runner during a soak."""
 
 import threading
 import time
@@ -18,15 +18,16 @@ from edgepack.agent.telemetry.spool import Record
 
 
 class OpenedModel:
-    """Opened model. A running inference holds the model, so that a swap never closes it.
+    """Opened model. A running inference holds the model, so that a swap never closes a model in
+    use.
 
     Args:
         state_dir: The agent's state folder.
         pointer: Names the release.
         opened: The release.
-        record: Counts what inferences take and see.
+        record: Counts inferences.
         keeper: Keeps samples of inputs, if the device keeps any.
-        shadow: Runs the previous release next to this one.
+        shadow: Runs the previous release next to the new release.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class OpenedModel:
         self._lock: SlotLock | None = None
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run one inference and count it; see `Model.run`.
+        """Run an inference and count the inference; see `Model.run`.
 
         Raises:
             ValueError: The feeds do not fit the inputs.
@@ -75,7 +76,9 @@ class OpenedModel:
         return outputs
 
     def hold(self) -> bool:
-        """Keep the agent from removing the release's files; return whether they are still there."""
+        """Keep the agent from removing the release's files; return True if the files are still
+        there.
+        """
         with self._guard:
             if self._lock is None:
                 try:
@@ -88,7 +91,7 @@ class OpenedModel:
         return True
 
     def let_go(self) -> None:
-        """End what one `hold` began."""
+        """End a single `hold`."""
         with self._guard:
             self._holders -= 1
             if not self._holders and self._lock is not None:
@@ -110,17 +113,17 @@ def open_release(
     *,
     threads: int,
 ) -> OpenedModel:
-    """Open what a pointer leads to.
+    """Open the release of a pointer.
 
     Args:
         state_dir: The agent's state folder.
-        pointer: Names the release, and what is to run next to it.
-        record: Where is counted what inferences take and see.
+        pointer: Names the release, and the shadow release.
+        record: Counts inferences.
         keeper: Keeps samples of inputs.
-        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
 
     Raises:
-        BundleError: The files are not what was installed.
+        BundleError: The files differ from the installed files.
         DeviceError: The provider is not here, or fails, or the files cannot be decrypted.
     """
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)

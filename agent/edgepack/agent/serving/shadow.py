@@ -1,11 +1,12 @@
 """Shadow inferences: some real inferences, computed again by the previous release during a soak.
 
-The thread that runs an inference decides by chance whether to copy it, and continues; while one is
-under way it copies none, and counts that. A thread of its own has a child process compute and
-compare it. So a release before that hangs, crashes or grows takes no inference with it; and all of
-its memory is given back with the soak.
+The thread that runs an inference decides by chance whether to copy the inference, and continues;
+during a shadow inference the thread copies nothing, and counts the skipped inference. A separate
+thread has a child process compute and compare the copy. So a previous release that hangs, crashes
+or grows harms no inference; and all of its memory is returned at the end of the soak.
 
-One process of a device does so for a model: the one that locked the slot of the release before.
+A single process of a device shadows a model: the process that locked the slot of the previous
+release.
 """
 
 import contextlib
@@ -42,13 +43,13 @@ _CLOSE_S = 5.0
 
 
 class ShadowRunner:
-    """Has the release before compute some of the inferences of one that soaks.
+    """Has the previous release compute some of the inferences of a soaking release.
 
     Args:
         state_dir: The state folder.
         shadow: Release to run, and share of inferences.
         opened: The release that soaks.
-        recorder: Counts what comes of it.
+        recorder: Counts the results.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class ShadowRunner:
         self._thread.start()
 
     def offer(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        """Take an inference, if it is its turn; never wait."""
+        """Copy an inference, if selected; never wait."""
         if random.random() >= self._shadow.share or self._stop.is_set():
             return
         if not self._is_free.acquire(blocking=False):
@@ -104,7 +105,7 @@ class ShadowRunner:
         self._process.look()
 
     def close(self) -> None:
-        """End it, and its process with it."""
+        """End the runner with its process."""
         self._stop.set()
         self._queue.put(None)
         self._process.end("it was closed")
@@ -154,10 +155,11 @@ class ShadowRunner:
 
 
 def _lock(folder: Path, held: contextlib.ExitStack) -> bool:
-    """Lock a slot for this process, until `held` ends; whether no other one has.
+    """Lock a slot for this process, until `held` ends; return False if another process holds the
+    lock.
 
     Raises:
-        DeviceError: It is not there, or may not be read.
+        DeviceError: The slot is missing, or may not be read.
     """
     try:
         lock = lock_for_comparison(folder)

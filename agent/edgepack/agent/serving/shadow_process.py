@@ -1,7 +1,8 @@
 """The process in which the release before runs (`edgepack.agent.runtime.shadow`).
 
-One thread opens it and asks; others look at it now and then, and end it where it takes too long or
-too much. Anyone that waits for its answer then gets none.
+A thread opens the release and requests inferences; other threads check the process now and then,
+and end the process at a limit of time or memory. The waiting thread then gets no answer. Anyone
+that waits for its answer then gets none.
 """
 
 import contextlib
@@ -49,14 +50,14 @@ class ShadowProcess:
         self._guard = threading.Lock()
 
     def open(self, request: ShadowRequest, errors: BinaryIO) -> None:
-        """Start it, and wait until the release is ready.
+        """Start the process, and wait until the release is ready.
 
         Args:
             request: Release to open.
-            errors: A file for what it says on stderr, open as long as it may be asked.
+            errors: A file for the process's stderr, open while the process runs.
 
         Raises:
-            DeviceError: It cannot be started, or will not answer.
+            DeviceError: The process cannot be started, or does not answer.
         """
         if "python" not in Path(CHILD[0]).name:
             raise DeviceError(f"{CHILD[0]!a:.99} is not a Python that can be started")
@@ -74,12 +75,12 @@ class ShadowProcess:
         """Compute an inference in the child; return True if both releases agree.
 
         Raises:
-            DeviceError: It will not answer.
+            DeviceError: The process does not answer.
         """
         return self._exchange(lambda stream: write_inference(stream, feeds, outputs), ANSWER_S)
 
     def look(self) -> None:
-        """End it where it takes too long or too much."""
+        """End the process at its limit of time or memory."""
         child = self._child
         if child is not None and time.monotonic() > self._deadline:
             self.end("it did not answer in time")
@@ -87,7 +88,7 @@ class ShadowProcess:
             self.end(f"it needs more than {self._memory_bytes / 1e6:.0f} MB of memory")
 
     def end(self, because: str) -> None:
-        """Kill it, and keep it from being started; the kernel takes its memory back."""
+        """Kill the process, and prevent a start; the kernel reclaims the memory."""
         with self._guard:
             self._because = self._because or because
             if self._child is not None:
@@ -95,7 +96,7 @@ class ShadowProcess:
                     os.killpg(self._child.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill and reaps it; for the thread that opened it."""
+        """Kill and reap the process; only for the thread that opened the process."""
         self.end("it was closed")
         with self._guard:
             child, self._child = self._child, None
@@ -124,7 +125,7 @@ class ShadowProcess:
 
 
 def _exit_code(child: PythonChild) -> int:
-    """Return the exit code of a child, and leave it unreaped so that its process id is not
+    """Return the exit code of a child, and leave the child unreaped so that its process id is not
     reused.
     """
     until = time.monotonic() + _END_S

@@ -15,13 +15,13 @@ BROKER_STATE_FILE = "broker.json"
 
 
 class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The connection as it was last seen.
+    """The last known state of the connection.
 
     Attributes:
         broker: Where the broker is.
         is_connected: Whether the broker is reached.
         since: When that began, seconds since the epoch.
-        because: Why the broker is not reached; "" if it is, or nothing was tried yet.
+        because: Why the broker is not reached; "" if reached, or before the first attempt.
     """
 
     broker: str
@@ -43,7 +43,7 @@ def read_broker_state(state_dir: Path) -> BrokerState | None:
 
 
 class BrokerStateNote:
-    """Keeps the note, from whatever thread; it is written only when it changes.
+    """Keeps the note, from any thread; written only after a change.
 
     Args:
         state_dir: The agent's state folder.

@@ -1,11 +1,12 @@
 """Inputs that a device keeps for a later build, where its settings ask for that; by default none.
 
-They lie in one folder, a file each, readable by who wrote it alone. The agent makes the folder,
-with the settings in it, and removes it with all samples when they are switched off: a process that
-serves a model writes nothing where no folder is. Nothing here is sent anywhere.
+The samples lie in a single folder, a file each, readable by their writer alone. The agent makes the
+folder, with the settings inside, and removes the folder with all samples if capture is switched
+off: a process that serves a model writes nothing without the folder. Nothing here is sent anywhere.
 
-A sample has a random number in its name, and those with the greatest stay. So what is kept is drawn
-evenly from all that was offered, by however many processes, and nobody counts anything.
+A sample has a random number in its name, and the samples with the greatest numbers stay. So the
+kept samples are drawn evenly from all offered samples, by any number of processes, without
+counting.
 """
 
 import contextlib
@@ -69,14 +70,14 @@ def captured_folder(state_dir: Path) -> Path:
 
 
 def switch_capture(state_dir: Path, settings: CaptureSettings) -> str:
-    """Create the folder of captured samples, or delete it with its content. For the agent.
+    """Create the folder of captured samples, or delete the folder with its content. For the agent.
 
     Args:
         state_dir: The state folder.
         settings: Settings of the device; 0 samples switch capture off.
 
     Returns:
-        Why that could not be done, one sentence; "" when all is well.
+        Reason for a failure, as a sentence; "" after success.
     """
     folder = captured_folder(state_dir)
     try:
@@ -117,7 +118,7 @@ def read_capture(state_dir: Path) -> CaptureSettings | None:
 
 
 def kept_samples(state_dir: Path, model: str) -> list[Kept]:
-    """Return the samples of a model, those that go first at the front."""
+    """Return the samples of a model, in order of removal."""
     found = []
     for path in captured_folder(state_dir).glob(f"*-{model}.npz"):
         name = _NAME.fullmatch(path.name)
@@ -137,7 +138,7 @@ def keep_sample(
     *,
     priority: int,
 ) -> None:
-    """Keep the inputs of one inference, where there is room or they take the place of others.
+    """Keep the inputs of an inference, if there is free space or the sample outranks others.
 
     Args:
         state_dir: The state folder.
@@ -175,9 +176,9 @@ def draw_priority() -> int:
 
 
 def encode_sample(feeds: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
-    """Return a `.npz` with an array for each input, as `edgepack build --calibration` reads it.
+    """Return a `.npz` with an array for each input, readable by `edgepack build --calibration`.
 
-    It is not compressed: 5 MB of floats took 0.6 s that way, and 10 ms as they are.
+    The file is not compressed: 5 MB of floats took 0.6 s compressed, and 10 ms uncompressed.
     """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
@@ -188,9 +189,9 @@ def encode_sample(feeds: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
 
 
 def _make_room(kept: list[Kept], settings: CaptureSettings, new: Kept | None = None) -> bool:
-    """Remove what has to go; whether there is room then for a new one.
+    """Remove samples to make space; return True if there is space for a new sample.
 
-    That is not so where what would have to go ranks higher, or is another user's.
+    There is no space if the samples to remove rank higher, or belong to another user.
     """
     count, size = (1, new.size_bytes) if new else (0, 0)
     size += sum(each.size_bytes for each in kept)

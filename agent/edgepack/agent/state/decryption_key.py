@@ -54,7 +54,7 @@ def read_key_file(state_dir: Path) -> str:
     """Return path of the private key; "" where the agent noted none.
 
     Raises:
-        DeviceError: The note cannot be read; the agent mends it when it starts.
+        DeviceError: The note cannot be read; the agent repairs the note at its next start.
     """
     path = state_dir / KEY_PLACE_FILE
     try:

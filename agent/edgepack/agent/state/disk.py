@@ -1,7 +1,7 @@
 """Disk faults (full, read-only, failing) as states that are reported, and that an agent survives.
 
 Nothing that needs the disk is given up at once: each caller tries again, and reports here whether
-the last try worked. A fault is logged when it begins, when it changes and when it ends.
+the last try worked. A fault is logged at its begin, at changes and at its end.
 """
 
 import errno
@@ -35,7 +35,7 @@ class DiskWatch:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Problems of the disk, one sentence for each subject."""
+        """Problems of the disk, a sentence for each subject."""
         seen = (f"the disk is {self._state}",) if self._state else ()
         return (*seen, *(f"{subject}: {text}" for subject, (_, text) in self._faults.items()))
 
@@ -51,7 +51,7 @@ class DiskWatch:
         return self._faults.get(subject, (None, ""))[1]
 
     def failed(self, subject: str, error: OSError) -> None:
-        """Note that a try failed; log it, unless it failed the same way before."""
+        """Note a failed attempt; log the failure, unless the previous attempt failed the same way."""
         if self._faults.get(subject, (None, ""))[0] == error.errno and subject in self._faults:
             return
         text = describe_fault(error, self._state_dir)
@@ -66,7 +66,7 @@ class DiskWatch:
 
 
 def describe_fault(error: OSError, state_dir: Path) -> str:
-    """Return an error of the disk as a person reads it, with file and free space."""
+    """Return an error of the disk as text for a person, with file and free space."""
     title = _TITLES.get(error.errno or 0, "cannot go on")
     place = f", {error.filename}" if error.filename else ""
     free = _free_bytes(state_dir)
@@ -77,7 +77,7 @@ def describe_fault(error: OSError, state_dir: Path) -> str:
 
 
 def read_disk_state(state_dir: Path) -> str:
-    """Return what the disk of a state folder cannot do now; "" when nothing is seen.
+    """Return the disk's present faults for a state folder; "" without a fault.
 
     The agent need not run. A disk that fails to read or write (EIO) is not seen here.
     """

@@ -1,4 +1,4 @@
-"""Lock of the state folder: one agent at a time."""
+"""Lock of the state folder: a single agent at a time."""
 
 import contextlib
 import fcntl
@@ -22,13 +22,14 @@ LOCK_MODE = 0o600
 
 @contextmanager
 def lock_state_dir(state_dir: Path) -> Iterator[None]:
-    """Hold the state folder, which is made when it is missing, while the block runs.
+    """Hold the state folder, which is created if missing, while the block runs.
 
-    The kernel lets go of the lock when the process ends, however it ends. Anyone that may open its
-    file may hold it too, so nobody else may.
+    The kernel releases the lock at any end of the process. Anyone who may open the lock file may
+    lock it, so only the agent's user may.
 
     Raises:
-        DeviceError: Another agent holds it, others could, or the folder cannot be made.
+        DeviceError: Another agent holds the folder, other users could, or the folder cannot be
+            made.
     """
     path = state_dir / LOCK_FILE
     try:
@@ -62,7 +63,8 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
 
 
 def _open_lock(state_dir: Path, path: Path) -> int:
-    """Open the lock file; where the disk cannot be written, what can be locked without writing.
+    """Open the lock file; if the disk cannot be written, open a file that can be locked without
+    writing.
 
     Raises:
         OSError: Nothing can be opened.
@@ -104,7 +106,8 @@ def lock_when_disk_works(state_dir: Path, retry_s: float) -> Iterator[None]:
     """Hold the state folder as `lock_state_dir` does; wait while the disk does not work.
 
     Raises:
-        DeviceError: Another agent holds the folder, others could, or it cannot be made.
+        DeviceError: Another agent holds the folder, other users could, or the folder cannot be
+            made.
     """
     with contextlib.ExitStack() as stack:
         said = ""

@@ -2,8 +2,8 @@
 
 <state_dir>/trust/<file> each as received, with its signatures
 
-What lies here is judged like what comes from outside: damage costs a transfer, and never keeps the
-agent from starting.
+Files here are verified like received files: damage costs a transfer, and never keeps the agent from
+starting.
 """
 
 import logging
@@ -31,11 +31,11 @@ class MetadataCache:
         self._write = write
 
     def load(self, name: str) -> bytes | None:
-        """Return a file; None when it is missing or damaged: then it is fetched again.
+        """Return a file; None if missing or damaged, so that the file is fetched again.
 
         Raises:
-            OSError: The disk cannot be read now. What was accepted must not be forgotten for that,
-                or an older version would be accepted.
+            OSError: The disk cannot be read now. Accepted metadata must not be forgotten because of
+                a read error, or an older version would be accepted.
         """
         try:
             return read_regular(self._folder / name, limit_bytes=_MAX_BYTES)
@@ -49,7 +49,7 @@ class MetadataCache:
         """Keep a file.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         if not self._folder.is_dir() and self._folder.exists():
             put_aside(self._folder)

@@ -1,4 +1,4 @@
-"""Folders of a device's models, one for each model name."""
+"""Folders of a device's models, a folder for each model name."""
 
 import re
 from pathlib import Path
@@ -23,11 +23,11 @@ def model_folder(state_dir: Path, name: str) -> Path:
 
 
 def make_model_folder(state_dir: Path, name: str) -> Path:
-    """Make the folder of a model; what else lies in its place is put aside.
+    """Make the folder of a model; put any other entry in its place aside.
 
     Raises:
         ValueError: No model can have that name.
-        OSError: It cannot be made.
+        OSError: The folder cannot be made.
     """
     folder = model_folder(state_dir, name)
     for path in (folder.parent, folder):

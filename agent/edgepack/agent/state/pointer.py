@@ -1,8 +1,8 @@
-"""The pointer to the release of a model that serves: one small file, switched in one atomic step.
+"""The pointer to the serving release of a model: a small file, switched in an atomic step.
 
 `models/<name>/active.json` in the state folder is read by everything that serves the model, and
-written by the agent alone. A reader finds the old pointer or the new one, never a mixture and, once
-a model was installed, never none.
+written by the agent alone. A reader finds the old pointer or the new pointer, never a mixture and,
+once a model was installed, always a pointer.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ POINTER_FILE = "active.json"
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """A release that computes some real inferences next to the one that soaks, to compare both.
+    """A release that computes some real inferences next to the soaking release, to compare both.
 
     Attributes:
         bundle: Previous release.
         variant: Which of its variants did.
-        share: Of the inferences, those that are tried, 0..1.
-        busy_share: Of the time, in which one may run, 0..1.
+        share: Share of inferences to repeat, 0..1.
+        busy_share: Maximum share of time with a running shadow inference, 0..1.
         memory_bytes: Memory limit of the shadow process.
-        spacing_s: Seconds between two of them that count as independent.
+        spacing_s: Seconds between two inferences that count as independent.
     """
 
     bundle: BundleRef
@@ -45,12 +45,12 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         bundle: The bundle; its digest names the slot.
-        choice: Which variant of it runs, and why; `choice.chosen` is never "".
-        since: When the pointer was switched to it, seconds since the epoch.
-        committed: Whether it has stood its soak.
+        choice: The running variant, and the reason; `choice.chosen` is never "".
+        since: Time of the switch, seconds since the epoch.
+        committed: Whether the release has passed its soak.
         shadow: Shadow settings during the soak; None without shadow mode.
-        basis: Versions and settings that the choice was based on (`runtime.basis`); empty where
-            they are not known.
+        basis: Versions and settings that the choice was based on (`runtime.basis`); empty if
+            unknown.
     """
 
     bundle: BundleRef
@@ -82,7 +82,8 @@ def read_pointer(state_dir: Path, name: str) -> ActivePointer | None:
     """Return the pointer of a model for an application; None if the model is not installed.
 
     Raises:
-        DeviceError: The file is there and cannot be read; the agent mends it when it starts.
+        DeviceError: The file exists and cannot be read; the agent repairs the file at its next
+            start.
     """
     path = pointer_path(state_dir, name)
     try:
@@ -110,7 +111,7 @@ def active_models(state_dir: Path) -> tuple[str, ...]:
 
 
 class PointerFile:
-    """The pointer of one model, for the agent: it is mended from what the agent knows.
+    """The pointer of a model, for the agent: repaired from the agent's own state.
 
     Args:
         state_dir: The agent's state folder.
@@ -124,19 +125,19 @@ class PointerFile:
 
     @property
     def trouble(self) -> str:
-        """Problem of the file, one sentence; "" without a problem."""
+        """Problem of the file, as a sentence; "" without a problem."""
         return self._file.trouble
 
     @property
     def is_sealed(self) -> bool:
-        """True if a newer edgepack wrote it, so that it must be left alone."""
+        """True if a newer edgepack wrote the file, so that the file must stay unchanged."""
         return self._file.is_sealed
 
     def read(self) -> ActivePointer | None:
-        """Return what serves.
+        """Return the pointer of the serving release.
 
         A pointer that was damaged or lost while the agent ran is written again. While the disk
-        cannot be read or written, what was read last holds.
+        cannot be read or written, the last read pointer holds.
 
         Raises:
             OSError: The disk cannot be read, and the pointer was never read.
@@ -157,10 +158,10 @@ class PointerFile:
         return found
 
     def write(self, pointer: ActivePointer) -> None:
-        """Switch to another release, or mark the one that serves as committed: THE switch.
+        """Switch to another release, or mark the serving release as committed: THE switch.
 
         Raises:
-            OSError: It could not be written; the old pointer still stands.
+            OSError: The pointer could not be written; the old pointer is unchanged.
         """
         self._file.save(pointer)
         self._last = pointer
@@ -169,7 +170,7 @@ class PointerFile:
         """Take the pointer away: nothing of this model serves any more.
 
         Raises:
-            OSError: It could not be removed.
+            OSError: The pointer could not be removed.
         """
         self._file.path.unlink(missing_ok=True)
         flush_folder(self._file.path.parent)

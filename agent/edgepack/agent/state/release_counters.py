@@ -51,7 +51,7 @@ class ReleaseCounters:
 
     @property
     def trouble(self) -> str:
-        """Problem of the file, one sentence; "" without a problem."""
+        """Problem of the file, as a sentence; "" without a problem."""
         return self._file.trouble
 
     def highest(self, name: str) -> int:
@@ -68,7 +68,7 @@ class ReleaseCounters:
         """Note a release that is committed now; a counter never go down.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The counter cannot be written.
         """
         if release > self._highest.get(name, 0) or not self._file.path.exists():
             highest = self._highest | {name: max(release, self._highest.get(name, 0))}

@@ -1,8 +1,8 @@
 """Locks of slots between processes of a device: `flock`, so that a killed process leaves none.
 
-Two locks are on each slot. A process that compares a release with a newer one locks the folder. A
-session that may outlive the release's time as the active one locks the manifest, shared with other
-sessions; the agent removes no slot whose manifest is locked.
+Two locks are on each slot. A process that compares two releases locks the folder. A session that
+may outlive the release's active time locks the manifest, shared with other sessions; the agent
+removes no slot with a locked manifest.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class SlotLock:
         _open_files.add(file)
 
     def release(self) -> None:
-        """Release the lock. A second call does nothing, and so does one in a forked child."""
+        """Release the lock. A second call does nothing, and likewise a call in a forked child."""
         if self._file in _open_files and self._pid == os.getpid():
             _open_files.discard(self._file)
             # Closing alone would not do: a forked child may have the same open file.
@@ -34,7 +34,7 @@ class SlotLock:
 
 
 def lock_for_comparison(slot: Path) -> SlotLock | None:
-    """Lock a slot's folder for this process alone; None if another process has locked it.
+    """Lock a slot's folder for this process alone; return None if another process holds the lock.
 
     Raises:
         OSError: The slot is not there, or cannot be read.
@@ -43,7 +43,8 @@ def lock_for_comparison(slot: Path) -> SlotLock | None:
 
 
 def lock_for_session(slot: Path) -> SlotLock | None:
-    """Lock a slot against removal, shared with others; None if the agent is removing the slot.
+    """Lock a slot against removal, shared with other sessions; return None if the agent is removing
+    the slot.
 
     Raises:
         OSError: The slot is not there, or cannot be read.
@@ -52,7 +53,7 @@ def lock_for_session(slot: Path) -> SlotLock | None:
 
 
 def lock_for_removal(slot: Path) -> SlotLock | None:
-    """Lock a slot whose removal begins; None if a session holds the slot.
+    """Lock a slot for its removal; return None if a session holds the slot.
 
     Raises:
         OSError: The slot has no manifest, so nothing can hold the slot.

@@ -1,7 +1,7 @@
-"""Slots: where bundles lie on the device, one folder each, named by the bundle's digest.
+"""Slots: folders of the bundles on the device, named by the bundle's digest.
 
-<state_dir>/slots/<digest>/         the bundle's files; while it is fetched, at full size
-<state_dir>/downloads/<digest>.json which chunks of it are there, while it is fetched
+<state_dir>/slots/<digest>/ the bundle's files, at full size during a fetch
+<state_dir>/downloads/<digest>.json the chunks that are present, during a fetch
 """
 
 import contextlib
@@ -54,14 +54,14 @@ NOTE = Format("note of a download", Note, Version(1, 0))
 
 
 class StoredChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk that some slot should hold; anyone that reads it checks its digest."""
+    """A chunk that some slot should hold; every reader checks the digest."""
 
     path: Path
     offset: int
     size_bytes: int
 
     def read(self) -> bytes:
-        """Return its bytes; fewer or none when the file is not what it should be."""
+        """Return the bytes of the chunk; fewer or none if the file is damaged."""
         try:
             with open_regular(self.path) as file:
                 file.seek(self.offset)
@@ -78,7 +78,7 @@ class Slots:
         write: Writes small files durably.
 
     Attributes:
-        retired: Slots that no model needs, and that a session held when they were to be removed.
+        retired: Slots that no model needs, and that a session held at their removal.
     """
 
     def __init__(self, state_dir: Path, *, write: Write = write_file) -> None:
@@ -96,7 +96,7 @@ class Slots:
             folder.mkdir(exist_ok=True)
 
     def folder(self, digest: str) -> Path:
-        """Return the slot of a bundle, whether it is there or not."""
+        """Return the slot of a bundle, present or not."""
         return slot_folder(self._state_dir, digest)
 
     def digests(self) -> frozenset[str]:
@@ -117,7 +117,7 @@ class Slots:
         return found.f_bavail * found.f_frsize
 
     def write_file(self, digest: str, path: str, content: bytes) -> None:
-        """Put a small file into a slot, which is made when it is missing.
+        """Put a small file into a slot, which is created if missing.
 
         Raises:
             OSError: The disk is full.
@@ -133,7 +133,7 @@ class Slots:
         self._write(target, content)
 
     def read_file(self, digest: str, path: str) -> bytes | None:
-        """Return a small file of a slot; None when it is missing, or is not a regular file.
+        """Return a small file of a slot; None if missing, or not a regular file.
 
         Raises:
             OSError: The disk cannot be read now.
@@ -168,7 +168,7 @@ class Slots:
             flush_folder(path.parent)
 
     def remove(self, digest: str) -> None:
-        """Remove a slot; the note goes first, so that it never speaks of chunks that are gone.
+        """Remove a slot; the note goes first, so that the note never lists chunks that are gone.
 
         A slot that a session holds stays, until `remove_retired`.
         """
@@ -190,7 +190,7 @@ class Slots:
             lock.release()
 
     def remove_retired(self, kept: Collection[str]) -> None:
-        """Remove what sessions held, and hold no longer.
+        """Remove retired slots that no session holds any longer.
 
         Args:
             kept: Slots that are needed again.
@@ -200,9 +200,9 @@ class Slots:
             self.remove(digest)
 
     def keep_only(self, digests: Iterable[str]) -> tuple[str, ...]:
-        """Remove every other slot, with the notes of what it still lacked.
+        """Remove every other slot, with its note of missing chunks.
 
-        A note that is being written has another name until it is done, and is left alone.
+        A note under construction has another name until complete, and is left alone.
 
         Returns:
             Removed entries.
@@ -218,7 +218,7 @@ class Slots:
         return removed
 
     def sweep_temporaries(self) -> None:
-        """Remove the temporary files of writers that were killed before they could rename.
+        """Remove the temporary files of writers that were killed before their rename.
 
         Applications write to the spool while the agent starts: only old files go there.
         """
@@ -232,7 +232,7 @@ class Slots:
                     remove(path)
 
     def remove_strangers(self, digest: str, known: Iterable[str]) -> None:
-        """Remove what a slot must not hold: other files, and what is not a regular file.
+        """Remove foreign entries from a slot: other files, and entries that are not regular files.
 
         A link, pipe, device or folder in a file's place goes, and so does a link in a folder's
         place. Nothing is followed.

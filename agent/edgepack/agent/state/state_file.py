@@ -1,8 +1,8 @@
 """Versioned file of the state folder; the agent runs even if the file is damaged.
 
-What is damaged is put aside under another name, for a person to look at. What a newer edgepack
-wrote is left unchanged: nothing is read from it, and nothing is written over it. A disk that cannot
-be read now (EIO) is not damage: the file stays, and is read again later.
+A damaged file is put aside under another name, for a person. A file of a newer edgepack is left
+unchanged: nothing is read from the file, and nothing is written over it. A disk that cannot be read
+now (EIO) is not damage: the file stays, and is read again later.
 """
 
 import errno
@@ -54,7 +54,9 @@ def read_shared(path: Path, *, limit_bytes: int = MAX_BYTES) -> bytes | None:
 
 
 def _read(path: Path, flags: int, limit_bytes: int) -> bytes | None:
-    """Look first, then open what was looked at: to open a device or a pipe may have effects."""
+    """Check the type first, then open the checked file: opening a device or a pipe may have
+    effects.
+    """
     try:
         found = os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
     except FileNotFoundError:
@@ -75,10 +77,10 @@ def _read(path: Path, flags: int, limit_bytes: int) -> bytes | None:
 
 
 def put_aside(path: Path) -> Path:
-    """Rename whatever lies there, file or folder, so that its name is free.
+    """Rename the entry at a path, file or folder, so that the name is free.
 
     Raises:
-        OSError: It cannot be renamed.
+        OSError: The entry cannot be renamed.
     """
     aside = path.with_name(path.name + DAMAGED)
     remove(aside)
@@ -88,10 +90,10 @@ def put_aside(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever lies there, file or folder.
+    """Remove the entry at a path, file or folder.
 
     Raises:
-        OSError: It cannot be removed.
+        OSError: The entry cannot be removed.
     """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -103,14 +105,14 @@ class StateFile(Generic[T]):
     """Versioned file.
 
     Args:
-        path: Where it is.
+        path: Path of the file.
         form: Format of the content.
-        write: Writes it durably.
+        write: Writes the file durably.
 
     Attributes:
-        path: Where it is.
-        trouble: Problem of the file, one sentence; "" without a problem.
-        is_sealed: Whether a newer edgepack wrote it, so that it must be left alone.
+        path: Path of the file.
+        trouble: Problem of the file, as a sentence; "" without a problem.
+        is_sealed: Whether a newer edgepack wrote the file, so that the file must stay unchanged.
     """
 
     def __init__(self, path: Path, form: Format[T], *, write: Write = write_file) -> None:
@@ -147,14 +149,14 @@ class StateFile(Generic[T]):
         return document.value
 
     def _is_lasting(self) -> bool:
-        """Return True if the file could not be read for so long that it counts as damaged."""
+        """Return True if the file could not be read for so long that the file counts as damaged."""
         now = time.monotonic()
         if self._fails_since is None:
             self._fails_since = now
         return now - self._fails_since >= LASTING_FAULT_S
 
     def reject(self, because: str) -> None:
-        """Put the file aside: it cannot be used."""
+        """Put the unusable file aside."""
         title = self._form.title
         try:
             aside = put_aside(self.path)
@@ -166,10 +168,10 @@ class StateFile(Generic[T]):
         log.warning("%s: %s", self.path, self.trouble)
 
     def save(self, value: T) -> None:
-        """Write it; what was unknown in it stays.
+        """Write the value; unknown fields of the file stay.
 
         Raises:
-            OSError: It could not be written; the old content still stands.
+            OSError: The file could not be written; the old content is unchanged.
         """
         if self.is_sealed:
             raise OSError(errno.EPERM, self.trouble, str(self.path))

@@ -1,4 +1,4 @@
-"""Latency reports between the moment they are collected and the moment they are sent."""
+"""Latency reports between collection and sending."""
 
 import logging
 import time
@@ -24,18 +24,18 @@ _Key = tuple[str, str, str]
 
 
 class TelemetryBuffer:
-    """Collects what serving processes saw, for the fleet and for anyone that watches a soak.
+    """Collects statistics of serving processes, for the fleet and for soaks.
 
     A soak looks often and the broker may be away for long: reports on the same model merge, so
     the box stays small.
 
     Args:
         state_dir: The agent's state folder.
-        interval_s: Length of the intervals whose latencies releases are compared by, seconds.
+        interval_s: Length of the intervals for comparisons of releases by latency, seconds.
 
     Attributes:
         paces: How fast each release serves.
-        trouble: Why processes cannot say anything, one sentence; "" when all is well.
+        trouble: Why processes cannot write the spool, as a sentence; "" without a problem.
         outcomes: How the most recent inferences ended, by release.
         drift: How the most recent inferences differ from the build's samples, by release.
     """

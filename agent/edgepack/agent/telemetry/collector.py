@@ -1,8 +1,8 @@
-"""The agent's side of latency: what serving processes spooled becomes telemetry, once each.
+"""The agent's side of latency: spooled counts become telemetry, once each.
 
-Spool files hold counts that only grow. What was already collected of each is remembered on the
-disk before it is handed out, so that a restart counts no inference twice; a crash in between
-loses one window at most.
+Spool files hold counts that only grow. The already collected counts are stored on the disk before
+the new counts are returned, so that a restart counts no inference twice; a crash in between loses a
+window at most.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: Its name.
-        because: Reason, one sentence.
+        because: Reason, as a sentence.
     """
 
     model: str
@@ -101,7 +101,7 @@ def _is_running(pid: int) -> bool:
 
 
 class LatencyCollector:
-    """Collects what serving processes spooled; one a device.
+    """Collects the spool of serving processes; a single collector per device.
 
     Args:
         state_dir: The agent's state folder.
@@ -120,13 +120,13 @@ class LatencyCollector:
         self.drift = DriftWatch()
 
     def collect(self) -> Collected:
-        """Read the spool, and hands out what is new.
+        """Read the spool, and return new counts.
 
-        Files of closed models and of processes that are gone are removed once they were
-        collected; files that cannot be read are removed at once.
+        Files of closed models and of ended processes are removed after collection; files that
+        cannot be read are removed at once.
 
         Raises:
-            OSError: What was collected cannot be read or remembered; nothing is handed out then.
+            OSError: The collected counts cannot be read or stored; nothing is returned then.
         """
         if not self._is_loaded:
             found = self._file.load()
@@ -206,7 +206,7 @@ class LatencyCollector:
 
 
 def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telemetry:
-    """Return the difference between a spool file and the data already collected from it."""
+    """Return the difference between a spool file and its already collected counts."""
     latency, failures, start = spooled.latency, spooled.failures, spooled.since
     not_finite = spooled.not_finite
     if earlier is not None:
@@ -233,7 +233,7 @@ def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telem
 
 
 def _merge(parts: list[Telemetry]) -> Telemetry:
-    """Merge the windows of several processes of one model into one message."""
+    """Merge the windows of several processes of a model into a single message."""
     start = min(part.window_start for part in parts)
     end = max(part.window_start + part.window_s for part in parts)
     return msgspec.structs.replace(

@@ -66,7 +66,7 @@ class OutcomeWatch:
 
 
 def describe_failures(outcomes: Outcomes) -> str:
-    """Return what a person must know of failing inferences, as the end of a sentence; or "".
+    """Return a description of failing inferences for a person, as the end of a sentence; or "".
 
     The words change with the magnitude alone: equal warnings of many devices are shown together.
     """

@@ -1,7 +1,7 @@
 """Pace of a release: latencies of the last hour by interval, for comparison with the next release.
 
-The agent stores the pace of what serves on the disk, so that it is known after the switch to
-another release and after a restart.
+The agent stores the pace of the serving release on the disk, so that the pace survives the switch
+to another release and a restart.
 """
 
 import logging
@@ -27,7 +27,7 @@ MAX_RELEASES = 16
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """Latency of one interval: `latency_ms` is what all but the slowest inferences do not exceed.
+    """Latency of an interval: only the slowest inferences exceed `latency_ms`.
 
     Attributes:
         latency_ms: See `typical_ms`.
@@ -39,12 +39,12 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Latencies of one release.
+    """Latencies of a release.
 
     Attributes:
         intervals: Complete intervals, the newest last.
-        older, recent: Latencies of these intervals, in two parts: a full part takes the place of
-            the older one.
+        older, recent: Latencies of these intervals, in two parts: a full part replaces the older
+            part.
         recent_intervals: How many intervals `recent` has.
         current: Latencies of the interval that is under way.
         current_s: Length so far, seconds.
@@ -60,7 +60,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: float = 0.0
 
     def plus(self, window: Telemetry, interval_s: float) -> "Pace":
-        """Return the pace with the inferences of one more window of the same release.
+        """Return the pace with the inferences of another window of the same release.
 
         Args:
             window: Next window.
@@ -85,7 +85,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Inferences of the intervals that are kept, and of the one under way."""
+        """Inferences of the kept intervals, and of the current interval."""
         return sum(one.count for one in self.intervals) + self.current.count
 
     @property
@@ -98,15 +98,15 @@ def typical_ms(latency: Histogram, count: int) -> float:
     """Return the latency that all but the slowest 5 %, and at least two, of `count` do not exceed.
 
     Args:
-        latency: Of at least one inference.
-        count: Of how many inferences the slowest are left out, 5 or more; those of another
-            histogram, for example, so that both are read at the same percentile.
+        latency: Histogram of at least 1 inference.
+        count: Number of inferences that sets the percentile, 5 or more; another histogram's count
+            reads both at the same percentile.
     """
     return max(LEAST_MS, percentile(latency, 100 * min(0.95, 1 - 2 / count)))
 
 
 class _Paces(msgspec.Struct, frozen=True, kw_only=True):
-    """The pace of each release, by digest; the one that served last comes last."""
+    """The pace of each release, by digest; the latest release comes last."""
 
     releases: dict[str, Pace] = {}
 
@@ -115,7 +115,7 @@ PACES = Format("latency pace", _Paces, Version(1, 0))
 
 
 class PaceKeeper:
-    """Keeps the pace of the releases of one device.
+    """Keeps the pace of a device's releases.
 
     Args:
         state_dir: The agent's state folder.
@@ -129,11 +129,11 @@ class PaceKeeper:
         self._paces = dict(found.releases) if found else {}
 
     def of(self, digest: str) -> Pace:
-        """Return the pace of a release; an empty one if it never served."""
+        """Return the pace of a release; an empty pace if the release never served."""
         return self._paces.get(digest, Pace())
 
     def add(self, windows: Iterable[Telemetry]) -> None:
-        """Add what serving processes saw, and store it whenever an interval is complete."""
+        """Add the windows of serving processes, and store the pace after each complete interval."""
         is_complete = False
         for window in windows:
             if not window.latency.count:

@@ -11,7 +11,7 @@ _COLDEST_C, _HOTTEST_C = -60.0, 200.0
 
 
 def memory_bytes(statm: Path = _STATM) -> int:
-    """Return memory that this process holds now, bytes; 0 where the system does not tell it."""
+    """Return the present memory of this process, bytes; 0 if the system does not report memory."""
     try:
         pages = int(statm.read_text().split()[1])
     except (OSError, ValueError, IndexError):

@@ -12,12 +12,12 @@ _MAX_COUNT = 2**53
 
 
 class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
-    """Shadow inferences of one release.
+    """Shadow inferences of a release.
 
     Attributes:
         count: Compared inferences.
         agreed: Shadow inferences in which both releases agreed.
-        dropped: Inferences skipped while another ran, or too soon after it.
+        dropped: Inferences skipped during a shadow inference, or too soon after.
         spaced: Compared inferences that were far enough apart to count as independent.
         spaced_agreed: Spaced inferences in which both releases gave the same answer.
         because: Reason for missing or few shadow inferences; "" without a reason.
@@ -43,7 +43,7 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowRecorder:
-    """Counts shadow inferences of one release in this process, in any thread."""
+    """Counts shadow inferences of a release in this process, in any thread."""
 
     def __init__(self) -> None:
         self._told = Shadowed()
@@ -54,7 +54,7 @@ class ShadowRecorder:
 
         Args:
             agreed: Whether both releases gave the same answer.
-            is_spaced: Whether it was far enough from the last one that counted as independent.
+            is_spaced: Whether the inference was far enough from the last independent inference.
         """
         self._plus(
             Shadowed(
@@ -66,7 +66,7 @@ class ShadowRecorder:
         )
 
     def drop(self) -> None:
-        """Count one that was left out."""
+        """Count a skipped inference."""
         self._plus(Shadowed(dropped=1))
 
     def end(self, because: str) -> None:
@@ -83,7 +83,7 @@ class ShadowRecorder:
 
 
 def add_up(*told: Mapping[str, Shadowed]) -> dict[str, Shadowed]:
-    """Return all of them together, by digest of the release; of several reasons the first."""
+    """Return the sums by digest of the release; of several reasons the first."""
     whole: dict[str, Shadowed] = {}
     for one in told:
         for digest, counted in one.items():
@@ -92,7 +92,7 @@ def add_up(*told: Mapping[str, Shadowed]) -> dict[str, Shadowed]:
 
 
 def check_shadowed(told: Shadowed, *, found_in: str) -> None:
-    """Judge what a process says; any process of the device may have written it.
+    """Check a process's counts; any process of the device may have written the file.
 
     Raises:
         TransferError: Its numbers contradict each other, or its reason is too long.

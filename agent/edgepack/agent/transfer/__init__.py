@@ -1,1 +1,1 @@
-"""Chunks on their way into a slot: what is missing, and when to ask for it."""
+"""Chunks on their way into a slot: missing chunks, and the times of requests."""

@@ -1,7 +1,7 @@
-"""Taking chunks from sources before the broker is asked: what they give, and why they ended.
+"""Reading chunks from sources before the broker: received chunks, and reasons for an end.
 
-A source is read in a thread of its own. Whatever it does there, that thread only fills a short
-queue; a source from which nothing of use came for a while is left alone.
+A source is read in a thread of its own. That thread only fills a short queue; a source without
+useful data for a while is skipped.
 """
 
 import queue
@@ -29,7 +29,7 @@ Lookup = Callable[[Download], Sequence[Remote]]
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """Chunks and bytes received from one source.
+    """Chunks and bytes received from a source.
 
     Attributes:
         title: The source.
@@ -55,15 +55,15 @@ def take_ahead(
     stall_s: float = STALL_S,
     bandwidth: Bandwidth = UNLIMITED,
 ) -> Taken:
-    """Take what one source has of what is missing.
+    """Fetch missing chunks from a source.
 
     Args:
         source: The source.
-        find: Where it has it.
-        download: The bundle; nobody else touches it meanwhile.
-        halt: Ends it early.
+        find: Finds the chunks in the source.
+        download: The bundle; no other code touches the download meanwhile.
+        halt: Ends the work early.
         stall_s: How long a source may give nothing of use.
-        bandwidth: Limit; the source waits if it is reached.
+        bandwidth: Limit; the source waits at the limit.
 
     Raises:
         OSError: The disk is full.

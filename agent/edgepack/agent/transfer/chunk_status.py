@@ -12,13 +12,14 @@ place that is wanted. Where it is different things to different models the first
 
 
 class MissingChunks(msgspec.Struct, frozen=True, kw_only=True):
-    """The chunks of one file that are missing.
+    """The missing chunks of a file.
 
     Attributes:
         sha256: The file.
         chunk_count: All of its chunks.
-        chunks: Indices of the missing ones, ascending; never empty.
-        takes_coded: Whether they may come coded: each is checked by itself as it comes.
+        chunks: Indices of the missing chunks, ascending; never empty.
+        takes_coded: Whether coded chunks are accepted: each chunk is checked individually on
+            arrival.
     """
 
     sha256: str

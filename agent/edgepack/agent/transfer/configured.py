@@ -19,7 +19,7 @@ def check_source(source: SourceConfig) -> None:
     """Reject a source that could never be used.
 
     Raises:
-        DeviceError: Its URL, its proxy or a file that it names is none.
+        DeviceError: The URL, the proxy or a named file is invalid.
     """
     try:
         check_template(template_of(source))
@@ -35,7 +35,7 @@ def check_source(source: SourceConfig) -> None:
 
 
 def check_urls(urls: Iterable[str]) -> None:
-    """Reject sources that have nothing but a URL, where one could never be used.
+    """Reject sources by URL alone, if a URL could never be used.
 
     Raises:
         DeviceError: See `check_source`.
@@ -45,10 +45,10 @@ def check_urls(urls: Iterable[str]) -> None:
 
 
 def open_source(source: SourceConfig) -> Source:
-    """Make a client of it; nothing is asked yet.
+    """Make a client of a source; send no request yet.
 
     Raises:
-        SourceError: A file that it names cannot be used.
+        SourceError: A file named in the settings cannot be used.
     """
     access = WebAccess(
         ca_file=source.ca_file,
@@ -73,8 +73,8 @@ def template_of(source: SourceConfig) -> str:
     """Return the URL of a file or an archive, with words in braces.
 
     Raises:
-        ValueError: It is none.
-        TransferError: It is none of a registry.
+        ValueError: The URL is invalid.
+        TransferError: The URL does not name a registry.
     """
     if source.url.startswith(SCHEME):
         reference = read_reference(source.url)

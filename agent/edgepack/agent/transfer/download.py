@@ -1,8 +1,8 @@
 """Fetching a bundle's files chunk by chunk, in any order, from any source, into its slot.
 
-Every chunk is checked against the signed manifest before it is written to its place in the file,
-which has its full size from the start. What is there is noted from time to time, after the chunks
-were flushed to the disk, so a restart continues where the note says.
+Every chunk is checked against the signed manifest before its write into the file, which has its
+full size from the start. The present chunks are noted from time to time, after a flush to the disk,
+so a restart continues from the note.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Download:
-    """The files of one bundle on their way into its slot.
+    """The files of a bundle on their way into its slot.
 
     Args:
         slots: The slots.
@@ -102,7 +102,7 @@ class Download:
         return found
 
     def reserve(self) -> None:
-        """Make every file at its full size, with the disk for it.
+        """Create every file at its full size, with disk space.
 
         Raises:
             OSError: The disk is full.
@@ -154,7 +154,7 @@ class Download:
 
     @property
     def can_patch(self) -> bool:
-        """True if the deltas that it began with are there, and were not used yet."""
+        """True if the download's deltas are present and unused."""
         is_lacking = any(self._lacking[file] for file in self._deltas)
         return bool(self._deltas) and not self._is_patched and not is_lacking
 
@@ -170,9 +170,9 @@ class Download:
         """Find out which chunks are there already; in a file that was just made there is none.
 
         Args:
-            check: Read every chunk and believe nothing; otherwise the note is believed, and only a
-                slot without one is read.
-            halt: Ends it early.
+            check: Read every chunk and trust no note; otherwise the note is trusted, and only a
+                slot without a note is read.
+            halt: Ends the work early.
 
         Raises:
             HaltedError: The work was halted.
@@ -224,7 +224,7 @@ class Download:
 
         Args:
             sha256: The file.
-            index: Which chunk of it.
+            index: Index of the chunk.
             content: Its bytes, trusted for nothing.
 
         Raises:
@@ -244,7 +244,7 @@ class Download:
         return "new"
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """Take the one chunk that lacks of those in a coded message.
+        """Recover, verify and store the only missing chunk of a coded message.
 
         Raises:
             OSError: The disk is full, or a chunk that is there cannot be read.
@@ -271,7 +271,7 @@ class Download:
         return any(it.index in self._lacking[it.file] for it in self._places.get(sha256, ()))
 
     def take(self, sha256: bytes, content: bytes) -> int:
-        """Take a chunk that was made here, if it is the right one.
+        """Verify and store a chunk that was made on this device.
 
         Returns:
             Bytes that were written.
@@ -306,7 +306,7 @@ class Download:
         )
 
     def note(self) -> None:
-        """Flush the chunks to the disk and then note that they are there.
+        """Flush the chunks to the disk and then note the chunks.
 
         Raises:
             OSError: The disk is full; the older note still stands.
@@ -344,7 +344,7 @@ class Download:
         self.close()
 
     def close(self) -> None:
-        """Close the files; what is there stays."""
+        """Close the files; present chunks stay."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
@@ -360,7 +360,7 @@ class Download:
         return os.pread(self._descriptors[file], size, self._offsets[file][index])
 
     def _is_there(self, file: int, index: int) -> bool:
-        """Return True if a chunk is there; one that the disk cannot read is written again."""
+        """Return True if a chunk is present; an unreadable chunk is written again."""
         with contextlib.suppress(OSError):
             return self._has_digest(file, index)
         return False
@@ -369,7 +369,7 @@ class Download:
         return hashlib.sha256(self._read(file, index)).digest() == self._digests[file][index]
 
     def _put(self, sha256: bytes, content: Content) -> int:
-        """Write a checked chunk to every place that lacks it."""
+        """Write a checked chunk to every place without this chunk."""
         written = 0
         for place in self._places[sha256]:
             if place.index not in self._lacking[place.file]:
@@ -393,5 +393,5 @@ def _write_at(descriptor: int, content: Content, start: int) -> None:
 
 
 def _noted(bitmap: bytes, count: int) -> set[int]:
-    """Return the chunks that a note says are there; none where it counts others."""
+    """Return the present chunks by a note; none if the note has another count."""
     return set(read_bits(bitmap, count)) if len(bitmap) == (count + 7) // 8 else set()

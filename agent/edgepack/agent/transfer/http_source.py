@@ -53,7 +53,7 @@ class HttpSource:
         self._ended.set()
 
     def read(self, remotes: Sequence[Remote]) -> Iterator[Chunk]:
-        """Give the chunks of one file after the other.
+        """Yield the chunks of each file in turn.
 
         Raises:
             SourceError: The source cannot send further chunks.
@@ -79,7 +79,7 @@ class HttpSource:
                 raise SourceError(f"{error.problem} ({error.found_in})") from error
 
     def _ask(self, remote: Remote, pieces: deque[Piece]) -> Iterator[Chunk]:
-        """Yield one request: for the first pieces that lie side by side. What comes leaves the
+        """Yield the chunks of a request for the first adjacent pieces. Received chunks leave the
         list.
         """
         start = pieces[0].start
@@ -101,7 +101,7 @@ class HttpSource:
     def _cut(
         self, answer: Answer, pieces: deque[Piece], count: int, at: int, title: str
     ) -> Iterator[Chunk]:
-        """Cut the next pieces out of a body that begins at a place; one is held at a time."""
+        """Cut the next pieces out of a body that begins at a place; hold a single piece at a time."""
         held = bytearray()
         for _ in range(count):
             piece = pieces[0]
@@ -121,7 +121,7 @@ class HttpSource:
 
 
 def _side_by_side(pieces: Iterable[Piece]) -> tuple[int, int]:
-    """Return the number of leading pieces without a gap between them, and their end."""
+    """Return the number of leading pieces without a gap, and their end."""
     count = end = 0
     for piece in pieces:
         if count and piece.start != end:
@@ -147,7 +147,7 @@ def _check_range(answer: Answer, start: int, end: int, size: int | None, title: 
 
 
 def _check_whole(answer: Answer, pieces: deque[Piece], size: int | None, title: str) -> None:
-    """Check a complete answer of a server without ranges: accept it only if most of it is
+    """Check a complete answer of a server without ranges: accept the answer only if most bytes are
     needed.
     """
     length = answer.headers.get("Content-Length", "")

@@ -11,7 +11,7 @@ from edgepack.wire.messages import FileRef
 class ManifestDownload:
     """Manifest and signature, fetched whole before anything is known of their chunks.
 
-    They are small, so they are held in memory, and each is checked when it is complete.
+    The files are small, so both are held in memory, and each is checked when complete.
 
     Args:
         refs: Files to fetch, with checked sizes.
@@ -23,12 +23,12 @@ class ManifestDownload:
         self._contents: dict[str, bytes] = {}
 
     def give(self, ref: FileRef, content: bytes | None) -> None:
-        """Offer a whole file that the device has; it is taken when it is the right one."""
+        """Offer a whole file of the device; a file with the right digest is accepted."""
         if content is not None and hashlib.sha256(content).hexdigest() == ref.sha256:
             self._contents[ref.sha256] = content
 
     def accept(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
-        """Take a chunk; when the last one makes a file that is not the right one, all go."""
+        """Accept a chunk; if the last chunk completes a wrong file, drop all chunks."""
         ref = self._refs.get(sha256)
         if ref is None:
             return "unwanted"

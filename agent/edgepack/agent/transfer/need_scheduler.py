@@ -33,9 +33,9 @@ _BUDGET_BYTES = MAX_MESSAGE_BYTES - 1024
 class NeedScheduler:
     """Decides when the device publishes its need; reads no clock, sleeps never.
 
-    It asks at the start, while chunks come, after they have ended with something missing, and after
-    the broker came back. Without an answer it asks ever more seldom. Each wait has jitter, so that
-    the devices of a wave do not speak at the same moment.
+    The scheduler publishes at the start, during reception, after an end with missing chunks, and
+    after a reconnect of the broker. Without an answer the intervals grow. Each wait has jitter, so
+    that the devices of a wave do not speak at the same moment.
 
     Args:
         now: Monotonic clock, seconds.
@@ -70,7 +70,7 @@ class NeedScheduler:
 
     @property
     def is_under_way(self) -> bool:
-        """True if what is due is only to say how far the device is, for chunks come."""
+        """True if the next need only reports progress, while chunks arrive."""
         return self._is_under_way
 
     @property
@@ -83,9 +83,9 @@ class NeedScheduler:
 
         Args:
             now: Monotonic clock, seconds.
-            is_new: Whether it was lacking. One that was not tells the depot as well how far the
-                device is: of what many lost, each lacks little.
-            place: Its file and what is said of it there as `NeedFile.latest`.
+            is_new: Whether the chunk was missing. A repeated chunk also shows the depot the
+                device's progress: after a widespread loss, each device lacks little.
+            place: File and index of the chunk, as in `NeedFile.latest`.
         """
         if not self._has_heard:
             self._first_at, self._has_heard = now, True
@@ -112,8 +112,8 @@ class NeedScheduler:
     def ask(self, digest: str, missing: tuple[MissingChunks, ...], now: float) -> tuple[Need, ...]:
         """Return the messages to publish now; the next time is set.
 
-        What did not come counts as lost only when something came: a depot that is away loses
-        nothing, and must not be ordered to slow down.
+        Missing chunks count as lost only if other chunks came: a depot that is away loses nothing,
+        and must not be ordered to slow down.
         """
         is_under_way, self._is_under_way = self._is_under_way, False
         awaited = self._has_asked and self.received and not is_under_way
@@ -164,7 +164,8 @@ def _told_chunks(jitter: float) -> int:
 def _batches(
     missing: Iterable[MissingChunks], latest: Mapping[str, int]
 ) -> Iterable[tuple[NeedFile, ...]]:
-    """Return files so many to a message that none is too long; at least one, maybe empty, message.
+    """Return files in batches, so that no message is too long; at least a single batch, maybe
+    empty.
 
     A bitmap over a million chunks (64 GB) does not fit at worst: no file is that long.
     """

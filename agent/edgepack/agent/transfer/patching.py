@@ -1,6 +1,6 @@
-"""Making chunks from those that the device has and a delta, instead of fetching them.
+"""Making chunks from local chunks and a delta, instead of fetching them.
 
-Nothing depends on it: what a delta does not give, or gives wrongly, is fetched.
+Deltas are optional: chunks that a delta does not give, or gives wrongly, are fetched.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def useful_deltas(
         candidates: The variants that the device fetches.
         slots: Slots of the device.
         lacking_bytes: Bytes to fetch without deltas.
-        room_bytes: Disk that is free for them, next to the bundle's files.
+        room_bytes: Free disk for deltas, next to the bundle's files.
     """
     listed = {entry.path: entry for entry in manifest.facts.files}
     found = []
@@ -53,12 +53,12 @@ def useful_deltas(
 
 
 def patch(download: Download, stored: Mapping[bytes, StoredChunk], halt: Halt) -> int:
-    """Make what the deltas of a download give.
+    """Make the chunks that the deltas of a download give.
 
     Args:
         download: The bundle, of which nobody else takes anything meanwhile.
         stored: The chunks that the device has elsewhere.
-        halt: Ends it early.
+        halt: Ends the work early.
 
     Returns:
         Bytes that need not be sent.

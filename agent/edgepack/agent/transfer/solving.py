@@ -1,4 +1,4 @@
-"""Getting the one chunk that lacks out of a coded message; of others nothing is kept."""
+"""Decoding of the single missing chunk of a coded message; other messages are dropped."""
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
@@ -23,16 +23,16 @@ def solve(
     lacking: Collection[int],
     read: Callable[[int], bytes],
 ) -> Solved | ChunkOutcome:
-    """Return XORs out of a message what is there of the file.
+    """XOR the present chunks of the file out of a message.
 
     Args:
         coded: The message.
         sizes: Lengths of the file's chunks, bytes.
-        lacking: Which of them are missing.
-        read: Reads one that is there.
+        lacking: Indices of the missing chunks.
+        read: Reads a present chunk.
 
     Returns:
-        The chunk, or what the message is to this device when there is none in it.
+        The chunk, or the outcome for this device if the message gives no chunk.
 
     Raises:
         OSError: A chunk that is there cannot be read.

@@ -1,6 +1,6 @@
 """Interface of a source of chunks other than the broker: places in, bytes out.
 
-Nothing that it gives is believed: `Download.accept` holds every chunk against the signed manifest.
+Data of a source is untrusted: `Download.accept` compares every chunk with the signed manifest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ import msgspec
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk that is missing, and where it lies in what a source has.
+    """A missing chunk, and its place in a source's data.
 
     Attributes:
-        start: Where it begins, bytes.
+        start: Offset of the chunk, bytes.
         size_bytes: Its length.
-        sha256: The file that it is of.
-        index: Which chunk of it.
+        sha256: File of the chunk.
+        index: Index of the chunk.
     """
 
     start: int
@@ -31,10 +31,10 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a source has: one of a bundle, or a whole archive.
+    """A file of a source: a file of a bundle, or a whole archive.
 
     Attributes:
-        url: Where it is.
+        url: URL of the file.
         size_bytes: Its length; None where that is not known.
         pieces: Pieces to fetch, in order.
     """
@@ -53,7 +53,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceError(OSError):
-    """The source does not have it, or does not give it; the message is one sentence's end."""
+    """Failure of a source: data is missing or not sent; the message is the end of a sentence."""
 
 
 class Source(Protocol):
@@ -64,7 +64,7 @@ class Source(Protocol):
         """Title for a person."""
 
     def read(self, remotes: Sequence[Remote]) -> Iterator[Chunk]:
-        """Give what is wanted, in any order, some of it or all.
+        """Yield wanted chunks, in any order, some or all.
 
         Raises:
             SourceError: The source cannot send further chunks.

@@ -16,10 +16,10 @@ _OF_A_FILE = ("path", "sha256")
 
 
 def check_template(url: str) -> None:
-    """Reject what names no place of a bundle.
+    """Reject a URL that names no place of a bundle.
 
     Raises:
-        ValueError: It has a word that nobody fills in, or none at all.
+        ValueError: The URL has an unknown placeholder, or none at all.
     """
     words = {
         f"{word}{spec}{conversion or ''}"
@@ -41,8 +41,8 @@ def find_remotes(
     """Return the requests to a source.
 
     Args:
-        template: A URL with words in braces; one with `{path}` or `{sha256}` is of one file, any
-            other of an archive.
+        template: A URL with placeholders in braces; a URL with `{path}` or `{sha256}` is of a
+            single file, any other of an archive.
         offer: The bundle.
         manifest: Its manifest.
         missing: Missing chunks.

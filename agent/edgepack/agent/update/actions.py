@@ -1,6 +1,6 @@
-"""Actions of the agent: one function for each state of the life cycle.
+"""Actions of the agent: a function for each state of the life cycle.
 
-Each action can run again from its beginning: after a restart it does. It ends (`Ended`), or it
+Each action can run again from its beginning, and does after a restart. An action ends (`Ended`), or
 waits for time, messages or long work (`Wait`) and is called again.
 """
 
@@ -41,10 +41,10 @@ class Actions:
     Args:
         deps: Dependencies of all updates.
         model: Dependencies of this update.
-        note: Is notified of every hook that did not say go, and of what is wrong: kind and reason.
+        note: Is notified of every hook that did not say go, and of every problem: kind and reason.
 
     Attributes:
-        trouble: Why no release serves though one was committed; "" if one serves.
+        trouble: Why no release serves after a commit; "" if a release serves.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Actions:
         return bool(self._context.scratch.jobs)
 
     def act(self) -> Step:
-        """Run the action of the journal's state, or continue with it.
+        """Run or continue the action of the journal's state.
 
         Raises:
             OSError: The disk is full or broken.
@@ -87,7 +87,7 @@ class Actions:
             return Wait(seconds=None)
 
     def reconsider(self, move: Move) -> Wait | None:
-        """Compare what the choice of the serving release was based on with this device, once.
+        """Compare the basis of the serving release's choice with this device, once.
 
         Args:
             move: Saves a transition.
@@ -121,7 +121,7 @@ class Actions:
         return max(0.0, self._reconsider_at - self._context.now()) if self.trouble else None
 
     def leave(self) -> None:
-        """Forget what an action remembered: the state has changed, or the offer has."""
+        """Forget the action's memory after a change of state or offer."""
         self._context.leave()
 
     def suspend(self) -> None:
@@ -131,13 +131,13 @@ class Actions:
             scratch.download.note()
 
     def make_room(self) -> None:
-        """Remove what was fetched, since the update fails: the journal may need the space."""
+        """Remove the fetched files of a failed update: the journal may need the space."""
         context = self._context
         if context.journal.state == "DOWNLOADING" and context.digest not in context.own_slots():
             context.deps.slots.remove(context.digest)
 
     def accept_chunk(self, sha256: str, index: int, content: Content) -> ChunkOutcome:
-        """Take a chunk that came, if anything waits for it."""
+        """Accept a chunk, if any download waits for the chunk."""
         scratch = self._context.scratch
         target = scratch.download if scratch.is_open else scratch.manifest_download
         if target is None or scratch.need_scheduler is None or scratch.trouble:
@@ -152,9 +152,7 @@ class Actions:
         return received
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """Return the same for chunks that came as one; of a manifest no chunk is known to be
-        right.
-        """
+        """Accept a coded chunk likewise; a manifest has no known chunks."""
         scratch = self._context.scratch
         target = scratch.download if scratch.is_open else None
         if target is None or scratch.need_scheduler is None or scratch.trouble:
@@ -185,7 +183,7 @@ class Actions:
             self._context.listen_to(target)
 
     def own_slots(self) -> frozenset[str]:
-        """Return slots that this model needs, that of an update under way not among them."""
+        """Problem of the file, as a sentence; "" without a problem."""
         return self._context.own_slots()
 
     def note_connected(self) -> None:

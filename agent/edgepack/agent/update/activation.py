@@ -1,5 +1,5 @@
-"""Switching to a release, keeping it, going back, or removing the model: the actions of
-ACTIVATING, SOAKING, COMMITTED, ROLLING_BACK and REMOVING."""
+"""Switching to a release, commit, rollback and removal: the actions of ACTIVATING, SOAKING,
+COMMITTED, ROLLING_BACK and REMOVING."""
 
 import msgspec
 
@@ -51,7 +51,7 @@ def activate(context: UpdateContext) -> Step:
 
 
 def soak(context: UpdateContext) -> Step:
-    """Watch the model serve until it has stood its time."""
+    """Watch the serving model until the end of its soak."""
     scratch, offer = context.scratch, context.offer
     if scratch.soak_from is None:
         scratch.soak_from = context.now()
@@ -102,7 +102,7 @@ def soak(context: UpdateContext) -> Step:
 def settle_commit(context: UpdateContext) -> Step:
     """Make the commit final; a hook can delay nothing but itself.
 
-    The release counter rises first: what is marked as committed is counted.
+    The release counter rises first: a release marked as committed is counted.
     """
     deps, model, journal = context.deps, context.model, context.journal
     if journal.is_settled:
@@ -126,7 +126,7 @@ def settle_commit(context: UpdateContext) -> Step:
 
 
 def roll_back(context: UpdateContext) -> Step:
-    """Put back what served before; no hook can keep it from that."""
+    """Restore the previous release; no hook can prevent the rollback."""
     deps, model, journal = context.deps, context.model, context.journal
     if journal.was_staged:
         context.tell_hooks_once("rolled_back", "before")
@@ -176,7 +176,7 @@ def _longest_s(context: UpdateContext) -> float:
 def _judge_slowdown(context: UpdateContext) -> Verdict:
     """Compare latencies since the switch with those of the previous release on this device.
 
-    What goes back to an older release is not held against the release that it leaves.
+    A return to an older release is not held against the release before.
     """
     offer, back = context.offer, context.journal.back
     own, lets_pass = context.deps.config.slowdown.limit, offer.max_slowdown
@@ -193,7 +193,8 @@ def _judge_slowdown(context: UpdateContext) -> Verdict:
 def _is_awaited(context: UpdateContext, before: Pace) -> bool:
     """Check whether applications that used the previous release until the switch may still come.
 
-    They load the release first and report every few seconds, so a short soak ends before they do.
+    Applications load the release first and report every few seconds, so a short soak ends before
+    the reports.
     """
     pointer, interval_s = context.model.pointer.read(), context.deps.config.slowdown.interval_s
     was_used = pointer is not None and abs(pointer.since - before.seen_at) <= interval_s
@@ -202,7 +203,7 @@ def _is_awaited(context: UpdateContext, before: Pace) -> bool:
 
 
 def _is_last_look(context: UpdateContext) -> bool:
-    """Check whether a soak has waited for latencies as long as it may."""
+    """Check whether a soak has waited for latencies for its maximum time."""
     scratch, offer = context.scratch, context.offer
     longest_s = offer.soak_s + LONGEST * context.deps.config.slowdown.interval_s
     until = min(scratch.soak_until, (scratch.soak_from or 0.0) + longest_s)

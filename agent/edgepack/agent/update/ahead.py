@@ -1,4 +1,4 @@
-"""Taking what the sources of the settings have, before the broker is asked for the rest."""
+"""Fetching from the sources of the settings, before the broker delivers the rest."""
 
 import logging
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ def take_from_sources(
     download: Download,
     halt: Halt,
 ) -> tuple[Taken, ...]:
-    """Ask one source after the other for what is missing.
+    """Request missing chunks from each source in turn.
 
     Args:
         config: The settings.
         offer: The bundle.
         manifest: Its manifest, verified.
         download: The bundle, of which nobody else takes anything meanwhile.
-        halt: Ends it early.
+        halt: Ends the work early.
 
     Returns:
         Result of each requested source.
@@ -85,7 +85,7 @@ def _take(
 
 
 def describe_fallback(taken: Sequence[Taken], missing_bytes: int) -> str:
-    """Return wanted source, chosen source and reason in one sentence."""
+    """Return wanted source, chosen source and reason in a sentence."""
     wanted = ", then ".join(one.title for one in taken)
     because = "; ".join(f"{one.title}: {one.because or 'it has not all of it'}" for one in taken)
     return f"wanted {wanted}; chose the broker for {missing_bytes} bytes, because {because}"

@@ -34,7 +34,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         outcome: How.
-        because: The reason, one sentence with its numbers.
+        because: The reason, a sentence with its numbers.
         changes: Fields of the journal to save together with the transition.
     """
 
@@ -53,14 +53,14 @@ Step = Ended | Wait
 
 
 class NotYetError(Exception):
-    """Long work is not done; the action is called again when it is."""
+    """Signal that long work is not done; the action is called again at its end."""
 
 
 class Evidence(msgspec.Struct):
-    """The probes of a release that serves; a step that waits for one runs again from its start.
+    """The probes of a serving release; a step that waits for a probe runs again from its start.
 
     Attributes:
-        checked: By slot and variant: why its files cannot be used; "" if they can.
+        checked: By slot and variant: why its files cannot be used; "" if usable.
         probes: By slot and variant.
         is_fresh: Whether earlier verdicts were forgotten.
     """
@@ -105,15 +105,15 @@ class Scratch(msgspec.Struct):
 
 
 class UpdateContext:
-    """Context of one model's update.
+    """Context of a model's update.
 
     Args:
         deps: Dependencies of all updates.
         model: Dependencies of this update.
-        note: Is notified of every hook that did not say go, and of what is wrong: kind and reason.
+        note: Is notified of every hook that did not say go, and of every problem: kind and reason.
 
     Attributes:
-        probed_basis: What the latest choice was based on; empty before this process has probed.
+        probed_basis: Basis of the latest choice; empty before this process has probed.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class UpdateContext:
 
     @property
     def journal(self) -> Journal:
-        """The journal as it was last saved."""
+        """The last saved journal."""
         return self.model.store.journal
 
     @property
@@ -155,7 +155,7 @@ class UpdateContext:
         return self._facts or self.read_facts()
 
     def read_facts(self) -> DeviceFacts:
-        """Read again what the device is."""
+        """Read the facts of the device again."""
         self._facts = self.deps.tools.read_facts()
         return self._facts
 
@@ -167,12 +167,12 @@ class UpdateContext:
         """Return the result of long work, which is begun when this is called first.
 
         Args:
-            title: Tells it from other work of the same state.
+            title: Distinguishes this work from other work of the same state.
             work: Work to run, outside of the loop's thread.
             worker: Where; None is where all long work is done.
 
         Raises:
-            NotYetError: It is not done.
+            NotYetError: The work is not done.
         """
         job = self.scratch.jobs.get(title)
         if job is None:
@@ -183,10 +183,10 @@ class UpdateContext:
         return job.result()
 
     def leave(self) -> None:
-        """Forget what an action remembered: the state has changed, or the offer has.
+        """Forget the action's memory after a change of state or offer.
 
-        Background work is ordered to end; the next action waits until it has. A hook is left to end
-        by itself, in its time: it may be writing firmware.
+        Background work is ordered to end; the next action waits for its end. A hook may end by
+        itself, within its time limit: the hook may be writing firmware.
         """
         for title, job in self.scratch.jobs.items():
             if title.startswith(_HOOKS):
@@ -209,7 +209,9 @@ class UpdateContext:
         return not self._left
 
     def own_slots(self) -> frozenset[str]:
-        """Return slots of this model that no update may touch: what serves, and the ways back."""
+        """Return slots of this model that no update may touch: the serving release, and the
+        releases for a rollback.
+        """
         journal = self.journal
         ways = (self.model.pointer.read(), journal.committed, journal.previous, journal.back)
         return frozenset(pointer.digest for pointer in ways if pointer)
@@ -225,8 +227,8 @@ class UpdateContext:
         """Return the manifest of the update's slot, verified again in every state.
 
         Raises:
-            DeviceError: It disappeared.
-            BundleError: It is not what was signed.
+            DeviceError: The manifest disappeared.
+            BundleError: The manifest differs from the signed manifest.
         """
         if self.scratch.manifest:
             return self.scratch.manifest
@@ -243,15 +245,15 @@ class UpdateContext:
         return manifest
 
     def start_requests(self, target: ManifestDownload | Download) -> None:
-        """Listen to the files that are not complete, and ask for them soon."""
+        """Subscribe to the incomplete files, and request missing chunks soon."""
         bandwidth = parse_bandwidth(self.deps.config.limits.bandwidth)
         self.scratch.need_scheduler = NeedScheduler(self.now(), self.deps.rng, bandwidth)
         self.scratch.was_told_complete, self.scratch.came_bytes = False, 0
         self.listen_to(target)
 
     def listen_to(self, target: ManifestDownload | Download) -> None:
-        """Listen to missing files, unless this device has a limit: then it receives only requested
-        chunks.
+        """Subscribe to missing files, unless this device has a limit: then the device receives only
+        requested chunks.
         """
         scheduler = self.scratch.need_scheduler
         is_limited = scheduler is not None and scheduler.limit is not None
@@ -260,7 +262,7 @@ class UpdateContext:
         self.model.link.listen(frozenset(files))
 
     def request_missing(self, target: ManifestDownload | Download) -> Wait | None:
-        """Publish the need when it is time to; None when nothing is missing.
+        """Publish the need if due; return None if nothing is missing.
 
         Raises:
             OSError: The progress of the download cannot be noted.
@@ -291,7 +293,7 @@ class UpdateContext:
         self.scratch.was_told_complete = True
 
     def run_hooks(self, stage: str, when: str) -> Ended | Wait | None:
-        """Run the hooks of a stage once; None when they said go."""
+        """Run the hooks of a stage once; return None if all said go."""
         scratch, deps = self.scratch, self.deps
         if (stage, when) in scratch.hooks_done:
             return None
@@ -309,7 +311,7 @@ class UpdateContext:
         return Wait(seconds=wait_s)
 
     def tell_hooks(self, stage: str, when: str) -> HookVerdict:
-        """Run the hooks of a stage, and note what did not say go."""
+        """Run the hooks of a stage, and note each hook that did not say go."""
         folders, facts = self._hook_folders(), self._hook_facts()
         verdict: HookVerdict = self.run_in_background(
             f"{_HOOKS} {stage}.{when}",
@@ -326,7 +328,7 @@ class UpdateContext:
             self.scratch.hooks_done.add((stage, when))
 
     def _hook_folders(self) -> tuple[Path, ...]:
-        """Return the device's hook folder, and that of a verified bundle where they may run."""
+        """Return the device's hook folder, and the verified bundle's folder if allowed."""
         folder = self.deps.config.hooks.folder
         own = (Path(folder),) if folder else ()
         is_verified = self.journal.state not in ("OFFERED", "DOWNLOADING")

@@ -8,7 +8,7 @@ from edgepack.halt import Halt
 
 
 def find_fault(context: UpdateContext, pointer: ActivePointer) -> str:
-    """Return why the slot that a pointer names is incomplete, one sentence; "" when it is complete.
+    """Return why the slot of a pointer is incomplete, as a sentence; "" if complete.
 
     Raises:
         NotYetError: The slot's files are being read.
@@ -36,7 +36,8 @@ def find_fault(context: UpdateContext, pointer: ActivePointer) -> str:
 def serve_last_good(context: UpdateContext, pointer: ActivePointer) -> ActivePointer:
     """Switch to the previous release, when its slot is complete.
 
-    Without one the pointer stays: a process that has the damaged release open serves it on.
+    Without a previous release the pointer stays: a process with the damaged release open continues
+    to serve.
 
     Returns:
         The pointer now.

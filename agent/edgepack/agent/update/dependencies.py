@@ -1,4 +1,4 @@
-"""Dependencies of updates, passed in so that a test can replace each one."""
+"""Dependencies of updates, passed in so that a test can replace each dependency."""
 
 import random
 import time
@@ -47,18 +47,19 @@ class Link(Protocol):
         """Subscribe to the broadcast chunks of exactly these files (SHA-256)."""
 
     def ask(self, need: Need) -> None:
-        """State what is missing."""
+        """Publish the missing chunks."""
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that touch the hardware or start processes.
 
     Attributes:
-        read_facts: Reads what the device is.
-        probe: Runs the golden inputs on one candidate: bundle folder, variant; may be halted.
+        read_facts: Reads the facts of the device.
+        probe: Runs the golden inputs on a candidate: bundle folder, variant; may be halted.
         run_hooks: Runs the hooks of a stage: stage, before or after, folders, facts; may be halted.
-        collect: Takes what serving processes saw since it was called last.
-        forget_verdicts: Has the next probe of a bundle (digest) run, whatever earlier ones found.
+        collect: Returns the reports of serving processes since the last call.
+        forget_verdicts: Makes the next probe of a bundle (digest) run, regardless of earlier
+            verdicts.
         pace_of: Returns how fast a release serves, by its digest.
     """
 
@@ -75,14 +76,14 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         config: The agent's settings.
-        trust: Signers whose bundles are accepted.
+        trust: Accepted signers.
         slots: The slots.
         tools: Tools that touch the hardware.
         link: Where chunks come from.
         worker: Where long work is done.
         fetch_worker: Where sources are read, which may take hours; None reads none.
         write: Writes a small file durably.
-        prepare: What must be done once at start, and is tried again while the disk does not work.
+        prepare: Work to do once at start, repeated while the disk does not work.
         disk_patience_s: How long an update waits for a disk that does not work, before the update
             fails.
         clock, rng: Time and randomness.
@@ -108,10 +109,10 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Neighbours(Protocol):
-    """View of one model's update on the device's other models."""
+    """Other models of the device, as seen by a model's update."""
 
     def kept(self) -> frozenset[str] | None:
-        """Return slots that they need; None when one of them cannot say."""
+        """Return slots that other models need; None if a model's slots are unknown."""
 
     def promised_bytes(self) -> int:
         """Return disk that was promised to their updates and is not taken yet."""
@@ -124,7 +125,7 @@ class Neighbours(Protocol):
 
 
 class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Dependencies of one model's update.
+    """Dependencies of a single model's update.
 
     Attributes:
         name: The model.
@@ -132,7 +133,7 @@ class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
         pointer: Its pointer.
         link: Where its chunks come from.
         counters: The release counters of the device.
-        collect: Takes what processes that serve this model saw since it was called last.
+        collect: Returns the reports of serving processes since the last call.
         others: The device's other models.
     """
 
@@ -146,10 +147,10 @@ class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trouble(self) -> str:
-        """Problem of the model's files, one sentence; "" without a problem."""
+        """Problem of the file, as a sentence; "" without a problem."""
         return self.store.trouble or self.pointer.trouble
 
     @property
     def is_sealed(self) -> bool:
-        """True if a newer edgepack wrote its files, so that it must be left alone."""
+        """True if a newer edgepack wrote the model's files, so that the model must stay unchanged."""
         return self.store.is_sealed or self.pointer.is_sealed

@@ -1,7 +1,7 @@
 """Trust of a device in its fleet: the image repository, and the director's orders.
 
-Both are judged before anything of them is remembered. An order is carried out when the director
-says it and the repository lists its bundle; the bundle's own signature is judged by the update.
+Both are verified before any part is stored. An order is carried out if the director signed the
+order and the repository lists its bundle; the update verifies the bundle's own signature.
 """
 
 import logging
@@ -31,7 +31,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         desired: Orders of this device.
-        refusals: By model: why it will not all the same.
+        refusals: By model: the reason for a rejected order.
     """
 
     desired: Desired
@@ -42,7 +42,7 @@ class DeviceTrust:
     """The judge of a device that has a root.
 
     Args:
-        root: Root metadata that it was enrolled with.
+        root: Root metadata from enrolment.
         cache: Where accepted metadata is kept.
         tenant, device: Name of the device.
         arch: Its machine name.
@@ -82,7 +82,7 @@ class DeviceTrust:
 
     @property
     def reported(self) -> Trusted:
-        """State of trust as reported to the fleet, so that it can send missing metadata."""
+        """State of trust as reported to the fleet, so that the fleet can send missing metadata."""
         repository = self._repository
         return Trusted(
             root=repository.root_version,
@@ -93,7 +93,7 @@ class DeviceTrust:
 
     @property
     def trouble(self) -> str:
-        """Reason why nothing new can be installed, one sentence; "" without a reason.
+        """Reason for rejecting all new releases, as a sentence; "" without a reason.
 
         A device that was just enrolled has no metadata yet. This is a failure only after the device
         has waited without success.
@@ -121,7 +121,9 @@ class DeviceTrust:
         return not self._is_whole or self.is_waiting
 
     def put_metadata(self, name: str, content: bytes) -> bool:
-        """Take a file that came, to be judged in the next turn; False when there is none such."""
+        """Store a received file for verification in the next turn; return False for an unknown
+        name.
+        """
         return self._cache.load(name) == content or self._pool.put(name, content)
 
     def put_orders(self, content: bytes) -> None:
@@ -130,14 +132,14 @@ class DeviceTrust:
             self._waiting = content
 
     def turn(self) -> Decision | None:
-        """Judge what came.
+        """Verify received metadata and orders.
 
         Returns:
-            A new word of the director and what follows; None when there is none, or it cannot be
-            judged yet.
+            New orders of the director and the decisions; None without new orders, or if
+            verification must wait.
 
         Raises:
-            TrustError: Something that came was not accepted; nothing of it is remembered.
+            TrustError: A received file was rejected; nothing of the file is stored.
             OSError: Accepted metadata cannot be stored; the fleet must send it again.
         """
         if self._pool.has_news or self._has_expired():
@@ -163,7 +165,8 @@ class DeviceTrust:
             fetch: Where newer metadata may be had.
 
         Raises:
-            TrustError: It does not, or its metadata is missing or has expired.
+            TrustError: The repository does not list the bundle, or its metadata is missing or has
+                expired.
             OSError: Accepted metadata cannot be stored.
         """
         self._repository.refresh(fetch)
@@ -171,9 +174,9 @@ class DeviceTrust:
             raise TrustError(refusal)
 
     def _refresh(self) -> None:
-        """Judge what came, and what is kept once more; `trouble` says what does not hold.
+        """Verify received and stored metadata; `trouble` states the failures.
 
-        What is not accepted is dropped, and all else judged again: it changes nothing.
+        A rejected file is dropped without effect, and all others are verified again.
         """
         problem = self._problem(self._pool)
         while problem and self._pool.forget_last():
@@ -196,7 +199,7 @@ class DeviceTrust:
         return ""
 
     def _read_known(self) -> SignedOrders | None:
-        """Return the word that was accepted last, if who signed it still counts."""
+        """Return the last accepted orders, if their signer is still trusted."""
         content = self._cache.load(ORDERS_FILE)
         if content is None:
             return None
@@ -210,11 +213,12 @@ class DeviceTrust:
         return verify_orders(content, targets, tenant=self._tenant, device=self._device)
 
     def _accept(self, content: bytes) -> SignedOrders | None:
-        """Judge a director's word; only what is accepted is kept, and its number.
+        """Verify a director's orders; store only accepted orders and their number.
 
         Raises:
-            TrustError: It is not for this device, not signed, older than what is known, or expired.
-            OSError: It cannot be kept.
+            TrustError: The orders are not for this device, not signed, older than accepted orders,
+                or expired.
+            OSError: The orders cannot be stored.
         """
         said = self._verify(content)
         known, number = self.heard_sequence, said.desired.sequence
@@ -230,7 +234,7 @@ class DeviceTrust:
         return said
 
     def _is_fresh_for(self, said: SignedOrders) -> bool:
-        """Return True if the repository is known as the director knew it, at least."""
+        """Return True if the known repository is at least as new as the director's."""
         return self._is_whole and self._repository.timestamp_version >= said.timestamp
 
     def _has_expired(self) -> bool:
@@ -242,7 +246,7 @@ class DeviceTrust:
         return {name: refusal for name, refusal in found.items() if refusal}
 
     def _refusal(self, bundle: BundleRef, fetch: Fetch = fetch_nothing) -> str:
-        """Return why the image repository forbids a bundle; "" if it may be installed."""
+        """Return why the image repository forbids a bundle; "" if allowed."""
         try:
             target = self._repository.find(target_path(bundle), fetch)
             if target is None:

@@ -1,7 +1,7 @@
 """A sequential test: does a release disagree with the previous release too often? Pure.
 
-The test is a mixture e-value. It compares "the share of disagreeing pairs is `limit`" with all
-greater shares, weighted by a Beta(1/2, 1/2) distribution that is cut at `limit`. By Ville's
+The test is a mixture e-value. The test compares "the share of disagreeing pairs is `limit`" with
+all greater shares, weighted by a Beta(1/2, 1/2) distribution that is cut at `limit`. By Ville's
 inequality, a release at the limit reaches `1 / ALPHA` with a probability of at most `ALPHA`,
 however often the device looks. This holds for independent pairs, so pairs must be spaced in time.
 """

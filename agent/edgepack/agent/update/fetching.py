@@ -45,9 +45,10 @@ def judge_offer(context: UpdateContext) -> Step:
 
     1. Time, release, and whether there is anything to do.
     2. The device's hooks may refuse before anything is fetched.
-    3. Manifest and signature come, from a slot that has them or from outside.
-    4. A trusted key signed them, they are what was offered, and this device can decrypt it.
-    5. A variant fits this device, and there is room for it beside all other models.
+    3. Manifest and signature are read from a slot or received.
+    4. A trusted key signed both, the bundle is the offered bundle, and this device can decrypt the
+      bundle.
+    5. A variant fits this device, and there is free space next to all other models.
     6. The hooks have the last word.
     """
     deps, model, offer = context.deps, context.model, context.offer
@@ -145,10 +146,10 @@ def _judge_bundle(
 
 
 def fetch_files(context: UpdateContext) -> Step:
-    """Fetch what is missing, and verify every file once all is there.
+    """Fetch missing chunks, and verify every complete file.
 
     Raises:
-        OSError: The disk does not work; called again, this continues with what is there.
+        OSError: The disk does not work; a later call continues with the present chunks.
     """
     try:
         return _fetch(context)
@@ -210,7 +211,7 @@ def _open_manifest_download(context: UpdateContext) -> ManifestDownload:
 
 
 def _open_download(context: UpdateContext) -> Download:
-    """Make the files at their full size, and find out what is there already, in the background.
+    """Create the files at their full size, and find the present chunks, in the background.
 
     Raises:
         OSError: The disk is full.
@@ -293,7 +294,7 @@ def _finish(download: Download, folder: Path, trust: TrustPolicy, halt: Halt) ->
 
 
 def _close_download(context: UpdateContext) -> None:
-    """Forget the download: it is opened again, with what is on the disk."""
+    """Forget the download: the next call opens the download again from the disk."""
     scratch = context.scratch
     if scratch.download:
         scratch.download.close()

@@ -1,7 +1,7 @@
 """Memory of models, estimated before a run from the size of their files.
 
-ONNX Runtime holds weights about as they lie on the disk; what it takes beyond that depends on the
-provider, and is for the reserve that `limits.memory_bytes` leaves.
+ONNX Runtime holds weights in about their size on the disk; further memory depends on the provider,
+and is for the reserve that `limits.memory_bytes` leaves.
 """
 
 from edgepack.agent.state.pointer import ActivePointer

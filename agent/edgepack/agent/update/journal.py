@@ -1,8 +1,8 @@
-"""The journal of a model: the one truth about its update, kept so that a power cut cannot damage
-it.
+"""The journal of a model: the only record of its update, written so that a power cut cannot damage
+the file.
 
-`models/<name>/journal.json` in the state folder says which state the update is in and what the next
-step needs. It is written before the step is taken. MQTT mirrors it.
+`models/<name>/journal.json` in the state folder holds the update's state and the inputs of the next
+step. The journal is written before the step is taken. MQTT mirrors the journal.
 """
 
 import logging
@@ -38,21 +38,21 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         because: Reason of the last transition.
         is_settled: Whether the action of a resting state was done.
         offer: Order of the state; None before the first order.
-        taken_at: When that offer was taken, seconds since the epoch; 0 when it is not known.
+        taken_at: When that offer was accepted, seconds since the epoch; 0 if unknown.
         pending: A newer offer that waits until the current update has ended.
-        acted_sequence: Highest sequence of an order whose bundle was verified, or that was done.
+        acted_sequence: Highest sequence of an order with a verified bundle, or of a finished order.
         restarts: Restarts that count against the current update: the release or a hook was at work.
         was_stopped: Whether the agent was stopped in order, so that the next start does not count.
         candidates: Names of the variants to fetch and probe, in order of preference.
         rejected: The other variants, each with its reason.
         size_bytes: Disk space of the candidates' files.
         memory_bytes: Memory of the largest candidate.
-        is_too_slow: Whether the release was rolled back since it was slower than the previous one.
-        was_staged: Whether hooks of `staged` were asked, which those of `rolled_back` may undo.
+        is_too_slow: Whether slowness compared with the previous release caused the rollback.
+        was_staged: Whether the `staged` hooks ran, which `rolled_back` hooks may undo.
         choice: Result of probing; None before.
-        back: Previous release for a rollback; None without one.
-        committed: Last committed release; None without one, or after its removal.
-        committed_by: The order that brought it, to fetch it again when its files rot.
+        back: Previous release for a rollback; None without a previous release.
+        committed: Last committed release; None before a commit, or after a removal.
+        committed_by: The order of that release, to fetch the release again if its files rot.
         previous: Release committed before the last.
         outbox: Events that the broker has not acknowledged.
     """
@@ -95,7 +95,7 @@ JOURNAL = Format("journal", _AnyState, Version(1, 0))
 
 
 class JournalStore:
-    """Keeps the journal of one model on the disk and its last saved value at hand.
+    """Keeps the journal of a model on the disk and the last saved value in memory.
 
     Args:
         state_dir: The agent's state folder; must exist.
@@ -110,24 +110,24 @@ class JournalStore:
 
     @property
     def journal(self) -> Journal:
-        """The journal as it was last saved."""
+        """The last saved journal."""
         return self._journal
 
     @property
     def trouble(self) -> str:
-        """Problem of the file, one sentence; "" without a problem."""
+        """Problem of the file, as a sentence; "" without a problem."""
         return self._file.trouble
 
     @property
     def is_sealed(self) -> bool:
-        """True if a newer edgepack wrote it, so that the model must be left alone."""
+        """True if a newer edgepack wrote the journal, so that the model must stay unchanged."""
         return self._file.is_sealed
 
     def update(self, **changes: Any) -> Journal:
-        """Save the journal with some fields changed, and only then believes them.
+        """Save the journal with some fields changed, and only then use the new fields.
 
         Raises:
-            OSError: It could not be written; nothing has changed.
+            OSError: The journal could not be written; nothing has changed.
         """
         journal = msgspec.structs.replace(self._journal, **changes)
         self._file.save(journal)  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ class JournalStore:
         return journal
 
     def add_event(self, event: Event) -> None:
-        """Put an event into the outbox; it is saved with the next update."""
+        """Put an event into the outbox; the next update saves the event."""
         outbox = (*self._journal.outbox, event)[-MAX_OUTBOX:]
         self._journal = msgspec.structs.replace(self._journal, outbox=outbox)
 
@@ -164,9 +164,7 @@ def _known(found: _AnyState) -> Journal:
 
 
 def read_journal(state_dir: Path, name: str) -> Journal | None:
-    """Return the journal for a reader that is not the agent; None when there is none that it can
-    read.
-    """
+    """Return the journal for a reader other than the agent; None if missing or unreadable."""
     try:
         content = read_regular(model_folder(state_dir, name) / JOURNAL_FILE)
         if content is None:

@@ -1,6 +1,6 @@
-"""The life cycle of a model's updates, as a table: what each state does and where it leads.
+"""The life cycle of a model's updates, as a table: action and successors of each state.
 
-Pure. `updater` carries out the actions; nothing else decides what follows what.
+Pure. `updater` carries out the actions; only this table decides the order of states.
 
     python -m edgepack.agent.update.lifecycle        # the table as a Mermaid diagram, for the docs
 """
@@ -31,7 +31,7 @@ Outcome = Literal["success", "failure", "already"]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """Row of one state.
+    """Row of a state.
 
     Attributes:
         action: Action of the agent in this state; every action can run again.
@@ -39,7 +39,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         restart: The state in which a restarted agent continues.
         newer: The state that follows when a newer offer waits; None lets the action end first.
         already: The state that follows when there is nothing to do.
-        removal: The state that follows when what waits is that the model shall go.
+        removal: The state that follows if the waiting order removes the model.
         is_risky: Whether the release, or a hook, is at work: a restart may be its doing.
     """
 
@@ -181,7 +181,7 @@ def resume(state: State, *, restarts: int, max_restarts: int) -> Resumption:
 
     Args:
         state: State in the journal.
-        restarts: Restarts that count against this update, this one included.
+        restarts: Restarts that count against this update, the present restart included.
         max_restarts: How many are allowed.
     """
     row = TABLE[state]

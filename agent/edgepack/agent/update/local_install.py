@@ -85,7 +85,7 @@ def rollback_offer(models: Models, name: str, folder_of: Callable[[str], Path]) 
         folder_of: Where the slot of a digest is.
 
     Raises:
-        DeviceError: There is no such model, or no release to go back to.
+        DeviceError: There is no such model, or no release for a rollback.
     """
     _check_known(models, name)
     previous = models[name].journal.previous
@@ -115,7 +115,7 @@ def removal(models: Models, name: str) -> RemoveModel:
 
 
 def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> None:
-    """Carry out an order to its end, without changes to the device's other models.
+    """Execute an order to its end, without changes to the device's other models.
 
     Raises:
         DeviceError: The order failed; the message has the reason, and the serving release is

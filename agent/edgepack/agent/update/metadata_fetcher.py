@@ -1,8 +1,8 @@
-"""Fetches the fleet's metadata over HTTP when the broker does not bring it.
+"""Fetcher of the fleet's metadata over HTTP, for metadata that the broker does not deliver.
 
-A broker may have forgotten what it retained, or withhold it; then the controller's answer does not
-come either. What is fetched takes the same way as what the broker brings: it is judged by the agent
-itself, and believed no more than that.
+A broker may have forgotten or withhold retained metadata; then the controller's answer does not
+come either. Fetched metadata takes the same way as metadata from the broker: the agent verifies
+both with the same rules.
 """
 
 import logging
@@ -74,7 +74,7 @@ class MetadataFetcher:
         """Fetch, if something has been lacking for long enough.
 
         Args:
-            passed_s: Since it looked last.
+            passed_s: Seconds since the last call.
         """
         self._rest_s = max(0.0, self._rest_s - passed_s)
         self._lacking_s = self._lacking_s + passed_s if self._is_lacking() else 0.0
@@ -104,8 +104,7 @@ def fetch_newer(
         wall: Clock, seconds since the epoch.
 
     Returns:
-        The files by name, in the order in which they may be believed, and what was wrong, if
-        anything was.
+        The files by name, in the order of verification, and the failure, if any.
     """
     fetched: dict[str, bytes] = {}
 
@@ -127,7 +126,7 @@ def fetch_newer(
 
 
 class _Overlay:
-    """A cache that keeps what is new in memory, until it was fetched."""
+    """A cache that keeps new files in memory until the fetch is complete."""
 
     def __init__(self, below: Cache) -> None:
         self._below = below

@@ -12,7 +12,7 @@ class MetadataPool:
     """The newest of each file, as received; the oldest arrivals go first when there are too many.
 
     Attributes:
-        has_news: Whether something came since it was asked last.
+        has_news: Whether a file arrived since the last query.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class MetadataPool:
         self.has_news = False
 
     def put(self, name: str, content: bytes) -> bool:
-        """Take a file; False when there can be no such file."""
+        """Store a file; return False for an impossible name."""
         if read_file_name(name) is None or not 0 < len(content) <= MAX_METADATA_BYTES:
             return False
         self._files.pop(name, None)
@@ -41,15 +41,15 @@ class MetadataPool:
         return None
 
     def forget_last(self) -> bool:
-        """Drop the file that was given out last: it was accepted, or never will be.
+        """Drop the file that was returned last, accepted or rejected for good.
 
         Returns:
-            Whether there was one.
+            Whether there was a file.
         """
         last, self._last = self._last, ""
         return self._files.pop(last, None) is not None
 
     def forget_accepted(self, load: Callable[[str], bytes | None]) -> None:
-        """Drop what is kept elsewhere by now."""
+        """Drop files that the cache holds by now."""
         for name in [name for name, content in self._files.items() if load(name) == content]:
             del self._files[name]

@@ -1,4 +1,4 @@
-"""The models of a device: an update for each, and what they share."""
+"""The models of a device: an update for each, and shared state."""
 
 import errno
 import logging
@@ -43,7 +43,7 @@ class Models:
 
     Args:
         deps: Dependencies of their updates.
-        notify: Called after every transition of any of them.
+        notify: Called after every transition of any model.
     """
 
     def __init__(self, deps: AgentDependencies, notify: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ class Models:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Problems of the device or the state folder, one sentence each."""
+        """Problems of the device or the state folder, a sentence each."""
         of_models = (f"{one.name}: {one.trouble}" for one in self if one.trouble)
         counters = self._counters.trouble if self._counters else ""
         care = self._scrubber.troubles
@@ -106,8 +106,8 @@ class Models:
             updater.start()
 
     def _look_for_providers(self) -> None:
-        """Note whether any execution provider is usable; continue with all models when one is
-        back.
+        """Note whether any execution provider is usable; continue with all models after a provider
+        returns.
         """
         config = self._deps.config.providers
         self._providers_at = self._deps.clock.monotonic() + PROVIDERS_LOOK_S
@@ -134,7 +134,7 @@ class Models:
         self._is_prepared = self._try("state folder", work)
 
     def _load(self) -> None:
-        """Read what is in the state folder.
+        """Read the state folder.
 
         Raises:
             OSError: Something cannot be read now, or the disk is full.
@@ -154,7 +154,7 @@ class Models:
         self._counters = counters
 
     def _try(self, subject: str, work: Callable[[], None]) -> bool:
-        """Do what needs the disk; whether it worked."""
+        """Run work that needs the disk; return True if the work succeeded."""
         try:
             work()
         except OSError as error:
@@ -165,7 +165,7 @@ class Models:
         return True
 
     def _try_again(self) -> float | None:
-        """Do what the disk did not let be done at start; seconds until the next try."""
+        """Repeat the start work that failed because of the disk; return seconds until the next try."""
         if self._counters is not None and self._is_prepared:
             return None
         now = self._deps.clock.monotonic()
@@ -191,18 +191,18 @@ class Models:
     def take(
         self, desired: Desired, refusals: Mapping[str, str] = NO_REFUSALS
     ) -> dict[str, OfferOutcome]:
-        """Take what the controller wants; a model that it does not name stays unchanged.
+        """Accept the controller's desired state; a model without an order stays unchanged.
 
         Args:
             desired: Desired state.
-            refusals: By model: why it must not be so.
+            refusals: By model: the reason to reject its order.
 
         Returns:
             Result of each order, by model.
 
         Raises:
-            TransferError: An order makes no sense; the others were taken.
-            OSError: A journal cannot be written; it is to be said again.
+            TransferError: An order is invalid; all other orders were accepted.
+            OSError: A journal cannot be written; the controller must repeat the order.
         """
         try:
             outcomes = self._take(desired, refusals)
@@ -238,7 +238,7 @@ class Models:
         """Return the update of a model, which may be new here.
 
         Raises:
-            TransferError: It cannot be a model's name, or there are too many models.
+            TransferError: The name is invalid, or there are too many models.
             OSError: Its folder cannot be made, or the state folder cannot be read yet.
         """
         counters = self._known_counters()
@@ -257,7 +257,7 @@ class Models:
         return _foremost({one.accept_chunk(sha256, index, content) for one in self})
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """Take several chunks that came as one, likewise."""
+        """Accept several chunks in a coded message, likewise."""
         return _foremost({one.accept_coded(sha256, coded) for one in self})
 
     def note_connected(self) -> None:
@@ -296,7 +296,7 @@ class Models:
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _clear_retired(self) -> None:
-        """Remove the slots that sessions held when their time was over, once they are free."""
+        """Remove the retired slots that sessions have released."""
         slots = self._deps.slots
         if not slots.retired:
             return
@@ -322,7 +322,7 @@ class Models:
         return Updater(self._deps, model, self._disk, self._notify)
 
     def _forget_one(self, newcomer: str) -> None:
-        """Make room for another model: one goes of which nothing was ever proven, or is left."""
+        """Make space for another model: drop a model at rest that serves no release."""
         for updater in self:
             if updater.is_at_rest and updater.active is None and not updater.is_sealed:
                 del self._updaters[updater.name]
@@ -333,7 +333,7 @@ class Models:
         )
 
     def _collect(self, name: str) -> Collected:
-        """Take what processes that serve a model saw; what others saw waits for them."""
+        """Collect the reports of a model's processes; reports of other models wait."""
         found = self._deps.tools.collect()
         mine = self._seen.pop(name, Collected())
         for updater in self:
@@ -345,12 +345,12 @@ class Models:
         return msgspec.structs.replace(both, troubles=troubles)
 
     def listen(self, name: str, files: frozenset[str]) -> None:
-        """Subscribe to what all models want, once one of them wants something else."""
+        """Subscribe to the files of all models, after a change in any model."""
         self._wanted_files[name] = files
         self._deps.link.listen(frozenset().union(*self._wanted_files.values()))
 
     def ask(self, need: Need) -> None:
-        """State what is missing."""
+        """Publish the missing chunks."""
         self._deps.link.ask(need)
 
 
@@ -359,7 +359,7 @@ def _foremost(outcomes: set[ChunkOutcome]) -> ChunkOutcome:
 
 
 class _ModelLink:
-    """Source of one model's chunks."""
+    """Source of a single model's chunks."""
 
     def __init__(self, name: str, models: Models) -> None:
         self._name = name
@@ -370,12 +370,12 @@ class _ModelLink:
         self._models.listen(self._name, files)
 
     def ask(self, need: Need) -> None:
-        """State what is missing."""
+        """Publish the missing chunks."""
         self._models.ask(need)
 
 
 class _Others:
-    """View of one model's update on all other models of the device."""
+    """All other models of the device, as seen by a model's update."""
 
     def __init__(self, name: str, updaters: Mapping[str, Updater]) -> None:
         self._name = name
@@ -385,7 +385,7 @@ class _Others:
         return (one for name, one in self._updaters.items() if name != self._name)
 
     def kept(self) -> frozenset[str] | None:
-        """Return slots that they need; None when one of them cannot say."""
+        """Return slots that other models need; None if a model's slots are unknown."""
         slots = [one.kept_slots() for one in self._each()]
         known = [kept for kept in slots if kept is not None]
         return frozenset().union(*known) if len(known) == len(slots) else None

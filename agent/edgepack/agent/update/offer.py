@@ -30,10 +30,10 @@ _WORD = re.compile(r"[ -~]{0,100}")
 
 
 def check_order(name: str, order: ModelOrder, *, acted_sequence: int) -> None:
-    """Check that every field of an order can be what it says; a digest becomes a folder's name.
+    """Check every field of an order; a digest becomes a folder's name.
 
     Args:
-        name: The model that it is about.
+        name: The order's model.
         order: Order to check.
         acted_sequence: The highest sequence that was acted on.
 
@@ -49,7 +49,7 @@ def check_local(name: str, order: ModelOrder) -> None:
     """Check an order from this device, which has no sequence.
 
     Raises:
-        TransferError: A field cannot be what it says.
+        TransferError: A field has an invalid value.
     """
     _check(order.sequence == 0, "sequence", order.sequence)
     _check_content(name, order)
@@ -91,7 +91,7 @@ def check_time(offer: RunModel, now: float) -> None:
     """Reject an offer that must not be started any more.
 
     Raises:
-        DeviceError: It has expired.
+        DeviceError: The offer has expired.
     """
     if offer.expires_at is not None and now > offer.expires_at:
         raise DeviceError(f"the offer expired {now - offer.expires_at:.0f} s ago")
@@ -100,13 +100,13 @@ def check_time(offer: RunModel, now: float) -> None:
 def check_release(
     offer: RunModel, highest: int, *, committed: BundleRef | None, previous: BundleRef | None
 ) -> None:
-    """Reject an older release than was ever committed, save the way back to the one before.
+    """Reject a release older than the highest committed release, except the previous release.
 
     Args:
         offer: Offered release.
         highest: The highest release of the model that was committed here.
         committed: The release that is committed now, which may come again: its files may rot.
-        previous: The release that was committed before it.
+        previous: The release that was committed before `committed`.
 
     Raises:
         DeviceError: The release is older.
@@ -128,14 +128,14 @@ def check_release(
 
 
 def is_active(offer: RunModel, pointer: ActivePointer | None) -> bool:
-    """Return True if the offered bundle serves already, for good; one of that digest with another
-    name, version or release is a lie, to be refused as such.
+    """Return True if the offered bundle serves already and is committed; False for the same digest
+    with another name, version or release, a contradiction that is rejected later.
     """
     return pointer is not None and pointer.committed and pointer.bundle == offer.bundle
 
 
 def check_identity(offer: RunModel, signed: SignedList, manifest: Manifest) -> None:
-    """Reject a bundle that is signed, but is not the one that was offered.
+    """Reject a signed bundle other than the offered bundle.
 
     Raises:
         DeviceError: Digest, name, version or release differ.

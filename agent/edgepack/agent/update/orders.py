@@ -21,7 +21,7 @@ acted on before, it came too late."""
 
 
 class Orders:
-    """Takes the orders of one model; what is taken waits in the journal until it is its turn.
+    """Queue of a model's orders; an accepted order waits in the journal for its turn.
 
     Args:
         model: The model.
@@ -48,13 +48,13 @@ class Orders:
         self._refused: ModelOrder | None = None
 
     def offer(self, order: ModelOrder, refusal: str = "") -> OfferOutcome:
-        """Take an order from the controller; the newest one wins.
+        """Accept an order from the controller; the newest order wins.
 
-        What it says is not remembered before its bundle was verified, but as what is judged now.
+        Before its bundle is verified, an order is stored only as the offer under evaluation.
 
         Args:
             order: Order to run.
-            refusal: Why it must not be done; it is reported when the order is a new one.
+            refusal: Reason to reject the order; reported if the order is new.
 
         Raises:
             TransferError: The message makes no sense; nothing was changed.
@@ -85,10 +85,10 @@ class Orders:
         return self._take(order)
 
     def install(self, order: ModelOrder) -> OfferOutcome:
-        """Take an order from a person on this device; what was under way gives way to it.
+        """Accept an order from a person on this device; a running update gives way to the order.
 
         Raises:
-            DeviceError: A newer edgepack wrote what is here of this model.
+            DeviceError: A newer edgepack wrote the model's files.
             TransferError: The order makes no sense.
         """
         check_local(self._model.name, order)

@@ -10,7 +10,7 @@ _NOT_ALLOWED = (
 
 
 def before_staging(context: UpdateContext) -> Step:
-    """Ask the hooks, the bundle's own among them: its files were verified."""
+    """Ask the hooks, the bundle's own included: the bundle's files were verified."""
     if not context.journal.was_staged:
         context.model.store.update(was_staged=True)
         if not context.deps.config.hooks.from_bundles and context.bundle_hooks().is_dir():
@@ -28,7 +28,7 @@ def after_staging(context: UpdateContext) -> Step:
 
 
 def probe(context: UpdateContext) -> Step:
-    """Probe one candidate a call, so that a newer offer need not wait for all."""
+    """Probe a single candidate per call, so that a newer offer need not wait for all."""
     journal, probes = context.journal, context.scratch.probes
     manifest = context.read_manifest()
     folder = context.deps.slots.folder(context.digest)

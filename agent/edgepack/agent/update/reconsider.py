@@ -48,7 +48,7 @@ def reconsider(context: UpdateContext, evidence: Evidence, move: Move) -> str:
         move: Saves a transition.
 
     Returns:
-        Why nothing serves, one sentence; "" if something does or nothing was ever committed.
+        Why nothing serves, as a sentence; "" if a release serves or nothing was ever committed.
 
     Raises:
         NotYetError: A probe is under way; call again with the same evidence.
@@ -99,7 +99,7 @@ def prove_again(context: UpdateContext, pointer: ActivePointer) -> str:
     If the variant that serves fails, another variant of the release takes over.
 
     Returns:
-        The state of affairs, one sentence.
+        The result, as a sentence.
 
     Raises:
         NotYetError: A probe is under way.
@@ -127,13 +127,13 @@ def choose_again(
     *,
     only: str = "",
 ) -> Choice:
-    """Probe the variants of a release whose files are here, and choose among them.
+    """Probe the variants of a release with present files, and choose among them.
 
     Args:
         context: The model's update.
         pointer: The release.
         evidence: Evidence so far.
-        only: The one variant to look at; "" for all.
+        only: The only variant to probe; "" for all.
 
     Returns:
         The choice; `chosen` is "" when no variant works.
@@ -241,7 +241,7 @@ def _read_manifest(context: UpdateContext, digest: str) -> Manifest:
 
 
 def _check(context: UpdateContext, evidence: Evidence, digest: str, variant: Variant) -> str:
-    """Return why a variant's files cannot be used; "" if they are whole."""
+    """Return why a variant's files cannot be used; "" if the files are complete."""
     key = (digest, variant.name)
     folder = context.deps.slots.folder(digest)
 

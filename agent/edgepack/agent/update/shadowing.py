@@ -16,7 +16,7 @@ MEMORY_SHARE = 0.25
 def plan_shadow(context: UpdateContext) -> tuple[Shadow | None, str]:
     """Return the shadow settings for the release to serve, or the reason for none.
 
-    Weights count as they lie on the disk: what a process takes in fact is watched where it runs.
+    Weights count by their size on the disk: the running process's memory is watched separately.
     """
     config, journal = context.deps.config, context.journal
     asked, limit, back = config.shadow, config.limits.memory_bytes, journal.back

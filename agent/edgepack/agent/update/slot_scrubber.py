@@ -1,8 +1,9 @@
-"""Scrubbing of slots between updates: find damage and have it repaired.
+"""Scrubbing of slots between updates: find and report damage.
 
 A quick check every few seconds finds missing files and files that are not regular. Each serving
-release is read completely at intervals, slowly, and at once when a process could not open it. A
-damaged release runs through the life cycle again; the last good release serves meanwhile.
+release is read completely at intervals, slowly, and at once after a process could not open the
+release. A damaged release runs through the life cycle again; the last good release serves
+meanwhile.
 """
 
 import logging
@@ -36,13 +37,13 @@ _Stamp = tuple[tuple[str, int, int, int, int], ...]
 
 
 class SlotScrubber:
-    """Reads what serves, one release after the other.
+    """Reads the serving releases in turn.
 
     Args:
-        worker: Where it is read.
+        worker: Worker that reads.
         slots: Slots to read.
-        collect: Takes what serving processes said.
-        interval_s: Time from one round to the next; 0 means never.
+        collect: Returns the reports of serving processes.
+        interval_s: Seconds between rounds; 0 means never.
         now: Monotonic clock, seconds.
     """
 
@@ -70,7 +71,7 @@ class SlotScrubber:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """The damage that was found and is not repaired yet, one sentence for each model."""
+        """Damage found and not yet repaired, a sentence for each model."""
         return tuple(f"{name}: {fault}" for name, fault in self._faults.items())
 
     def turn(self, updaters: Sequence[Updater], now: float) -> float | None:
@@ -122,7 +123,7 @@ class SlotScrubber:
             self._forget(name)
 
     def _report(self, updater: Updater, active: ActivePointer, fault: str, now: float) -> None:
-        """Report damage once, and have it repaired."""
+        """Report damage once, and start the repair."""
         name = updater.name
         said = f"the slot of {active.bundle.version}, which serves, is damaged: {fault}"
         if self._faults.get(name) != said:
@@ -197,7 +198,9 @@ class SlotScrubber:
 
 
 def _stamp(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield what tells whether anything in a slot was added, removed, replaced or written to."""
+    """Yield file metadata that changes if an entry of a slot is added, removed, replaced or
+    written.
+    """
     if folder.is_symlink() or not folder.is_dir():
         return
     with os.scandir(folder) as entries:

@@ -1,8 +1,9 @@
 """Slowdown: is a soaking release grossly slower than the previous release on this device? Pure.
 
-One device cannot condemn a release: it may be the device that is odd. But it can see that it became
-twice as slow, and go back to what it ran before. A burst of load does not look like this: all of
-several intervals in a row must be slow, and slower than the previous release ever varied.
+A single device cannot condemn a release: the device may be odd. But a device can detect that
+inferences became twice as slow, and return to the previous release. A burst of load does not look
+like this: all of several intervals in a row must be slow, and slower than the previous release ever
+varied.
 """
 
 import math
@@ -42,7 +43,7 @@ def judge(before: Pace, now: Pace, allowed: float, title: str, *, is_last: bool)
     2. The limit is the allowed slowdown, or more if the previous release varied more.
     3. The release is slow when all of the last intervals are. At the end of the time, two are
        enough.
-    4. It is doubtful when the last interval, or the one under way, is slow.
+    4. The release is doubtful if the last interval, or the current interval, is slow.
 
     Args:
         before: Of the previous release.
@@ -83,7 +84,7 @@ def judge(before: Pace, now: Pace, allowed: float, title: str, *, is_last: bool)
 
 
 def _usual_ms(before: Pace, count: int) -> float:
-    """Return what an interval of so many inferences usually took: the median, free of bursts.
+    """Return the usual latency of an interval with `count` inferences: the median, free of bursts.
 
     The percentile that an interval is read at depends on its inferences, so the median interval is
     converted to that of `count`.
@@ -94,7 +95,7 @@ def _usual_ms(before: Pace, count: int) -> float:
 
 
 def _spread(before: Pace) -> float:
-    """Return the spread from interval to interval, moderated by what is assumed of any device."""
+    """Return the spread between intervals, moderated by the assumed spread of any device."""
     logs = [math.log(one.latency_ms) for one in before.intervals]
     mean = math.fsum(logs) / len(logs)
     squares = math.fsum((one - mean) ** 2 for one in logs)

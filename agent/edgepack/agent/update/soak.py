@@ -1,4 +1,4 @@
-"""Judging a new model by what real inferences did while it soaked. Pure."""
+"""Evaluation of a soaking model by its real inferences. Pure. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +19,7 @@ def why_unfit(windows: Iterable[Telemetry], troubles: Sequence[str], digest: str
     Args:
         windows: Latency reports since the switch.
         troubles: Why serving processes could not follow the switch, since then.
-        digest: The bundle that soaks; reports on others are passed over.
+        digest: The soaking bundle; reports on other bundles are ignored.
     """
     if troubles:
         return f"a process could not serve it: {troubles[0]}"

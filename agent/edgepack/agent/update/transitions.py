@@ -16,12 +16,12 @@ MAX_TEXT = 2000
 
 
 class Transitions:
-    """Writes the journal of one model.
+    """Writer of a model's journal.
 
     Args:
         model: The model.
         clock: The time.
-        leave: Called after every transition, before it is reported: the state's action is over.
+        leave: Called after every transition, before the report: the state's action is over.
         notify: Called when the journal says something new.
     """
 
@@ -39,15 +39,15 @@ class Transitions:
         self._notify = notify
 
     def move(self, state: State, because: str, **changes: Any) -> None:
-        """Save a transition, and only then lets it be known.
+        """Save a transition, then report the transition.
 
         Args:
             state: The state that follows.
-            because: Why, one sentence.
-            changes: Fields of the journal to save with it.
+            because: Reason, as a sentence.
+            changes: Fields of the journal to save with the transition.
 
         Raises:
-            OSError: It cannot be saved; nothing has changed.
+            OSError: The transition cannot be saved; nothing has changed.
         """
         journal = self._model.store.journal
         offer = changes.get("offer", journal.offer)
@@ -106,5 +106,5 @@ class Transitions:
 
 
 def title(bundle: BundleRef) -> str:
-    """Return a bundle's name as logs and events say it."""
+    """Return a bundle's name for logs and events."""
     return f"{bundle.name}-{bundle.version}"

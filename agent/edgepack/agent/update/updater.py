@@ -1,7 +1,7 @@
-"""The updates of one model, from offer to commit: walks the life cycle table.
+"""The updates of a model, from offer to commit: walks the life cycle table.
 
 The state is saved, then acted upon; an action that a restart or a full disk interrupts runs again.
-What the actions do is in `actions`, what follows what in `lifecycle`; what is taken in `orders`.
+`actions` has the actions, `lifecycle` the order of states, `orders` the accepted orders.
 """
 
 import logging
@@ -31,7 +31,7 @@ DISK_RETRY_S = 5.0
 
 
 class Updater:
-    """The one update that a model has at a time.
+    """The single update of a model at a time.
 
     Args:
         deps: Dependencies of all updates.
@@ -70,7 +70,7 @@ class Updater:
 
     @property
     def journal(self) -> Journal:
-        """The journal as it was last saved."""
+        """The last saved journal."""
         return self._model.store.journal
 
     @property
@@ -105,7 +105,7 @@ class Updater:
 
     @property
     def is_sealed(self) -> bool:
-        """True if a newer edgepack wrote its files, so that it must be left alone."""
+        """True if a newer edgepack wrote the model's files, so that the model must stay unchanged."""
         return self._model.is_sealed
 
     @property
@@ -115,7 +115,7 @@ class Updater:
 
     @property
     def is_on_fallback(self) -> bool:
-        """True if the last good release serves at rest, since the committed one was damaged."""
+        """True if the last good release serves at rest, since the committed release was damaged."""
         active, committed = self.active, self.journal.committed
         if not self.is_at_rest or active is None or committed is None:
             return False
@@ -154,7 +154,7 @@ class Updater:
     def start(self) -> None:
         """Continue at the journal's state, after the agent has started.
 
-        While the disk cannot be written, `advance` tries again; what serves serves on.
+        While the disk cannot be written, `advance` tries again; the serving release continues.
         """
         self._is_resumed = self.is_sealed
         try:
@@ -195,7 +195,7 @@ class Updater:
         self._is_resumed = True
 
     def _mend(self) -> None:
-        """Put journal and pointer in step again, when one of them was lost."""
+        """Repair journal or pointer from the other, if either was lost."""
         journal, pointer = self.journal, self._model.pointer
         serving = pointer.read()
         is_lost = serving is None and journal.committed and not is_gone(journal)
@@ -213,7 +213,7 @@ class Updater:
         return self._actions.accept_chunk(sha256, index, content)
 
     def accept_coded(self, sha256: str, coded: CodedChunk) -> ChunkOutcome:
-        """Take several chunks that came as one."""
+        """Accept several chunks in a coded message."""
         return self._actions.accept_coded(sha256, coded)
 
     def note_providers(self) -> None:
@@ -281,14 +281,14 @@ class Updater:
         self._retry_at = now + DISK_RETRY_S
 
     def _has_worked_for_long(self) -> bool:
-        """Return True if what failed went well since: waiting for background work proves
+        """Return True if the failed part has worked since: waiting for background work proves
         nothing.
         """
         now = self._deps.clock.monotonic()
         return not self._actions.is_busy and now >= self._retry_at + 2 * DISK_RETRY_S
 
     def _step(self) -> Wait | None:
-        """Return one step of the table; None when the next one can follow at once."""
+        """Run a step of the table; return None if the next step can follow at once."""
         journal = self.journal
         row = TABLE[journal.state]
         pending = journal.pending
@@ -326,7 +326,7 @@ class Updater:
             return Ended(outcome="failure", because=_one_line(error))
 
     def _is_tired_of_waiting(self) -> bool:
-        """Return True if the disk has failed for as long as an update waits for it."""
+        """Return True if the disk has failed for the whole patience of an update."""
         now, since = self._deps.clock.monotonic(), self._fails_since
         return now - (now if since is None else since) >= self._deps.disk_patience_s
 
@@ -359,7 +359,5 @@ class Updater:
 
 
 def _one_line(error: EdgepackError) -> str:
-    """Return an error as one sentence for a journal; the remedy is for anyone that is at a
-    keyboard.
-    """
+    """Return an error as a sentence for a journal; the remedy is for a person at a keyboard."""
     return f"{error.problem} ({error.found_in})" if error.found_in else error.problem

@@ -1,7 +1,7 @@
-"""Long background work: one piece at a time, that can be ordered to end.
+"""Long background work: a single piece at a time, with an order to end.
 
-An action hands over what may take long (reading gigabytes, a probe, a hook) and is called again
-once that is done. The loop never waits for it, so it hears newer offers meanwhile.
+An action submits long work (reading gigabytes, a probe, a hook) and is called again at its end. The
+loop never waits for the work, so the loop receives newer offers meanwhile.
 """
 
 import queue
@@ -25,7 +25,7 @@ class Job:
         self._error: BaseException | None = None
 
     def do(self, tidy: Callable[[], object] = lambda: None) -> None:
-        """Do the work, in whatever thread this is, and tidies up after it."""
+        """Run the work in the calling thread, then tidy up."""
         try:
             self.halt.check()
             self._result = self._work(self.halt)
@@ -36,11 +36,11 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """True if it ended, in whatever way."""
+        """True if the work ended, with any result."""
         return self._done.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is done; False when it is not by then."""
+        """Wait until the work is done; return False after the timeout."""
         return self._done.wait(timeout_s)
 
     def result(self) -> Any:
@@ -54,7 +54,7 @@ class Worker(Protocol):
     """Worker that runs jobs."""
 
     def begin(self, work: Work) -> Job:
-        """Take a piece of work; it may be done already when this returns."""
+        """Accept a piece of work, which may be done at return."""
 
 
 class InlineWorker:
@@ -75,11 +75,11 @@ class InlineWorker:
 
 
 class ThreadWorker:
-    """A thread that does one piece of work after the other.
+    """A thread that runs pieces of work in turn.
 
     Args:
         wake: Called when a piece is done.
-        tidy: Called after each piece, in the thread that did it.
+        tidy: Called after each piece, in the worker's thread.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ThreadWorker:
         self._thread.start()
 
     def begin(self, work: Work) -> Job:
-        """Take a piece of work; it is done when those before it are."""
+        """Accept a piece of work, which runs after all earlier pieces."""
         job = Job(work)
         if self._stopped:
             job.halt.set()
@@ -102,7 +102,7 @@ class ThreadWorker:
         return job
 
     def stop(self, timeout_s: float) -> bool:
-        """Halt what is done now and all that waits; False when that did not end in time."""
+        """Halt the running and all waiting work; return False if the work did not end in time."""
         self._stopped = True
         current = self._current
         if current is not None:
