@@ -198,7 +198,7 @@ def _missing(begun: bytearray) -> int:
 
 
 def _take_published(command: int, body: memoryview, receiver: Receiver, answers: bytearray) -> bool:
-    """Forward a message published at QoS 0 or 1 without properties; return False for other packets."""
+    """Forward a message at QoS 0 or 1 without properties; return False for other packets."""
     qos = (command & 0x06) >> 1
     if command & 0xF0 != _PUBLISH or qos > _AT_LEAST_ONCE or len(body) < 2:
         return False

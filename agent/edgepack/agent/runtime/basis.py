@@ -40,7 +40,7 @@ def basis_of(facts: DeviceFacts, config: ProviderConfig) -> dict[str, str]:
 
 
 def describe_change(before: Basis, now: Basis) -> str:
-    """Return the differences between two bases, as a list for a sentence; "" without differences."""
+    """Return the differences between two bases, as a list for a sentence; "" if equal."""
     if not before:
         return "what the choice was based on is not known"
     changes = list(_changes(before, now))

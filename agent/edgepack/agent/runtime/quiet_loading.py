@@ -15,7 +15,7 @@ from edgepack.agent.runtime.runtime_words import is_log_line
 
 @contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Keep ONNX Runtime's log off stderr; other output on stderr appears at the end of the block."""
+    """Keep ONNX Runtime's log off stderr; other output appears at the end of the block."""
     if sys.stderr is None:  # it was closed as the process began
         yield
         return

@@ -122,7 +122,7 @@ class Verdicts:
         return None
 
     def forget(self, digest: str) -> None:
-        """Forget the verdicts on a bundle until the agent ends, so that the bundle is probed again."""
+        """Forget the verdicts on a bundle until the agent ends, so that probes run again."""
         self._kept = tuple(one for one in self._kept if one.circumstances.digest != digest)
 
     def keep(self, circumstances: ProbeCacheKey, result: ProbeResult) -> None:

@@ -40,7 +40,7 @@ class SampleKeeper:
         self._fails = False
 
     def offer(self, feeds: Mapping[str, Tensor]) -> None:
-        """Copy the inputs of an inference, if a sample is due and selected; keep only the latest."""
+        """Copy the inputs of an inference if due and selected; keep only the latest copy."""
         if self._settings is None or time.monotonic() < self._next_at:
             return
         self._next_at = time.monotonic() + OFFER_S

@@ -51,7 +51,7 @@ class DiskWatch:
         return self._faults.get(subject, (None, ""))[1]
 
     def failed(self, subject: str, error: OSError) -> None:
-        """Note a failed attempt; log the failure, unless the previous attempt failed the same way."""
+        """Note a failed attempt; log the failure unless it equals the previous failure."""
         if self._faults.get(subject, (None, ""))[0] == error.errno and subject in self._faults:
             return
         text = describe_fault(error, self._state_dir)

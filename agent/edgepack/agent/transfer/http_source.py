@@ -101,7 +101,7 @@ class HttpSource:
     def _cut(
         self, answer: Answer, pieces: deque[Piece], count: int, at: int, title: str
     ) -> Iterator[Chunk]:
-        """Cut the next pieces out of a body that begins at a place; hold a single piece at a time."""
+        """Cut the next pieces out of a body that begins at `at`; hold a single piece at a time."""
         held = bytearray()
         for _ in range(count):
             piece = pieces[0]

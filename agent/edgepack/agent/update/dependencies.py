@@ -152,5 +152,5 @@ class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sealed(self) -> bool:
-        """True if a newer edgepack wrote the model's files, so that the model must stay unchanged."""
+        """True if a newer edgepack wrote the model's files: the model must stay unchanged."""
         return self.store.is_sealed or self.pointer.is_sealed

@@ -165,7 +165,7 @@ class Models:
         return True
 
     def _try_again(self) -> float | None:
-        """Repeat the start work that failed because of the disk; return seconds until the next try."""
+        """Repeat the start work that the disk prevented; return seconds until the next try."""
         if self._counters is not None and self._is_prepared:
             return None
         now = self._deps.clock.monotonic()

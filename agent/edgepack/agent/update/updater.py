@@ -105,7 +105,7 @@ class Updater:
 
     @property
     def is_sealed(self) -> bool:
-        """True if a newer edgepack wrote the model's files, so that the model must stay unchanged."""
+        """True if a newer edgepack wrote the model's files: the model must stay unchanged."""
         return self._model.is_sealed
 
     @property
