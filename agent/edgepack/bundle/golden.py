@@ -50,11 +50,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         because: Observed result, one sentence.
         worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of what
             was expected; infinite when an output is missing or not finite.
+        task_lost: Greatest share of a task that is lost, 0…1; None if no task was compared.
     """
 
     right: bool
     because: str
     worst_nrmse: float
+    task_lost: float | None = None
 
 
 def write_golden(path: Path, golden: Golden) -> None:
@@ -153,6 +155,7 @@ def compare_outputs(
         right=not wrong,
         because="; ".join(verdict.because for verdict in wrong or judged),
         worst_nrmse=max(verdict.worst_nrmse for verdict in judged),
+        task_lost=max((one.task_lost for one in judged if one.task_lost is not None), default=None),
     )
 
 
@@ -199,12 +202,13 @@ def _judge_task(
     """Judge one task's outputs by its own measure."""
     measured = _measure(agreement, expected, got)
     if isinstance(measured, str):
-        return Comparison(right=False, because=measured, worst_nrmse=math.inf)
+        return Comparison(right=False, because=measured, worst_nrmse=math.inf, task_lost=1.0)
     return Comparison(
         right=measured.value >= agreement.keep,
         because=f"{agreement.part.task}: {measured.words}, keeps {measured.value:.4f} "
         f"(at least {agreement.keep:g})",
         worst_nrmse=0.0,
+        task_lost=min(max(1.0 - measured.value, 0.0), 1.0),
     )
 
 

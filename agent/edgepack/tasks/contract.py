@@ -154,6 +154,11 @@ class Task(Protocol):
         """Return what the task keeps, in words that follow "keeps"."""
         ...
 
+    @property
+    def items(self) -> str:
+        """Return the plural noun of the answers that the task counts: `boxes`."""
+        ...
+
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> Expected:
         """Prepare the comparison with the float model's outputs, one dict a sample."""
         ...

@@ -86,12 +86,13 @@ class ValueTask(msgspec.Struct, frozen=True):
     """A task that compares one output, value against value: a `Task`.
 
     Attributes:
-        name, words, sketch: See `Task`.
+        name, words, items, sketch: See `Task`.
         compare: Compares values.
     """
 
     name: str
     words: str
+    items: str
     compare: Compare
     sketch: Callable[[TaskOutputs, Outputs], Sketch] = sketch_values
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from edgepack.tasks.classification.measure import CLASSIFICATION
 from edgepack.tasks.contract import Task
 from edgepack.tasks.depth.measure import DEPTH
-from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.description import NOT_EVALUATED, ModelDescription, TaskOutputs
 from edgepack.tasks.detections.measure import DETECTIONS
 from edgepack.tasks.embedding.measure import EMBEDDING
 from edgepack.tasks.picture.measure import PICTURE
@@ -39,6 +39,13 @@ _ALL: tuple[Task, ...] = (
 )
 
 TASKS: Mapping[str, Task] = {task.name: task for task in _ALL}
+
+
+def items_of(description: ModelDescription) -> str:
+    """Return the answers that a model's tasks count: `boxes and texts`, or `answers`."""
+    parts = (part for part in description.parts if part.task not in NOT_EVALUATED)
+    items = list(dict.fromkeys(task_of(part).items for part in parts))
+    return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:]))) or "answers"
 
 
 def task_of(part: TaskOutputs) -> Task:

@@ -206,6 +206,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
         taken, total: Nodes the provider took, and all nodes; 0 and 0 when not known.
         worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of the
             expected values; None when it did not run.
+        task_lost: Greatest share of a task that the golden samples lost; None if none was compared.
         peak_bytes: The most memory that the probe was seen to take; 0 when not known.
 
     Example:
@@ -229,6 +230,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     taken: int = 0
     total: int = 0
     worst_nrmse: float | None = None
+    task_lost: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     peak_bytes: Count = 0
 
 

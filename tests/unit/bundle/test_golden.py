@@ -137,7 +137,11 @@ def test_a_scaled_output_is_wrong_though_its_direction_is_right() -> None:
 def test_a_task_must_keep_its_share_whatever_the_values_are() -> None:
     expected = outputs(*[[0.0, 9.0]] * 4)
     sure, other = outputs(*[[0.0, 1.0]] * 4), outputs(*[[0.0, 9.0], [9.0, 0.0]] * 2)
-    assert compare_outputs(expected, sure, {}, (DECISIONS,)).right
+    kept = compare_outputs(expected, sure, {}, (DECISIONS,))
+    assert (kept.right, kept.task_lost) == (True, 0.0)
+    lost = compare_outputs(expected, other, {}, (DECISIONS,)).task_lost
+    assert lost is not None
+    assert 0.25 < lost <= 0.5
     wrong = compare_outputs(expected, other, {}, (DECISIONS,))
     assert not wrong.right
     assert wrong.because.startswith("classification: top1_agreement 0.5000, keeps 0.5")

@@ -106,9 +106,18 @@ def test_shadow_agreement_is_judged_as_it_stands() -> None:
     view = view_of("shadow", sums_of([0.11, 0.12, 0.13, 0.12, 0.12]))
     assert (view.verdict, view.comparison, view.before) == ("breach", "share", None)
     assert view.now == pytest.approx(0.12)
-    assert view.because.startswith("12.0% over 5 devices, 11.")
+    assert view.because.startswith("12.0% of inferences with other answers over 5 devices, 11.")
     assert view.because.endswith("5.0% is let pass")
     assert gate_numbers(view)[:3] == ("", "12.0%", "")
+
+
+def test_golden_and_shadow_are_worded_by_the_answers_of_the_task() -> None:
+    plan = Plan({}, 5, items="boxes")
+    sums: ClassSums = {"a": ({name: sums_of([0.2] * 5) for name in ("golden", "shadow", "p95")},)}
+    because = {view.name: view.because for view in judge(plan, sums, 0, ALL)}
+    assert because["golden"].startswith("+20.0 points of boxes lost over 5 devices")
+    assert because["shadow"].startswith("20.0% of inferences with other boxes over 5 devices")
+    assert "boxes" not in because["p95"]
     assert view_of("shadow", sums_of([0.01, 0.02, 0.03])).verdict == "pass"
 
 

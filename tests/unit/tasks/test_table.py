@@ -7,14 +7,14 @@ from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.classification.measure import ROWS, TOP1
 from edgepack.tasks.contract import Scale
 from edgepack.tasks.depth.measure import RELATIVE
-from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.description import ModelDescription, TaskOutputs
 from edgepack.tasks.detections.measure import F1
 from edgepack.tasks.embedding.measure import NEIGHBOURHOOD
 from edgepack.tasks.picture.measure import PSNR
 from edgepack.tasks.segmentation.measure import IOU
 from edgepack.tasks.selection.measure import OVERLAP
 from edgepack.tasks.sound.measure import SI_SDR
-from edgepack.tasks.table import TASKS, task_of
+from edgepack.tasks.table import TASKS, items_of, task_of
 from edgepack.tasks.text.measure import STRINGS
 from edgepack.tasks.tokens.measure import TOKENS_KEPT
 from edgepack.tasks.values.measure import EXPLAINED
@@ -58,6 +58,16 @@ def test_everything_and_nothing_may_be_kept(scale: Scale) -> None:
 def test_a_task_is_found_by_its_name_and_an_unknown_one_counts_as_unknown() -> None:
     assert all(task.name == name for name, task in TASKS.items())
     assert task_of(TaskOutputs(task="of a later release", outputs=("y",))) is TASKS["unknown"]
+
+
+def test_a_models_tasks_name_their_answers() -> None:
+    parts = [
+        TaskOutputs(task=task, outputs=(task,))
+        for task in ("detections", "text", "text", "ignored")
+    ]
+    assert items_of(ModelDescription(parts=tuple(parts))) == "boxes and texts"
+    assert items_of(ModelDescription()) == "answers"
+    assert all(task.items for task in TASKS.values())
 
 
 def _scores(count: int) -> list[Outputs]:

@@ -202,6 +202,7 @@ def judge(
         latency_ms=statistics.median(times_ms),
         taken=placement.taken,
         total=placement.total,
+        task_lost=comparison.task_lost,
         worst_nrmse=comparison.worst_nrmse if math.isfinite(comparison.worst_nrmse) else None,
     )
 

@@ -110,5 +110,5 @@ def same_decisions(want: Tensor, have: Tensor) -> Bools:
 
 
 CLASSIFICATION = ValueTask(
-    "classification", "the float model's decisions", compare_decisions, sketch_decisions
+    "classification", "the float model's decisions", "classes", compare_decisions, sketch_decisions
 )

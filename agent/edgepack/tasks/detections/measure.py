@@ -124,6 +124,7 @@ class Detections:
 
     name = "detections"
     words = "F1 of the float model's boxes"
+    items = "boxes"
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> FoundBoxes:
         """Prepare the comparison with the float model's outputs, one dict a sample."""

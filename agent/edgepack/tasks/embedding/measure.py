@@ -56,5 +56,9 @@ def sketch_vectors(part: TaskOutputs, outputs: Outputs) -> Sketch:
 
 
 EMBEDDING = ValueTask(
-    "embedding", "how its vectors differ from each other", compare_embeddings, sketch_vectors
+    "embedding",
+    "how its vectors differ from each other",
+    "vectors",
+    compare_embeddings,
+    sketch_vectors,
 )

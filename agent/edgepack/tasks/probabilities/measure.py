@@ -99,5 +99,9 @@ def sketch_probabilities(part: TaskOutputs, outputs: Outputs) -> Sketch:
 
 
 PROBABILITIES = ValueTask(
-    "probabilities", "its probabilities", compare_probabilities, sketch_probabilities
+    "probabilities",
+    "its probabilities",
+    "probabilities",
+    compare_probabilities,
+    sketch_probabilities,
 )

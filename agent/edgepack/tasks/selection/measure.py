@@ -40,5 +40,9 @@ def sketch_selection(part: TaskOutputs, outputs: Outputs) -> Sketch:
 
 
 SELECTED = ValueTask(
-    SELECTION, "what the float model selects, in any order", compare_selections, sketch_selection
+    SELECTION,
+    "what the float model selects, in any order",
+    "selected rows",
+    compare_selections,
+    sketch_selection,
 )

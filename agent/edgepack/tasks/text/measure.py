@@ -116,6 +116,7 @@ class Texts:
 
     name = "text"
     words = "what the float model reads, by characters and by lines"
+    items = "texts"
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ReadTexts:
         """Prepare the comparison with the float model's outputs, one dict a sample."""

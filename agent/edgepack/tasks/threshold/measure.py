@@ -74,4 +74,9 @@ def are_probabilities(values: Sequence[Tensor]) -> bool:
     )
 
 
-THRESHOLD = ValueTask("threshold", "which of its scores are above the threshold", compare_crossings)
+THRESHOLD = ValueTask(
+    "threshold",
+    "which of its scores are above the threshold",
+    "crossings of the threshold",
+    compare_crossings,
+)

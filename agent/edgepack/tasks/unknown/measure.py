@@ -129,6 +129,7 @@ class Unknown:
 
     name = UNKNOWN
     words = "the variance of its values, and how its vectors differ from each other"
+    items = "values"
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> UnknownOutputs:
         """Prepare the comparison with the float model's outputs, one dict a sample."""

@@ -166,6 +166,7 @@ class Values:
 
     name = "values"
     words = "the variance of its values from sample to sample"
+    items = "values"
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ValueOutputs:
         """Prepare the comparison with the float model's outputs, one dict a sample."""

@@ -88,8 +88,8 @@ def measures_of(choice: Choice) -> dict[str, float]:
     """Return the values of gates from a device's choice of a variant."""
     said = {"fallbacks": float(choice.is_fallback)}
     probe = next((one for one in choice.probes if one.variant == choice.chosen), None)
-    if probe is not None and probe.worst_nrmse is not None:
-        said["golden"] = probe.worst_nrmse
+    if probe is not None and probe.task_lost is not None:
+        said["golden"] = probe.task_lost
     return said
 
 

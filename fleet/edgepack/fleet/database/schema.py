@@ -145,7 +145,8 @@ class ReleaseRow(Base):
     """A bundle that the fleet holds; `folder` is where its files lie, below a controller's folder.
 
     `source` is where a controller that lacks them fetches it, "" for nowhere. One that was deleted
-    stays here without files, so that no other content takes its name.
+    stays here without files, so that no other content takes its name. `items` are the answers that
+    its tasks count, such as boxes.
     """
 
     __tablename__ = "releases"
@@ -162,6 +163,7 @@ class ReleaseRow(Base):
     added_at: Mapped[float]
     deleted_at: Mapped[float | None] = mapped_column(default=None)
     source: Mapped[str] = mapped_column(default="")
+    items: Mapped[str] = mapped_column(default="answers")
 
     @property
     def bundle(self) -> BundleRef:

@@ -25,6 +25,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         threshold: Threshold unless the plan says otherwise: a ratio, or a rise in `unit`.
         unit: Of what is measured.
         text: What is measured, in words.
+        words: The measured value in words; `{items}` are the answers that the task counts.
         is_default: Whether it is judged where the plan says nothing of it.
         fewest: Inferences that a device must have reported, before and now, for it to count.
         spread: Standard deviation of one device's number when nothing changed, assumed while fewer
@@ -36,6 +37,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float
     unit: str
     text: str
+    words: str = "{}"
     is_default: bool = True
     fewest: int = 0
     spread: float = 0.0
@@ -44,6 +46,10 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     def default(self) -> str:
         """Default threshold, as a person writes it."""
         return f"{self.threshold:g}" if self.is_default else "off"
+
+    def worded(self, value: float, items: str) -> str:
+        """Return a value in words: `+6.0 points of boxes lost`."""
+        return self.words.format(self.shown(value), items=items)
 
     def shown(self, value: float) -> str:
         """Return a ratio, a rise or a share, for people."""
@@ -118,15 +124,17 @@ GATES: tuple[Gate, ...] = (
         name="golden",
         comparison="rise",
         threshold=0.05,
-        unit="nrmse",
-        text="greatest error of the golden outputs on a device",
+        unit="%",
+        text="share of the task (boxes, texts, classes) that the golden samples lose on a device",
+        words="{} of {items} lost",
     ),
     Gate(
         name="shadow",
         comparison="share",
         threshold=0.05,
         unit="%",
-        text="share of inferences in which the release before came to something else",
+        text="share of inferences with other boxes, texts or classes than the previous release",
+        words="{} of inferences with other {items}",
         fewest=60,
         spread=0.028,  # of 60 inferences, at the limit
     ),

@@ -17,6 +17,7 @@ from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.documents.releases import BundleHead, full_title
 from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.tasks.table import items_of
 from edgepack.wire.messages import BundleRef
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ def keep_release(
         signature_bytes=signature.stat().st_size,
         added_at=now,
         source=source,
+        items=items_of(facts.description),
     )
     session.add(row)
     session.flush()

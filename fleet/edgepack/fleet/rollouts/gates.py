@@ -36,12 +36,14 @@ class Plan(NamedTuple):
         accepted: Breaches that a person saw and resumed after, as `key` and `hold_key` give them,
             and waves that may begin without evidence, as `evidence_key` does.
         needs_evidence: Whether a wave that measured too little holds the rollout.
+        items: The answers that the release's tasks count: `boxes`.
     """
 
     thresholds: Mapping[str, float | None]
     min_sample: int
     accepted: frozenset[str] = frozenset()
     needs_evidence: bool = True
+    items: str = "answers"
 
     def threshold(self, gate: Gate) -> float | None:
         """Return the threshold of a gate."""
@@ -186,7 +188,7 @@ def _judge_one(
         elif gate.comparison == "share":
             before = None
     needed = LEAST_DEVICES if is_over else max(LEAST_DEVICES, plan.min_sample)
-    verdict, because = _verdict(gate, sums, threshold, needed, value, bound)
+    verdict, because = _verdict(gate, sums, plan, needed, value, bound)
     if verdict == "hold" and not is_settled:
         verdict = "too few"
     seen = hold_key if verdict == "hold" else key
@@ -211,11 +213,12 @@ def _judge_one(
 def _verdict(
     gate: Gate,
     sums: WaveSums,
-    threshold: float | None,
+    plan: Plan,
     needed: int,
     value: float | None,
     bound: float | None,
 ) -> tuple[GateVerdict, str]:
+    threshold = plan.threshold(gate)
     devices = counted(sums.devices, "device")
     if threshold is None:
         return "off", "switched off"
@@ -227,8 +230,8 @@ def _verdict(
     if bound is None:
         return "too few", f"{devices} measured it, {needed} are needed"
     said = (
-        f"{gate.shown(value)} over {devices}, {gate.shown(bound)} or more with 97.5 % confidence; "
-        f"{gate.shown(threshold)} is let pass"
+        f"{gate.worded(value, plan.items)} over {devices}, {gate.shown(bound)} or more with "
+        f"97.5 % confidence; {gate.shown(threshold)} is let pass"
     )
     if sums.devices < LEAST_DEVICES and bound > threshold:
         return "hold", f"{said}; so few devices tell of themselves, not of the release"

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database import assignments, measurements
-from edgepack.fleet.database.schema import RolloutRow
+from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.rollouts import canary, counting, failures, gates, rules
 
@@ -62,7 +62,7 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
         now: Seconds since the epoch; None to show what the last step looked at.
     """
     classes = classes_of(session, rollout)
-    plan, settings = plan_of(rollout), rollout.settings
+    plan, settings = plan_of(session, rollout), rollout.settings
     sums: measurements.ClassSums = {}
     measured: tuple[GateView, ...] = ()
     since = rollout.evidence_since
@@ -107,13 +107,15 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
     )
 
 
-def plan_of(rollout: RolloutRow) -> gates.Plan:
+def plan_of(session: Session, rollout: RolloutRow) -> gates.Plan:
     """Return the plan of evaluation of a rollout."""
+    release = session.get(ReleaseRow, rollout.digest)
     return gates.Plan(
         thresholds=rollout.settings.gates,
         min_sample=rollout.settings.min_sample,
         accepted=frozenset(rollout.accepted),
         needs_evidence=rollout.settings.gate_evidence == "required",
+        items=release.items if release else "answers",
     )
 
 

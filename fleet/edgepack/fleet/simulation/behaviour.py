@@ -125,7 +125,7 @@ class Pretence:
                     provider=PROVIDER.name,
                     right=True,
                     because="simulated",
-                    worst_nrmse=it.golden * self._rng.lognormvariate(0.0, SPREAD),
+                    task_lost=min(1.0, it.golden * self._rng.lognormvariate(0.0, SPREAD)),
                 ),
             ),
         )
