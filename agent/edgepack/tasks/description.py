@@ -27,6 +27,7 @@ _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 _ClassName = Annotated[
     str, msgspec.Meta(max_length=MAX_CLASS_NAME, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")
 ]
+ClassNames = Annotated[tuple[_ClassName, ...], msgspec.Meta(max_length=MAX_CLASS_NAMES)]
 
 
 class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +45,7 @@ class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     outputs: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1, max_length=256)]
     source: Source = "unknown"
     settings: dict[str, Any] = {}
-    class_names: Annotated[tuple[_ClassName, ...], msgspec.Meta(max_length=MAX_CLASS_NAMES)] = ()
+    class_names: ClassNames = ()
 
     def class_name(self, number: int) -> str:
         """Return the name of a class: `'cat'`, or `class 3` if its name is not known."""

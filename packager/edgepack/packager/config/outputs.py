@@ -13,7 +13,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.profiles.section import Section
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key, unknown_name
-from edgepack.tasks.description import IGNORED, SELECTION, UNKNOWN, TaskOutputs
+from edgepack.tasks.description import IGNORED, SELECTION, UNKNOWN, ClassNames, TaskOutputs
 from edgepack.tasks.detections.layouts import (
     LAYOUTS,
     Activation,
@@ -22,20 +22,26 @@ from edgepack.tasks.detections.layouts import (
     LayoutName,
 )
 from edgepack.tasks.table import TASKS
+from edgepack.text import counted
 
 DECLARABLE = (*(name for name in TASKS if name not in (SELECTION, UNKNOWN)), IGNORED)
 """Tasks that a person may write."""
 
 _ROLES = ("scores", "labels", "sizes", "offsets")
 
+NAMED = ("classification", "probabilities", "threshold", "segmentation", "detections")
+"""Tasks whose classes may have names."""
+
 _KEYS: Mapping[str, tuple[str, ...]] = {
-    "detections": ("layout", *_ROLES, "classes", "order", "activation"),
+    **dict.fromkeys(NAMED, ("class_names",)),
+    "detections": ("layout", *_ROLES, "classes", "order", "activation", "class_names"),
     "tokens": ("tokens",),
     "text": ("blank",),
 }
 """By task, the keys that it has beside."""
 
 _OF_ROWS = ("embedding", "probabilities")
+_OF_ROWS_OF_CLASSES = ("classification", "probabilities")
 _OF_FLOATS = (*_OF_ROWS, "depth", "picture", "sound")
 _BY_HEADS = ("detections", "text", "tokens")
 
@@ -52,6 +58,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         classes: Number of classes, where more follows a place's scores than they.
         order: Which four numbers make a box, where the layout and the values do not tell.
         activation: What makes a score of what is given, likewise.
+        class_names: Names of the classes in their order, for reports of drift.
     """
 
     task: str
@@ -65,6 +72,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     classes: int = 0
     order: BoxOrder = ""
     activation: Activation = ""
+    class_names: ClassNames = ()
 
     @property
     def beside(self) -> dict[str, str]:
@@ -162,6 +170,7 @@ def check_outputs(
             _check_row(declaration.task, by_name[name], where)
         _check_keys(declaration, where)
         _check_detections(declaration, by_name, where)
+        _check_names(declaration, by_name[name], where)
     kinds = [declarations[name].task if name in declarations else "" for name in by_name]
     if set(kinds) == {"ignored"}:
         raise BuildError(
@@ -206,6 +215,26 @@ def _check_detections(
     unknown = [name for name in declaration.beside.values() if name not in outputs]
     if unknown:
         raise unknown_name("output", unknown[0], outputs, where, lambda near: repr(near))
+
+
+def _check_names(declaration: OutputDeclaration, spec: TensorSpec, where: str) -> None:
+    names = declaration.class_names
+    again = next((name for name in names if names.count(name) > 1), None)
+    if again is not None:
+        raise BuildError(
+            f"class_names has {again!r} more than once",
+            found_in=where,
+            remedy="give each class a name of its own",
+        )
+    width = spec.shape[-1] if spec.shape else 1
+    is_scores = declaration.task in _OF_ROWS_OF_CLASSES and spec.dtype.startswith("float")
+    if names and is_scores and isinstance(width, int) and width not in (1, len(names)):
+        raise BuildError(
+            f"class_names has {counted(len(names), 'name')} for {spec}, "
+            f"which has {counted(width, 'class', 'classes')}",
+            found_in=where,
+            remedy="one name for each class, in the order of the scores",
+        )
 
 
 def _check_floats(task: str, spec: TensorSpec, where: str) -> None:

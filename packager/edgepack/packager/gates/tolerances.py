@@ -12,6 +12,7 @@ both.
 from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.bundle.manifest import GoldenAgreement, GoldenTolerance
 from edgepack.tasks.contract import Agreement
@@ -84,7 +85,7 @@ def derive_agreements(
             value = 1.0 - max(agreement.losses) if is_selection else agreement.value
             kept[number] = min(value, kept.get(number, 1.0))
     return tuple(
-        GoldenAgreement(part=part, keep=_least(part.task, kept[number]))
+        GoldenAgreement(part=replace(part, class_names=()), keep=_least(part.task, kept[number]))
         for number, part in enumerate(parts)
         if number in kept and not set(part.outputs) & set(watched)
     )

@@ -6,7 +6,6 @@ probabilities behind two transposed convolutions. What looks like boxes and fits
 for.
 """
 
-import ast
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,6 +14,7 @@ import msgspec
 import onnx
 from msgspec.structs import replace
 
+from edgepack.packager.graph.class_names import read_class_names
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, index_graph, reached
 from edgepack.tasks.detections.decoding import LEVEL_STRIDES
@@ -148,7 +148,7 @@ def _noted_by_ultralytics(view: _View) -> DetectionHead | None:
     """Return ultralytics' exporter notes task and classes; segmentation adds 32 terms a place."""
     if view.metadata.get("task") not in ("detect", "segment", "pose"):
         return None
-    classes = _count_names(view.metadata.get("names", ""))
+    classes = len(read_class_names(view.metadata))
     for name, shape in view.outputs.items():
         if len(shape) != _COORDINATES - 1:
             continue
@@ -158,13 +158,6 @@ def _noted_by_ultralytics(view: _View) -> DetectionHead | None:
         if classes and known and min(known) >= _COORDINATES + classes:
             return DetectionHead(layout="yolo", outputs=(name,), classes=classes, source="metadata")
     return None
-
-
-def _count_names(names: str) -> int:
-    try:
-        return len(ast.literal_eval(names))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return 0
 
 
 def _text_map(view: _View) -> DetectionHead | None:

@@ -35,6 +35,7 @@ from edgepack.packager.samples.split import split_samples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.source.shape_advice import suggest_shapes
+from edgepack.packager.tasks.class_names import with_class_names
 from edgepack.packager.tasks.describe import Described, describe, finds
 from edgepack.packager.tensors.sequence import Samples, SampleSplit, digest_of
 from edgepack.tasks.description import ModelDescription
@@ -143,20 +144,19 @@ def open_build_samples(
     found = Described(description=source.description)
     if request.metric is None and request.labels is None:  # these know what outputs mean
         found = describe(source, opened.samples, float_source, progress)
+    description = with_class_names(found.description, source, request.outputs)
     notes += found.notes
     split = split_samples(opened, evaluation, [count > 0 for count in found.counts])
     split, captured = _add_captured(request, source, split, opened, evaluation, work, progress)
     notes += [captured.note] if captured.count else []
-    split = _with_description(split, found.description)
+    split = _with_description(split, description)
     notes.append(f"The samples were divided: {describe_split(split)}.")
     split, told = take_later_steps(split, float_source, work / "texts", progress)
     notes += told
     uncovered = describe_coverage(split, source.inputs, request.declarations)
     split = replace(split, uncovered=uncovered)
     notes += uncovered
-    golden = choose_golden(
-        source, split.held_out, work, progress, float_source, finds(found.description)
-    )
+    golden = choose_golden(source, split.held_out, work, progress, float_source, finds(description))
     reference: tuple[Feature, ...] = ()
     if request.encrypt_to:
         notes.append(

@@ -1,0 +1,44 @@
+"""Name the classes of outputs: as declared, else as the model's metadata has them."""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from edgepack.packager.config.outputs import NAMED, OutputDeclaration
+from edgepack.packager.graph.class_names import read_class_names
+from edgepack.packager.source.model import SourceModel
+from edgepack.tasks.description import MAX_CLASS_NAMES, ModelDescription, TaskOutputs
+
+_BY_METADATA = ("classification", "probabilities", "detections", "segmentation")
+_OF_ROWS = ("classification", "probabilities")
+
+
+def with_class_names(
+    description: ModelDescription,
+    source: SourceModel,
+    declarations: Mapping[str, OutputDeclaration],
+) -> ModelDescription:
+    """Return the description with the names of classes.
+
+    Args:
+        description: What outputs mean.
+        source: The model; its metadata may name classes.
+        declarations: Declared outputs; declared names count before the metadata's.
+    """
+    metadata = {entry.key: entry.value for entry in source.model.metadata_props}
+    known = read_class_names(metadata)
+    if len(known) > MAX_CLASS_NAMES or len(set(known)) < len(known):
+        known = ()
+    widths = {spec.name: spec.shape[-1] for spec in source.outputs if spec.shape}
+
+    def names_of(part: TaskOutputs) -> tuple[str, ...]:
+        declared = declarations.get(part.outputs[0])
+        if declared is not None and declared.class_names and part.task in NAMED:
+            return declared.class_names
+        width = widths.get(part.outputs[0])
+        is_other = part.task in _OF_ROWS and isinstance(width, int) and width not in (1, len(known))
+        return () if part.task not in _BY_METADATA or is_other else known
+
+    return ModelDescription(
+        parts=tuple(replace(part, class_names=names_of(part)) for part in description.parts)
+    )

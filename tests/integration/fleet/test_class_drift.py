@@ -1,0 +1,145 @@
+"""Classes that become more frequent are seen by name: real build, broker, agent and fleet."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.agent import open_model
+from edgepack.agent.serving import following
+from edgepack.agent.telemetry import sketches
+from edgepack.tasks.arrays import Singles
+from edgepack.wire.messages import Drift
+from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent, edgepack
+from tests.integration.fleet.dashboard import Visitor
+from tests.simulators import warm_programs
+
+NAMES = ("intact", "scratch", "dent")
+AT_BUILD = (0.8, 0.1, 0.1)
+IN_FIELD = (0.2, 0.7, 0.1)
+
+
+def classifier() -> onnx.ModelProto:
+    """Picture [1, 3, 16, 16] to probabilities [1, 3]: the brightest channel wins."""
+    kernel = np.zeros((3, 3, 3, 3), np.float32)
+    for channel in range(3):
+        kernel[channel, channel] = 1 / 9
+    nodes = [
+        helper.make_node("Conv", ["images", "kernel"], ["blurred"], "blur", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["blurred"], ["active"], "relu"),
+        helper.make_node("GlobalAveragePool", ["active"], ["pooled"], "pool"),
+        helper.make_node("Flatten", ["pooled"], ["flat"], "flatten"),
+        helper.make_node("Gemm", ["flat", "weights"], ["logits"], "classify"),
+        helper.make_node("Softmax", ["logits"], ["scores"], "softmax", axis=-1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "surfaces",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 16, 16])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 3])],
+        [
+            numpy_helper.from_array(kernel, "kernel"),
+            numpy_helper.from_array(16 * np.eye(3, dtype=np.float32), "weights"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, {"names": str(dict(enumerate(NAMES)))})
+    return model
+
+
+def picture(rng: np.random.Generator, shares: tuple[float, ...]) -> Singles:
+    image = rng.uniform(0.1, 0.3, (1, 3, 16, 16))
+    image[0, rng.choice(3, p=shares)] += rng.uniform(0.2, 0.5)
+    return image.astype(np.float32)
+
+
+def build(folder: Path, key: Path) -> Path:
+    folder.mkdir()
+    onnx.save(classifier(), folder / "surfaces.onnx")
+    rng = np.random.default_rng(0)
+    samples = np.concatenate([picture(rng, AT_BUILD) for _ in range(120)])
+    np.savez(folder / "samples.npz", images=samples)
+    archive = folder / "surfaces-1.0.0.edgepack"
+    command = (sys.executable, "-m", "edgepack.cli", "build", str(folder / "surfaces.onnx"))
+    options = ("--profile", "fp32", "--calibration", str(folder / "samples.npz"), "--key", str(key))
+    done = warm_programs.run(
+        [*command, *options, "-o", str(archive)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return archive
+
+
+def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in_the_fleet(
+    mosquitto: Mosquitto,
+    serve: Callable[..., Any],
+    start_agent: StartAgent,
+    key_prefix: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "SPOOL_S", 0.2)
+    monkeypatch.setattr(sketches, "SAMPLE_S", 0.0)
+    fleet = serve("--broker", mosquitto.url)
+    place = tmp_path / "cam-1"
+    fleet.client.enroll("cam-1", group="cameras", folder=place, state_dir=place / "state")
+    with (place / "agent.toml").open("a") as settings:
+        settings.write("\n[limits]\ntelemetry_interval_s = 0.2\n")
+    start_agent(fleet, "cam-1")
+    fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
+    archive = build(tmp_path / "built", key_prefix.with_suffix(".key"))
+    rollout = fleet.roll_out(archive, to=CAMERAS, waves="100%", deadline_s=60.0)
+    fleet.wait_for(rollout, "FINISHED", timeout_s=120)
+    rng = np.random.default_rng(1)
+
+    def status() -> list[str]:
+        command = (sys.executable, "-m", "edgepack.agent.cli", "status")
+        done = warm_programs.run(
+            [*command, "--state-dir", str(place / "state")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stdout.splitlines() if line.startswith("drift")]
+
+    def in_fleet() -> Drift | None:
+        found: Drift | None = fleet.client.device("cam-1").models[0].drift
+        return found
+
+    with open_model("surfaces", place / "state", threads=1) as model:
+
+        def run(shares: tuple[float, ...], count: int) -> None:
+            for number in range(count):
+                model.run({"images": picture(rng, shares)})
+                if number % 20 == 0:
+                    model._serving.record.sketches.snapshot()
+
+        run(AT_BUILD, 200)
+        fleet.wait_until(lambda: status() != [], "the device measured drift")
+        assert "'scratch'" not in " ".join(status())
+        run(IN_FIELD, 800)
+        fleet.wait_until(lambda: "'scratch'" in " ".join(status()), "the device shows the class")
+    fleet.wait_until(
+        lambda: (drift := in_fleet()) is not None and drift.difference > 1.0,
+        "the fleet has the drift",
+        timeout_s=90,
+    )
+    drift = in_fleet()
+    assert drift is not None
+    words = {one.words: one for one in drift.features}
+    assert words["share of 'scratch'"].build == pytest.approx(0.1, abs=0.08)
+    assert words["share of 'scratch'"].now > 0.4
+    line = next(line for line in status() if "'scratch'" in line)
+    assert "share of 'scratch' is 0." in line
+    shown = edgepack(fleet, "fleet", "devices", "show", "cam-1")
+    assert "share of 'scratch' is 0." in " ".join(shown.stdout.split())
+    told = json.loads(edgepack(fleet, "fleet", "devices", "show", "cam-1", "--json").stdout)
+    assert told["models"][0]["drift"]["features"][0]["words"] == drift.features[0].words
+    page = Visitor(fleet.url).log_in((fleet.data / "token").read_text()).get("/devices/cam-1").text
+    assert "share of &#39;scratch&#39; is 0." in page
