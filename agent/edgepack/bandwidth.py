@@ -18,7 +18,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     """A rate in some hours of the day.
 
     Attributes:
-        start, end: Minutes of the day; it continues past midnight where `end` is not greater.
+        start, end: Minutes of the day; the stretch continues past midnight if `end` is not greater.
         bytes_per_s: 0 is nothing at all.
     """
 
@@ -27,7 +27,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float
 
     def holds(self, minute: int) -> bool:
-        """Return True if a minute of the day is in it."""
+        """Return True if a minute of the day is in the stretch."""
         if self.start < self.end:
             return self.start <= minute < self.end
         return minute >= self.start or minute < self.end
@@ -38,7 +38,7 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stretches: Hours with a rate of their own; the first that holds counts.
-        bytes_per_s: In all others; None means no limit.
+        bytes_per_s: Rate in all other hours; None means no limit.
     """
 
     stretches: tuple[Stretch, ...] = ()
@@ -61,14 +61,14 @@ UNLIMITED = Bandwidth()
 
 
 def parse_bandwidth(text: str) -> Bandwidth:
-    """Read what a person wrote: a rate, or hours with rates, separated by commas.
+    """Read a written limit: a rate, or hours with rates, separated by commas.
 
     Args:
-        text: Such as `20MB/s` or `08:00-18:00=2MB/s,50MB/s`; "" means no limit. Units are powers of
-            1,000. A rate without hours is that of all others.
+        text: For example `20MB/s` or `08:00-18:00=2MB/s,50MB/s`; "" means no limit. Units are
+            powers of 1,000. A rate without hours is the rate of all other hours.
 
     Raises:
-        EdgepackError: It is neither.
+        EdgepackError: The text is neither.
     """
     stretches: list[Stretch] = []
     rest: float | None = None

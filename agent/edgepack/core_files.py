@@ -13,7 +13,7 @@ def forbid_core_files() -> None:
 
     Called first by every program that may load a key. A limit of 0 does not stop a kernel that
     pipes cores to a program, so on Linux the process is also not dumpable. Children inherit the
-    limit, whose maximum stays: a child may raise it again.
+    limit, whose maximum stays: a child may raise its limit again.
     """
     _, maximum = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, maximum))

@@ -33,7 +33,7 @@ def is_disk_fault(error: OSError) -> bool:
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool = True) -> None:
-    """Replace the content of a file in one atomic, durable step.
+    """Replace the content of a file in an atomic, durable step.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and
     then renamed over `path`; the folder is flushed last, so that the rename survives too.
@@ -42,8 +42,8 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool =
         path: The file; its folder must exist.
         content: The whole new content.
         mode: Permission bits of the file.
-        lasting: Flush it to the disk. What only lives as long as this process needs none, nor does
-            what `flush_tree` flushes later.
+        lasting: Flush the file to the disk. A file that lives only as long as this process needs no
+            flush, nor does a file that `flush_tree` flushes later.
 
     Raises:
         OSError: The disk is full or the folder is not writable; `path` is then unchanged.
@@ -56,8 +56,8 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool =
 def replacing(path: Path, *, mode: int = 0o644, lasting: bool = True) -> Iterator[BinaryIO]:
     """Give a file to write to that takes the place of `path`, durably, when the block ends.
 
-    It is what `write_file` does, for content that is too long to hold in memory. When the block
-    raises, `path` is unchanged.
+    The function is `write_file` for content that is too long for memory. When the block raises,
+    `path` is unchanged.
 
     Raises:
         OSError: The disk is full or the folder is not writable; `path` is then unchanged.
@@ -81,10 +81,10 @@ def replacing(path: Path, *, mode: int = 0o644, lasting: bool = True) -> Iterato
 
 
 def make_private(path: Path) -> None:
-    """Take a file or folder away from all but its owner; a missing one is left missing.
+    """Restrict a file or folder to its owner; a missing path is ignored.
 
     Raises:
-        OSError: Another user owns it.
+        OSError: Another user owns the path.
     """
     try:
         mode = path.stat().st_mode

@@ -1,4 +1,4 @@
-"""The errors edgepack raises, each with what is wrong, where it was found and what to do."""
+"""The errors that edgepack raises, each with problem, place and remedy."""
 
 from edgepack.text import printable
 
@@ -10,7 +10,7 @@ class EdgepackError(Exception):
     """Base of all errors of edgepack; shown to a person in up to three lines.
 
     Args:
-        problem: Problem, as one sentence without a full stop.
+        problem: Problem, as a sentence without a full stop.
         found_in: Where: a file, a key, a node, a topic.
         remedy: Remedy, usually a command.
 
@@ -44,12 +44,12 @@ class EdgepackError(Exception):
 
 
 def _cut(line: str) -> str:
-    """Return a line that a person can still read, though it may quote what came in."""
+    """Return a readable line of bounded length, even if the line quotes received text."""
     return line if len(line) <= _MOST_LETTERS else f"{line[: _MOST_LETTERS - 1]}…"
 
 
 class BundleError(EdgepackError):
-    """Error of the input: it is not a bundle that can be trusted or read.
+    """Error of the input: the bundle cannot be trusted or read.
 
     Example:
         ```python
@@ -72,8 +72,8 @@ class TransferError(EdgepackError):
 
 
 class TrustError(TransferError):
-    """Metadata is not signed by who must sign it, or is older than what is known, expired, missing,
-    or about something else."""
+    """Metadata is signed by a wrong key, older than the known metadata, expired, missing, or about
+    another subject."""
 
 
 class DeviceError(EdgepackError):

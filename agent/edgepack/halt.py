@@ -8,7 +8,7 @@ class HaltedError(Exception):
 
 
 class Halt(threading.Event):
-    """Set by who wants the work to end; looked at by the work, often."""
+    """Set to request an end of the work; the work checks often."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Halt(threading.Event):
             raise HaltedError
 
     def after_this_piece(self) -> None:
-        """Let the current piece of work end, and start no further piece."""
+        """Stop after the current piece of work, and start no further piece."""
         self._is_last_piece = True
 
     def check_between(self) -> None:

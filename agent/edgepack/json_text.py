@@ -10,9 +10,9 @@ _STEERING = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def json_text(value: object) -> str:
-    """Return a value as JSON: indented by two, its keys in the order in which they are declared.
+    """Return a value as JSON: indented by two, its keys in order of declaration.
 
-    A path is its text, and what could steer a terminal is written as JSON's own escape.
+    A path is its text, and characters that could steer a terminal are written as JSON escapes.
     """
     text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
     return _STEERING.sub(lambda found: json.dumps(found[0])[1:-1], text)

@@ -1,4 +1,4 @@
-"""Refuse to write keys into a git work tree, where the next commit may publish them."""
+"""Check against keys in a git work tree, where the next commit may publish the keys."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def check_key_place(path: Path) -> None:
     """Check that a key's place lies outside of every git work tree, or that `--force` was given.
 
     Args:
-        path: The file or folder to write; it need not exist.
+        path: The file or folder to write; the path need not exist.
 
     Raises:
         EdgepackError: The place lies in a git work tree.

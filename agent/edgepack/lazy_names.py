@@ -1,4 +1,4 @@
-"""Public names of a package, loaded when they are first used, so that importing it stays cheap."""
+"""Public names of a package, loaded at first use, so that importing the package stays cheap."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -8,9 +8,9 @@ from importlib import import_module
 def load_on_first_use(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Make the functions by which Python asks a package for names that it does not have yet.
+    """Make the functions by which Python asks a package for missing names.
 
-    Assign them where no type checker looks, which would take any name for one that exists:
+    Hide the assignment from type checkers, which would accept any name:
 
         if not TYPE_CHECKING:
             __getattr__, __dir__ = load_on_first_use(__name__, _MODULES)

@@ -1,4 +1,4 @@
-"""Numbers as people read them, the same in the summary and in the report."""
+"""Numbers as text for people, the same in the summary and in the report."""
 
 
 def format_bytes(size: int) -> str:
@@ -46,9 +46,7 @@ def format_size_change(size: int, reference: int) -> str:
 
 
 def format_metric(value: float) -> str:
-    """Return four digits, and never a 1.0000 that is not one; of what a user's own metric counts,
-    six.
-    """
+    """Return four decimals, never a rounded-up 1.0000; six digits from 100 on (a user's metric)."""
     if abs(value) >= 100:
         return f"{value:,.6g}"
     text = f"{value:.4f}"

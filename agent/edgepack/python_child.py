@@ -1,11 +1,11 @@
-"""Python child processes: every one of edgepack's is started here.
+"""Python child processes: the only place that starts them.
 
 `python -m` puts the current folder first on the module path, so a file `numpy.py` in that folder
 would run with the rights of anyone that runs a command there. Each child therefore
 
 1. runs with `-P` (or `-I`): neither the current folder nor the script's folder is on its path;
-2. gets a chosen environment: what the interpreter, the loader and the providers need, and no
-   PIN, password or token. Search paths keep their absolute entries only, since an empty or
+2. gets a chosen environment: the variables that the interpreter, the loader and the providers need,
+   and no PIN, password or token. Search paths keep their absolute entries only, since an empty or
    relative entry means the current folder.
 """
 
@@ -66,7 +66,7 @@ def foreign_python_command(python: str, *words: str) -> tuple[str, ...]:
     """Return the command that runs another environment's interpreter, isolated.
 
     `-I` exists in every Python 3 and ignores Python's own variables too, which describe this
-    environment and not the other one.
+    environment and not the other.
 
     Args:
         python: Path of the interpreter.
@@ -107,7 +107,7 @@ def start_python(
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a Python child gets of an environment.
+    """Return the environment of a Python child.
 
     Args:
         environment: Variables of the parent.

@@ -77,7 +77,7 @@ class Number(click.FloatRange):
 
 
 class Moment(click.ParamType[float]):
-    """A time, as ISO 8601 writes it; local where it names no zone."""
+    """A time in ISO 8601; local without a zone."""
 
     name = "time"
 

@@ -30,11 +30,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         default: Its default.
         choices: The values of a Literal.
         low, high: Its bounds; None where there are none.
-        label, help: Label in a form; one sentence of help.
+        label, help: Label in a form; a sentence of help.
         option: Its option of a command.
         unit: `share` is written as 10%, `time` as 2030-01-31T02:00.
         example: A value that a form shows.
-        part: The part of a form where it stands.
+        part: The section of the setting in a form.
         words: How a form shows each of `choices`.
     """
 
@@ -54,7 +54,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def declared(struct: type[msgspec.Struct]) -> dict[str, Setting]:
-    """Return the settings of a struct whose fields have a `Meta` with a description, by name."""
+    """Return the settings of a struct by name: its fields that have a `Meta` with a description."""
     found = {}
     for field in msgspec.structs.fields(struct):
         kind, meta = _split(field.type)

@@ -1,4 +1,4 @@
-"""Text that people read: nothing in it steers a terminal, and it counts and sorts as they do."""
+"""Text for people: nothing in the text steers a terminal, and counts and order are natural."""
 
 import re
 from collections.abc import Iterable
@@ -9,9 +9,8 @@ _NUMBER = re.compile(r"(\d+)")
 def printable(text: str) -> str:
     r"""Return the text with every character that is none to look at written out, as `\x1b`.
 
-    So what came from a device, a bundle or the network cannot colour, move or clear what a person
-    sees, nor put a line of its own between ours. Used where text is printed or logged; what is
-    stored stays unchanged.
+    So text from a device, a bundle or the network cannot colour, move or clear a terminal, nor
+    insert lines. Used for printed or logged text; stored text stays unchanged.
     """
     if text.isprintable():
         return text
@@ -22,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(lines: Iterable[str]) -> str:
-    """Join lines whose text may be another party's: each stays one line, and steers nothing."""
+    """Join lines with text of another party: each stays a single line, and steers nothing."""
     return "\n".join(map(printable, lines))
 
 
@@ -31,8 +30,8 @@ def counted(number: int, noun: str, nouns: str = "") -> str:
 
     Args:
         number: How many.
-        noun: For one of them.
-        nouns: For more; the same with an s where it is left out.
+        noun: Singular.
+        nouns: Plural; by default the noun with an s.
     """
     return f"{number} {noun if number == 1 else nouns or f'{noun}s'}"
 

@@ -1,8 +1,8 @@
-"""Says in a file's own words what msgspec finds wrong with its types.
+"""Type errors of msgspec, in the terms of the file.
 
-msgspec tells `Invalid enum value 'fast' - at `$.gates.prefer`` and counts the passes of a
-profile's whole family. A person has one file before them (a profile, an `edgepack.toml`, an agent's
-settings), and wants to know what may stand there.
+msgspec reports ``Invalid enum value 'fast' - at `$.gates.prefer` `` and counts the passes of a
+profile's whole family. A person has a single file (a profile, an `edgepack.toml`, an agent's
+settings), and needs the allowed values.
 """
 
 import difflib
@@ -41,13 +41,12 @@ _REMEDIES = {
 
 
 class TypeProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """Problem of one value.
+    """Problem of a value.
 
     Attributes:
-        place: Where it stands: `gates.prefer`, `pass[quantize].ranges`; "" where that is
-            the whole file.
-        problem: Problem, one sentence.
-        remedy: Text to write, or None if the problem contains it.
+        place: Key of the value: `gates.prefer`, `pass[quantize].ranges`; "" for the whole file.
+        problem: Problem, as a sentence.
+        remedy: Text to write, or None if the problem contains the remedy.
     """
 
     place: str
@@ -124,7 +123,7 @@ def _unknown(field: str, place: str, value: object, kind: object) -> TypeProblem
 
 
 def _look_up(path: str, settings: object, root: type[msgspec.Struct]) -> tuple[str, object, object]:
-    """Return a place in a file's words, what stands there, and what may stand there."""
+    """Return a place in a file's terms, the present value, and the allowed values."""
     place, value, kind = "", settings, typing.cast("object", root)
     for name, index in _STEP.findall(path):
         if name:
@@ -143,7 +142,7 @@ def _look_up(path: str, settings: object, root: type[msgspec.Struct]) -> tuple[s
 
 
 def _first_wrong(values: object, kind: object) -> str:
-    """Return the key of a table whose value does not fit: msgspec does not tell which it is."""
+    """Return the key of a table whose value does not fit: msgspec does not name the key."""
     for key, value in values.items() if isinstance(values, dict) else ():
         try:
             msgspec.convert(value, kind)
@@ -153,7 +152,7 @@ def _first_wrong(values: object, kind: object) -> str:
 
 
 def _structs(kind: object, value: object) -> list[type[msgspec.Struct]]:
-    """Return the structs that a value may be; of several the one that its own tag tells."""
+    """Return the possible structs of a value; of several the struct of its tag."""
     found = []
     for option in (kind, *typing.get_args(kind)):
         if not (isinstance(option, type) and issubclass(option, msgspec.Struct)):

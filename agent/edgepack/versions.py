@@ -18,11 +18,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class NewerVersionError(EdgepackError):
-    """A newer edgepack wrote this; it is not read, and nothing is written over it."""
+    """A newer edgepack wrote this document; the document is neither read nor overwritten."""
 
 
 class Version(NamedTuple):
-    """A version; they compare as one expects."""
+    """A version; versions compare in the natural order."""
 
     major: int
     minor: int
@@ -48,8 +48,8 @@ class Document(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Document as read.
 
     Attributes:
-        value: Value, as far as this edgepack understands it.
-        unknown: Keys of a newer minor version, to be written again with it.
+        value: Value, as known to this edgepack.
+        unknown: Keys of a newer minor version, to be written again with the value.
     """
 
     value: T
@@ -76,7 +76,7 @@ class Format(Generic[T]):
 
         Raises:
             NewerVersionError: Its major version is newer.
-            ValueError: It is damaged: no JSON, or not what its version holds.
+            ValueError: The document is damaged: not JSON, or not valid for its version.
         """
         try:
             found = msgspec.json.decode(content)
@@ -89,7 +89,7 @@ class Format(Generic[T]):
 
         Raises:
             NewerVersionError: Its major version is newer.
-            ValueError: It is not what its version holds.
+            ValueError: The document is not valid for its version.
         """
         try:
             document = msgspec.convert(found, dict[str, Any])
@@ -105,9 +105,9 @@ class Format(Generic[T]):
         return Document(value=value, unknown=unknown)
 
     def encode(self, value: T, unknown: Mapping[str, Any] | None = None) -> bytes:
-        """Write a document, with what was unknown in the one that was read.
+        """Write a document, with the unknown keys of the document as read.
 
-        What stays unknown keeps its minor version too, so that who wrote it finds it.
+        Unknown keys keep their minor version, so that their writer finds the keys.
         """
         version = {"v": self.version.major, "minor": self.version.minor}
         known = msgspec.to_builtins(value, builtin_types=())

@@ -63,8 +63,7 @@ class TrustConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         keys: PEM files of public keys; at least one key must have signed a bundle.
         root: File of the fleet's TUF root metadata; with a root, the device installs only bundles
             that the fleet's director has signed for this device and the image repository lists. ""
-            is for devices set up before fleets had metadata. "" is how devices were set up before
-            fleets had any.
+            is for devices set up before fleets had metadata.
         metadata: URL of the fleet's TUF metadata, fetched if the broker does not deliver the
             metadata; "" uses the broker alone.
         allow_degraded_unsafe: Accept variants with gates that were overridden at build time.
@@ -211,8 +210,7 @@ class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         memory_bytes: Memory limit of the shadow process; 0 means a quarter of the device's memory.
         disagree_max: Share of real inferences in which a new release may give another answer than
             the previous one. The device rolls a release back if the share is significantly greater;
-            1 leaves the decision to the fleet. The device rolls a release back that gives more,
-            beyond any doubt; 1 leaves this to the fleet.
+            1 leaves the decision to the fleet.
         spacing_s: Seconds between two inferences that count as independent for `disagree_max`:
             three times as long as a scene before a camera lasts, for example.
     """
@@ -229,8 +227,7 @@ class SlowdownConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Attributes:
         limit: Tolerated ratio of latencies to the previous release; a higher threshold in a
-            rollout's gate `p95` raises the limit. 0 leaves latency to the fleet. 0 leaves latency
-            to the fleet.
+            rollout's gate `p95` raises the limit. 0 leaves latency to the fleet.
         interval_s: Length of an interval, seconds: five in a row must be too slow.
     """
 

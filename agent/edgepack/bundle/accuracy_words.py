@@ -22,8 +22,8 @@ _DECIBELS = ("sqnr_db", "psnr_db", "si_sdr_db")
 def describe_accuracy(accuracy: Accuracy) -> str:
     """Return the metric with its value: `cosine 0.9951`, `F1 of boxes 0.9934, 1.2 % fewer at .25`.
 
-    Next to what is measured of the float model too stands its value: `label_accuracy 0.9102, float
-    model 0.9090`.
+    A value of a metric that the float model has, too, is followed by the float model's:
+    `label_accuracy 0.9102, float model 0.9090`.
     """
     if accuracy.metric != DETECTION_F1:
         beside = f", {words}" if (words := describe_float(accuracy)) else ""

@@ -1,11 +1,11 @@
-"""The one-file form of a bundle, `.edgepack`: a plain POSIX tar with exactly one byte string.
+"""The single-file form of a bundle, `.edgepack`: a plain POSIX tar with exactly one byte string.
 
-The manifest comes first and the signature second, so that a reader knows what to expect, and
-how long it is, before it writes a byte. Only regular files stand in it, with fixed times,
-owners and modes; every file below `hooks/` is executable, nothing else is.
+The manifest comes first and the signature second, so that a reader knows the content and its length
+before the first write. The archive has only regular files, with fixed times, owners and modes;
+every file below `hooks/` is executable, nothing else is.
 
-Reading does not check the signature: what the manifest says is what must be there, and the
-signature says (`edgepack.bundle.verify`) whether the manifest may be believed.
+Reading does not check the signature: the manifest states the required files, and
+`edgepack.bundle.verify` decides whether the manifest is trusted.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _COPY_BYTES = 1024 * 1024
 
 
 class ArchiveHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The first two files of an archive; nothing in it is verified.
+    """The first two files of an archive, unverified.
 
     Attributes:
         manifest_bytes: Bytes of `manifest.json`.
@@ -54,11 +54,11 @@ class ArchiveHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack(folder: Path, archive_path: Path) -> None:
-    """Write a signed bundle's folder as one file; the same folder gives the same bytes.
+    """Write a signed bundle's folder as a file; the same folder gives the same bytes.
 
     Args:
         folder: The bundle, with its signature.
-        archive_path: The archive; replaced in one step when it exists.
+        archive_path: The archive; an existing file is replaced in a single step.
 
     Raises:
         BundleError: Files and manifest do not agree, or the archive cannot be written.
@@ -86,7 +86,7 @@ def pack(folder: Path, archive_path: Path) -> None:
 
 
 def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = None) -> Manifest:
-    """Turn an archive into a folder: all of it or nothing.
+    """Turn an archive into a folder: all files or nothing.
 
     1. The manifest is read first, then the signature; both are bounded.
     2. Every further entry is a regular file of the manifest, at its size, and stands once.
@@ -135,22 +135,22 @@ def read_head(archive_path: Path) -> ArchiveHead:
     """Read the manifest and the signature of an archive, and nothing else.
 
     Raises:
-        BundleError: They are not its first two entries, or are malformed.
+        BundleError: The two files are not the first entries, or are malformed.
     """
     with open_regular(archive_path) as source:
         return _read_head(source, archive_path.name)
 
 
 def read_files(archive_path: Path, names: Collection[str], limit_bytes: int) -> dict[str, bytes]:
-    """Read single files of an archive and pass over all others; verify nothing.
+    """Read single files of an archive and skip all others; verify nothing.
 
     Args:
         archive_path: The archive.
-        names: Paths of files; those that it lacks are left out.
-        limit_bytes: Most that one of them may have.
+        names: Paths of files; missing files are left out.
+        limit_bytes: Maximum length of each file.
 
     Raises:
-        BundleError: The archive is malformed up to the last of them, or one is too long.
+        BundleError: The archive is malformed up to the last of these files, or a file is too long.
     """
     found: dict[str, bytes] = {}
     found_in = archive_path.name

@@ -22,7 +22,7 @@ def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading; never through a link, never a device or pipe.
 
     Raises:
-        BundleError: It is not a regular file, or cannot be read.
+        BundleError: The path is not a regular file, or cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -50,7 +50,7 @@ def read_bounded(path: Path, limit_bytes: int) -> bytes:
     """Read a file that must not be longer than a limit.
 
     Raises:
-        BundleError: It is longer, is not a regular file, or cannot be read.
+        BundleError: The file is longer, not regular, or cannot be read.
     """
     with open_regular(path) as file:
         content = file.read(limit_bytes + 1)
@@ -64,10 +64,10 @@ def digest_file(path: Path, checkpoint: Callable[[], None] = lambda: None) -> st
 
     Args:
         path: The file.
-        checkpoint: Called before each piece; what it raises ends the reading.
+        checkpoint: Called before each piece; its exception ends the reading.
 
     Raises:
-        BundleError: It is not a regular file, or cannot be read.
+        BundleError: The path is not a regular file, or cannot be read.
     """
     digest = hashlib.sha256()
     with open_regular(path) as file:
@@ -78,15 +78,15 @@ def digest_file(path: Path, checkpoint: Callable[[], None] = lambda: None) -> st
 
 
 def entry(root: Path, relative: str, boundaries: Sequence[int] = ()) -> FileEntry:
-    """Return the manifest's entry of one file.
+    """Return the manifest's entry of a file.
 
     Args:
         root: The bundle's folder.
-        relative: POSIX path below it.
+        relative: POSIX path below `root`.
         boundaries: See `index_file`.
 
     Raises:
-        BundleError: It is not a regular file, or cannot be read.
+        BundleError: The path is not a regular file, or cannot be read.
     """
     path = root / relative
     return FileEntry(
@@ -100,8 +100,8 @@ def entry(root: Path, relative: str, boundaries: Sequence[int] = ()) -> FileEntr
 def index_file(path: Path, boundaries: Sequence[int] = ()) -> ChunkIndex:
     """Cut a file into chunks of about 64 KiB and take the digest of each.
 
-    A tensor of 64 KiB or more starts a chunk of its own; smaller ones share one. So a tensor
-    that did not change gives the same chunks wherever it moved to in the file.
+    A tensor of 64 KiB or more starts a new chunk; smaller tensors share a chunk. So an unchanged
+    tensor gives the same chunks at any place in the file.
 
     Args:
         path: The file.
@@ -111,7 +111,7 @@ def index_file(path: Path, boundaries: Sequence[int] = ()) -> ChunkIndex:
         Chunks of 1 byte to 120 KiB; none for an empty file.
 
     Raises:
-        BundleError: It is not a regular file, or cannot be read.
+        BundleError: The path is not a regular file, or cannot be read.
     """
     with open_regular(path) as file:
         sizes = tuple(_chunk_sizes(os.fstat(file.fileno()).st_size, boundaries))
@@ -154,7 +154,7 @@ def _chunk_sizes(size_bytes: int, boundaries: Sequence[int]) -> Iterator[int]:
 
 
 def _cut(length: int) -> Iterator[int]:
-    """Cut one long segment; its last chunk takes the rest, so that no tiny one is left."""
+    """Cut a long segment; the last chunk takes the rest, so that no tiny chunk is left."""
     while length > MAX_CHUNK_BYTES:
         yield CHUNK_BYTES
         length -= CHUNK_BYTES

@@ -37,9 +37,9 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 )
 @_json
 def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
-    """Show what a bundle (a folder or an archive) holds.
+    """Show the content of a bundle (a folder or an archive).
 
-    Without --key this believes what the manifest says and verifies nothing.
+    Without --key the manifest is trusted and nothing is verified.
 
     \b
     Example:
@@ -87,8 +87,8 @@ def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
 def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     """Check a bundle's signature and every byte of every file.
 
-    Exit code 0 means that one of the keys signed it, nothing was changed since, and its provenance
-    and bill of materials tell of just this bundle.
+    Exit code 0 means that one of the keys signed the bundle, nothing was changed since, and
+    provenance and bill of materials describe this very bundle.
 
     \b
     Example:
@@ -139,7 +139,7 @@ def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     help="Public key; nothing is unpacked unless the bundle verifies.",
 )
 def unpack(archive: Path, folder: Path, key_paths: tuple[Path, ...]) -> None:
-    """Turn an archive into a folder: all of it or nothing.
+    """Turn an archive into a folder: all files or nothing.
 
     \b
     Example:
@@ -235,7 +235,7 @@ def _row(variant: Variant) -> tuple[str, ...]:
 
 
 def _plain_runtime(variant: Variant) -> Iterator[str]:
-    """Yield notes for users who open a variant without the agent."""
+    """Yield notes for users of a variant without the agent."""
     facts = variant.facts
     for plain, where in ((facts.plain_runtime, ""), (facts.plain_provider, variant.provider)):
         if plain is None or (plain.right and not plain.session_options):

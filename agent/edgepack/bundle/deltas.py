@@ -1,19 +1,19 @@
-"""Deltas: how chunks of a new bundle follow from chunks of an older one, in few bytes.
+"""Deltas: chunks of a new bundle, derived from chunks of an older bundle with few bytes.
 
-A bundle may carry, for an older one, a file for each variant:
+A bundle may carry, for an older bundle, a file for each variant:
 
     delta/<root digest of the older bundle>/<variant>
 
     header    "edgepack-delta" 0x01
     record    SHA-256 of the new chunk, SHA-256 of the old chunk, length of the new chunk (4 bytes),
-              width of an item (1 byte), length of what follows (4 bytes), big-endian; zlib
+              width of an item (1 byte), length of the rest (4 bytes), big-endian; zlib
 
-What zlib unpacks is the difference of the two chunks, as integers of that width (little-endian),
-folded so that small ones of either sign have few bits, the first bytes of all items first. The
-old chunk counts as long as the new one: cut off, or filled with zeros.
+The unpacked content is the difference of the two chunks, as integers of that width (little-endian).
+Zigzag folding gives small integers of either sign few bits. The first bytes of all items come
+first. The old chunk has the length of the new chunk: cut off, or filled with zeros.
 
-Nobody needs them: anyone that passes them over fetches the new chunks. What comes out is held
-against the new chunk's digest like any other chunk.
+Deltas are optional: a reader without deltas fetches the new chunks. The result is compared with the
+new chunk's digest like any other chunk.
 """
 
 import struct
@@ -69,14 +69,14 @@ def delta_path(base: str, variant: str) -> str:
 
 
 def pack_difference(new: bytes, old: bytes) -> tuple[int, bytes]:
-    """Return the shortest packed difference of two chunks, and the width that makes it."""
+    """Return the shortest packed difference of two chunks, and its item width."""
     packed = {width: zlib.compress(_difference(new, old, width), 9) for width in WIDTHS}
     width = min(WIDTHS, key=lambda each: len(packed[each]))
     return width, packed[width]
 
 
 def unpack_new(record: DeltaRecord, old: bytes) -> bytes:
-    """Return the new chunk; anyone that uses it checks its digest.
+    """Return the new chunk; the caller must check its digest.
 
     Raises:
         BundleError: The difference cannot be unpacked.
@@ -97,10 +97,10 @@ def unpack_new(record: DeltaRecord, old: bytes) -> bytes:
 
 
 def read_records(path: Path) -> Iterator[DeltaRecord]:
-    """Yield the records of a file, one after the other.
+    """Yield the records of a file in order.
 
     Raises:
-        BundleError: It is not such a file, or is damaged.
+        BundleError: The file is not a delta, or is damaged.
     """
     with open_regular(path) as file:
         if file.read(len(MAGIC)) != MAGIC:

@@ -4,7 +4,7 @@
    feature in the manifest (`draw_features`).
 2. A serving process sketches some of its inferences and adds up each feature (`FeatureSum`).
 3. The difference of a feature is the distance of the device's mean from the build's mean in
-   standard deviations of one inference, less two standard errors: chance explains these.
+   standard deviations of an inference, less two standard errors: chance explains these.
 """
 
 import math
@@ -44,10 +44,10 @@ _FARTHEST = 10.0
 
 
 class FeatureSum(msgspec.Struct, frozen=True, kw_only=True):
-    """Sum of one feature over inferences.
+    """Sum of a feature over inferences.
 
     Attributes:
-        feature: The feature, as the build drew it.
+        feature: The feature of the build.
         count: Inferences that have the feature.
         total: Sum of its values; of a spread, sum of the squared distances from the center.
     """
@@ -67,7 +67,7 @@ class FeatureSum(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, count=self.count * share, total=self.total * share)
 
     def with_value(self, value: float) -> "FeatureSum":
-        """Return the sum with one more inference."""
+        """Return the sum with another inference."""
         it = self.feature
         middle = it.center if it.kind == "spread" else it.mean
         reach = _FARTHEST * it.spread
@@ -99,7 +99,7 @@ def sketched_parts(description: ModelDescription) -> tuple[TaskOutputs, ...]:
 
 
 def sketch_outputs(part: TaskOutputs, outputs: Mapping[str, Tensor]) -> Sketch | None:
-    """Return the sketch of one part; None if an output is missing or has an unexpected shape."""
+    """Return the sketch of a part; None if an output is missing or has an unexpected shape."""
     if not all(name in outputs for name in part.outputs):
         return None
     try:
@@ -109,7 +109,7 @@ def sketch_outputs(part: TaskOutputs, outputs: Mapping[str, Tensor]) -> Sketch |
 
 
 def sketch_tensor(value: Tensor) -> Sketch:
-    """Return the sketch of one input, as the build and a device both make it."""
+    """Return the sketch of an input; build and device use the same function."""
     return sketch_input(thin_input(value))
 
 
@@ -118,7 +118,7 @@ def draw_features(tensor: str, sketches: Sequence[Sketch], of: str = "") -> tupl
 
     Args:
         tensor: The input, or the first output of the part.
-        sketches: One a sample.
+        sketches: A sketch for each sample.
         of: Words behind a feature's own, where a model has several inputs or outputs.
 
     Returns:
@@ -199,7 +199,7 @@ def _share(sketch: Sketch, name: str, listed: Iterable[str]) -> float:
 def add_sketch(
     sums: Mapping[str, FeatureSum], features: Sequence[Feature], sketch: Sketch
 ) -> dict[str, FeatureSum]:
-    """Return the sums with one more inference of one part or input.
+    """Return the sums with another inference of a part or input.
 
     Args:
         sums: By `Feature.key`.

@@ -1,12 +1,12 @@
-"""Files that only who has the content key reads: AES-256-GCM in segments (the STREAM construction).
+"""Encryption of files with the content key: AES-256-GCM in segments (the STREAM construction).
 
     header    "edgepack" 0x01, salt (16 bytes), nonce prefix (7 bytes)
-    segment   64 KiB of text, AES-256-GCM with a tag of 16 bytes; the last one may be shorter
+    segment   64 KiB of text, AES-256-GCM with a tag of 16 bytes; the last segment may be shorter
 
 Each file has a key of its own: HKDF-SHA256 of the content key, with the file's salt and its path.
 So no file can stand in for another. A segment's nonce is the prefix, its number (4 bytes,
-big-endian) and whether it is the last (1 byte): segments cannot be left out, swapped or cut off. A
-file is read and written one segment at a time, whatever its size.
+big-endian) and a flag for the last segment (1 byte): segments cannot be left out, swapped or cut
+off. A file of any size is read and written segment by segment.
 """
 
 import os
@@ -33,11 +33,11 @@ _MOST_SEGMENTS = 2**32
 
 
 def encrypt_stream(source: BinaryIO, target: BinaryIO, content_key: bytes, path: str) -> None:
-    """Encrypt what is left in a file; no two times give the same bytes.
+    """Encrypt the rest of a file; each call gives different bytes.
 
     Args:
         source: The plain file.
-        target: Gets the encrypted one.
+        target: Receives the encrypted file.
         content_key: 32 bytes.
         path: POSIX path of the file in its bundle.
     """
@@ -51,16 +51,17 @@ def encrypt_stream(source: BinaryIO, target: BinaryIO, content_key: bytes, path:
 def decrypt_stream(
     source: BinaryIO, write: Callable[[bytes], object], content_key: bytes, path: str
 ) -> None:
-    """Decrypt what is left in a file; what was written when it fails is to be thrown away.
+    """Decrypt the rest of a file; after a failure the caller must discard the output.
 
     Args:
         source: The encrypted file.
-        write: Gets the plain one piece by piece.
+        write: Receives the plain file piece by piece.
         content_key: 32 bytes.
         path: POSIX path of the file in its bundle.
 
     Raises:
-        BundleError: It is not such a file, was changed, cut off, or belongs to another key or path.
+        BundleError: The file is not encrypted, was changed or cut off, or belongs to another key or
+            path.
     """
     header = source.read(_HEADER_BYTES)
     if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC):
@@ -93,7 +94,9 @@ def _nonce(prefix: bytes, number: int, is_last: bool) -> bytes:
 
 
 def _segments(source: BinaryIO, size_bytes: int) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield segments with their numbers, and whether it is the last; an empty file has one."""
+    """Yield segments with their numbers, and a flag for the last; an empty file has a single
+    segment.
+    """
     segment = source.read(size_bytes)
     for number in range(_MOST_SEGMENTS):
         following = source.read(size_bytes)

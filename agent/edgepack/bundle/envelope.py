@@ -1,7 +1,7 @@
-"""The envelope around what is signed: who vouches for it, with which key.
+"""The envelope around a signed payload: signer and key.
 
 A sigstore bundle v0.3 that holds a DSSE envelope, written and opened with `cryptography` alone.
-What the payload says is not a matter of this file: see `signature.py`.
+`signature.py` interprets the payload.
 """
 
 import base64
@@ -80,15 +80,15 @@ def seal_payload(payload: bytes, key: SigningKey) -> bytes:
 
 
 def open_payload(content: bytes, keys: Sequence[PublicKey]) -> SignedPayload:
-    """Check that one of the trusted keys signed the payload; read nothing in it.
+    """Check that a trusted key signed the payload; interpret nothing.
 
     Args:
         content: Bytes of `model.sig`.
-        keys: The keys that are trusted; any one of them suffices.
+        keys: The trusted keys; the signature of any key suffices.
 
     Raises:
-        BundleError: The envelope is too long, no JSON, or not of the one form.
-        SignatureError: It is of another type, by an untrusted key, or was changed.
+        BundleError: The envelope is too long, not JSON, or of another form.
+        SignatureError: The envelope is of another type, by an untrusted key, or was changed.
     """
     bundle = _read_bundle(content)
     envelope = bundle.dsse_envelope
@@ -118,7 +118,8 @@ def open_payload(content: bytes, keys: Sequence[PublicKey]) -> SignedPayload:
 
 
 def read_unverified_payload(content: bytes) -> bytes:
-    """Return the payload of `model.sig` without verifying the signature: trust nothing in it.
+    """Return the payload of `model.sig` without verifying the signature: trust nothing in the
+    payload.
 
     Raises:
         BundleError: The envelope is too long, is not JSON, or is of another form or type.
@@ -135,7 +136,7 @@ def _read_bundle(content: bytes) -> _SigstoreBundle:
 
 
 def expect_type(found: str, expected: str, key: str) -> None:
-    """Raise `SignatureError` where a part of `model.sig` says it is of another type."""
+    """Raise `SignatureError` if a part of `model.sig` has another type."""
     if found != expected:
         raise SignatureError(
             f"{SIGNATURE_FILE} is of the type {found!a}, expected {expected!r}",

@@ -17,32 +17,31 @@ Word = Annotated[str, msgspec.Meta(max_length=400)]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of one variant of one release on devices of one kind.
+    """Measurements of a release's variant on devices of a single kind.
 
     Attributes:
         version, digest: The release: its version, and its root digest (hex).
         variant, provider: Variant, and its execution provider.
         hardware_class: Hardware class of these devices.
-        is_simulator: Whether that provider only simulates its hardware there, or the devices are
-            simulated themselves: its times say nothing of real ones.
-        probed: Devices that ran the golden samples through it.
+        is_simulator: Whether that provider only simulates its hardware there, or the devices
+            themselves are simulated: the times are meaningless for real devices.
+        probed: Devices that probed the variant with the golden samples.
         right: Devices where every output held its tolerance.
-        wrong_because: The reason that most of the others gave; "" where there is none.
-        chosen: Devices that it serves on.
+        wrong_because: The most frequent reason of all other devices; "" without a reason.
+        chosen: Devices that serve the variant.
         fallbacks: Devices that should use another provider.
-        probe_ms: Median over devices of the time of one golden inference, milliseconds; None where
-            none was timed.
-        worst_nrmse: Greatest relative error that one of them saw; None where none was measured.
-        inferences, failures: Real inferences, and those that raised.
+        probe_ms: Median over devices of the time of a golden inference, milliseconds; None without
+            a timed inference.
+        worst_nrmse: Greatest relative error of any device; None without a measurement.
+        inferences, failures: Real inferences, and inferences that raised.
         p50_ms, p95_ms, p99_ms: Of the real inferences, milliseconds; None where there was none.
         drift: Median over devices of the greatest difference of a feature from the build's samples,
-            standard deviations; None if no device reported one.
+            standard deviations; None without reports.
         worst_drift: The greatest.
-        drift_devices: How many reported it.
+        drift_devices: Number of devices with reports.
         shadow_count: Inferences that a second model computed, too.
         shadow_agreed: Shadow inferences in which both releases agreed.
-        metric, budget: What the accuracy gate of its build judged, and its budget; "" and None
-            where that is not known.
+        metric, budget: Metric and budget of the build's accuracy gate; "" and None if unknown.
     """
 
     version: Word
@@ -77,7 +76,7 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: Its name.
-        at: When it was gathered, seconds since the epoch (UTC).
+        at: Time of the collection, seconds since the epoch (UTC).
         evidence: By release (the newest first), variant, provider and hardware class.
     """
 
@@ -93,8 +92,8 @@ def read_feedback(path: Path) -> Feedback:
     """Read a file of feedback.
 
     Raises:
-        BundleError: It cannot be read, or is none.
-        NewerVersionError: A newer edgepack wrote it.
+        BundleError: The file cannot be read, or is not feedback.
+        NewerVersionError: A newer edgepack wrote the file.
     """
     remedy = "edgepack fleet feedback MODEL -o feedback.json writes one"
     try:

@@ -1,4 +1,4 @@
-"""A bundle in either form, a folder or one file: where it lies, and its folder for a while."""
+"""Both forms of a bundle, folder and file: place, and temporary folder."""
 
 import tempfile
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def check_folder(folder: Path) -> None:
     """Reject a folder that holds no bundle.
 
     Raises:
-        BundleError: It has no manifest.
+        BundleError: The folder has no manifest.
     """
     if not (folder / MANIFEST_FILE).exists():
         raise BundleError(
@@ -56,7 +56,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def digest_of_folder(folder: Path, manifest: Manifest) -> str:
-    """Return the root digest of a bundle whose files are what its manifest says."""
+    """Return the root digest of a bundle with the files of its manifest."""
     digests = {file.path: file.sha256 for file in manifest.files}
     return root_digest(digests | {MANIFEST_FILE: digest_file(folder / MANIFEST_FILE)})
 
@@ -68,7 +68,7 @@ def open_bundle(path: Path) -> Iterator[Path]:
     The unpacked copy lies where `TMPDIR` says. Nothing is verified.
 
     Raises:
-        BundleError: There is nothing at `path`, or it is not an archive that can be unpacked.
+        BundleError: There is nothing at `path`, or the archive cannot be unpacked.
     """
     path = locate(path)
     if path.is_dir():

@@ -1,6 +1,6 @@
 """Signing keys: elliptic curves on P-256 (the default), P-384 and P-521, as PEM files.
 
-These three are what the OMS signature format allows for bare keys; RSA and Ed25519 are not.
+The OMS signature format allows these three for bare keys; RSA and Ed25519 are excluded.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _MAX_KEY_FILE_BYTES = 64 * 1024
 
 
 class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
-    """A new key, as the two PEM files it is kept in.
+    """A new key, as two PEM files.
 
     Attributes:
         private_pem: PKCS #8, encrypted when a passphrase was given.
@@ -56,10 +56,10 @@ def generate_key(curve: str = DEFAULT_CURVE, *, passphrase: bytes | None = None)
 
     Args:
         curve: `P-256`, `P-384` or `P-521`.
-        passphrase: Encrypts the private key; None or empty leaves it in the clear.
+        passphrase: Encrypts the private key; None or empty leaves the key unencrypted.
 
     Raises:
-        ValueError: No such curve.
+        ValueError: The curve is unknown.
     """
     if curve not in _CURVES:
         raise ValueError(f"unknown curve {curve!r}, known are {', '.join(CURVES)}")
@@ -99,7 +99,7 @@ def write_key_pair(pair: KeyPair, prefix: Path) -> tuple[Path, Path]:
 
 
 def write_token_key(uri: str, key: PublicKey, prefix: Path) -> None:
-    """Write what stands for a key in a token: `<prefix>.key` with its URI, and `<prefix>.pub`.
+    """Write the reference to a key in a token: `<prefix>.key` with its URI, and `<prefix>.pub`.
 
     Raises:
         SignatureError: A file cannot be written.
@@ -123,7 +123,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def load_private_key(path: Path) -> PrivateKey:
-    """Read a private key; `EDGEPACK_KEY_PASSPHRASE` opens an encrypted one.
+    """Read a private key; `EDGEPACK_KEY_PASSPHRASE` opens an encrypted key.
 
     Raises:
         SignatureError: The file is missing, no private key, of another kind, or encrypted and the
@@ -215,7 +215,7 @@ def key_id(key: PublicKey) -> str:
 
 
 def curve_name(key: PublicKey) -> str:
-    """`P-256`, `P-384` or `P-521`."""
+    """Return `P-256`, `P-384` or `P-521`."""
     return f"P-{key.curve.key_size}"
 
 

@@ -1,9 +1,9 @@
-"""The manifest of a bundle: typed values, and the file they are written in.
+"""The manifest of a bundle: typed values, and their file.
 
-`manifest.json` is an ONNX Runtime model package manifest (schema 1.0, layout "portable"):
-one component, `model`, whose variants name their execution provider, device and model file.
-What edgepack adds stands under `additional_metadata.edgepack`, where ONNX Runtime leaves it
-alone. The file is part of what the signature covers.
+`manifest.json` is an ONNX Runtime model package manifest (schema 1.0, layout "portable"): a single
+component, `model`, with variants that name their execution provider, device and model file.
+edgepack's additions are in `additional_metadata.edgepack`, which ONNX Runtime ignores. The
+signature covers the file.
 """
 
 from typing import Annotated, Any, Literal
@@ -79,7 +79,7 @@ _METADATA = "additional_metadata"
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """Variant: data for ONNX Runtime to run it, and edgepack's facts.
+    """Variant: data for ONNX Runtime to run the model, and edgepack's facts.
 
     Attributes:
         name: Its name, the key in the manifest.
@@ -203,7 +203,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(content: bytes) -> Manifest:
-    """Read `manifest.json` and believes nothing that it does not check.
+    """Read `manifest.json` and check every used value.
 
     Keys that edgepack does not know are passed over where its part says a newer minor version.
 

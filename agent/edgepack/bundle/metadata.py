@@ -1,6 +1,6 @@
-"""edgepack's own part of the manifest: what stands under `additional_metadata.edgepack`.
+"""edgepack's own part of the manifest: the content of `additional_metadata.edgepack`.
 
-Constraints on numbers and digests hold when a manifest is decoded; what is built in memory is
+Constraints on numbers and digests hold when a manifest is decoded; structs built in memory are
 trusted.
 """
 
@@ -38,7 +38,7 @@ Release = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class SealedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content key of a bundle, sealed for one recipient by HPKE.
+    """The content key of a bundle, sealed for a recipient by HPKE.
 
     Attributes:
         recipient: `key_id` of the recipient's public key.
@@ -53,7 +53,7 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Encryption of a bundle's variants and golden samples.
 
     Attributes:
-        method: The only one that there is; see `encrypted_files` and `recipients`.
+        method: The only method; see `encrypted_files` and `recipients`.
         keys: Sealed keys, in the order of the recipients' ids.
     """
 
@@ -67,7 +67,7 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Chunk index: the cuts of a file, and the digest of each piece.
 
     Attributes:
-        sizes: int, bytes, one per chunk, in file order; each at most 120 KiB; sum = file size.
+        sizes: int, bytes, a size per chunk, in file order; each at most 120 KiB; sum = file size.
         sha256: Concatenated SHA-256 digests (32 bytes a chunk), base64.
     """
 
@@ -82,7 +82,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         path: POSIX path relative to the bundle's root.
         size_bytes: Length of the file.
         sha256: Lower-case hex digest of the whole file.
-        chunks: The cut; every file of a bundle but the manifest and the signature has one.
+        chunks: The cut; every file of a bundle except manifest and signature has a cut.
     """
 
     path: str
@@ -97,11 +97,11 @@ class Requirements(
     """Requirements of a variant on a device. Empty means "any".
 
     Attributes:
-        arch: Machine names as `uname -m` prints them (`x86_64`, `aarch64`); any one fits.
-        cpu_features: Flags as `/proc/cpuinfo` prints them; all must be there.
-        soc: SoC names or model numbers; any one fits.
+        arch: Machine names as in `uname -m` (`x86_64`, `aarch64`); any name fits.
+        cpu_features: Flags as in `/proc/cpuinfo`; all are required.
+        soc: SoC names or model numbers; any name fits.
         runtime: Version range of ONNX Runtime, e.g. `>=1.23,<2`.
-        drivers: Version range by driver or firmware name, as the device reports them.
+        drivers: Version range by driver or firmware name, as devices report drivers.
     """
 
     arch: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class Toolchain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Toolchain that made the variant.
 
     Attributes:
-        onnxruntime: Version of ONNX Runtime that measured (and compiled) it.
+        onnxruntime: Version of ONNX Runtime that measured (and compiled) the variant.
         tools: Other tools and their versions (onnx, edgepack, the QNN SDK …).
         compiled_for: SoC or architecture of a precompiled context, else empty.
     """
@@ -136,7 +136,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         sample_count: Held-out samples measured.
         provider: Provider that the variant was measured on.
         details: Further metrics by name (`sqnr_db`, `max_abs_error` …).
-        weak: Why the value says little of what the model is used for; "" where it says enough.
+        weak: Why the value is weak evidence of the model's task accuracy; "" if the value is
+            sufficient.
     """
 
     metric: Text
@@ -150,7 +151,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Tolerance of one output's values against the float model's, whatever their meaning.
+    """Tolerance of an output's values against the float model's, for any meaning of the output.
 
     Attributes:
         cosine_min: Least cosine similarity over the output of all golden samples, flattened.
@@ -178,7 +179,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         provider: Provider the variant is for.
-        taken: Nodes that it took.
+        taken: Nodes of the provider.
         total: Nodes of the graph after ONNX Runtime's own optimizations.
         left: Operator types that went elsewhere, with their number.
         verified: Whether the provider really ran on the build host; False means "not run here".
@@ -197,14 +198,13 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PlainRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Result of a variant in plain ONNX Runtime, on one provider: no agent sets anything.
+    """Result of a variant in plain ONNX Runtime, on a single provider: no agent sets anything.
 
     Attributes:
-        releases: Releases of ONNX Runtime in which it was computed; without those that are never
-            right, where others are.
-        right: Whether all of them keep the variant's accuracy with `session_options`.
-        session_options: Session config entries that it needs there; empty where ONNX Runtime's own
-            settings will do.
+        releases: Tested releases of ONNX Runtime; releases that are never right are left out if
+            others are.
+        right: Whether all releases keep the variant's accuracy with `session_options`.
+        session_options: Required session config entries; empty if ONNX Runtime's defaults suffice.
     """
 
     releases: tuple[Text, ...]
@@ -213,23 +213,23 @@ class PlainRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """edgepack's facts of one variant (`additional_metadata.edgepack` of the variant).
+    """edgepack's facts of a variant (`additional_metadata.edgepack` of the variant).
 
     Attributes:
-        profile: Name of the profile it was built for.
+        profile: Name of the profile of the build.
         profile_sha256: Digest of the resolved profile.
         precision: `fp32`, `fp16`, `a8w8`, `a16w8`, `xint8` …, for people and reports.
         requires: Requirements on a device.
         toolchain: Toolchain that made the variant.
         files: Its files, under `model/<variant>/`.
         accuracy: Measured against the float model.
-        agreements: What the tasks of its outputs must keep on a device.
+        agreements: Required shares of the outputs' tasks on a device.
         tolerances: By output name: how far values may be off there.
         placement: Nodes taken by the provider at build time.
-        degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a variant
-            unless their policy allows it.
-        plain_runtime: Result in ONNX Runtime by itself, on the CPU provider. Not written where it
-            is compiled ahead of time, or where no time was left.
+        degraded: Whether a gate was overridden (`--allow-degraded`); agents reject such a variant
+            unless their policy accepts degraded variants.
+        plain_runtime: Result in ONNX Runtime by itself, on the CPU provider. Missing for a variant
+            compiled ahead of time, or without time left.
         plain_provider: The same on the variant's provider. Not written where that is the CPU
             provider, or was not at hand.
     """
@@ -261,8 +261,8 @@ class Feature(
             `center`).
         words: The feature, for people: `share of 'cat'`.
         mean: Mean over the samples; of a spread, the spread.
-        spread: Standard deviation of one inference, > 0.
-        center: Mean of the number whose spread this is.
+        spread: Standard deviation of an inference, > 0.
+        center: Mean of the number behind a spread.
         samples: Samples that have the feature.
     """
 
@@ -285,18 +285,18 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """edgepack's facts of the whole bundle (`additional_metadata.edgepack` of the manifest).
 
     Attributes:
-        format, minor: `FORMAT_VERSION` and `FORMAT_MINOR` of who wrote it.
+        format, minor: `FORMAT_VERSION` and `FORMAT_MINOR` of the writer.
         name: Model name, `[A-Za-z0-9._-]+`.
         version: Version of the model, for people (`1.2.0`).
-        release: Release counter, 0 … 2**53; a device never goes to a lower one, save back to the
+        release: Release counter, 0 … 2**53; a device never accepts a lower counter, except for the
             slot that was committed before.
         created_at: RFC 3339 time in UTC, or "" when the build had none (a time would make
             two builds of the same inputs differ).
         source_sha256: Digest of the source model's bytes, external data included.
-        tools: Versions of the tools that built it.
+        tools: Versions of the build's tools.
         files: Files outside the variants: golden samples, hooks, reports.
-        encryption: How the variants and golden samples are encrypted; None if they are not.
-        description: What the model's outputs mean.
+        encryption: Encryption of the variants and golden samples; None for a plain bundle.
+        description: Meaning of the model's outputs.
         reference: Features of the build's samples: of inputs, and of the float model's outputs by
             their tasks. Devices measure drift against these.
     """

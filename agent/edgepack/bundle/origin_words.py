@@ -1,4 +1,4 @@
-"""A bundle's provenance and bill of materials as a person reads them in a terminal."""
+"""A bundle's provenance and bill of materials as text for a terminal."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Names of files inside a bundle: one spelling for each, and no way out of the folder."""
+"""Names of files inside a bundle: a single spelling for each, and no way out of the folder."""
 
 from pathlib import PurePosixPath
 
@@ -12,15 +12,15 @@ GIT_NAMES = (".git", ".gitattributes", ".github", ".gitignore")
 
 
 def check_path(path: str, *, found_in: str) -> str:
-    """Return the path when it is a safe, normal, relative POSIX path.
+    """Return the path if safe, normal, relative and POSIX.
 
     Args:
         path: As written in a manifest, signature or archive.
-        found_in: Where it was written, for messages.
+        found_in: Source of the path, for messages.
 
     Raises:
         BundleError: The path is empty, absolute, too long or not UTF-8; has `.`, `..`, an empty
-            part, a backslash or a control character; or names what the signature ignores.
+            part, a backslash or a control character; or names a file that the signature ignores.
     """
     because = _why_refused(path)
     if because:

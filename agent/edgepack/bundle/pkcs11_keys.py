@@ -1,7 +1,9 @@
-"""Keys in tokens: smart cards, hardware security modules, SoftHSM. They sign where they are.
+"""Keys in tokens: smart cards, hardware security modules, SoftHSM. The tokens sign with keys that
+never leave them.
 
-A session lasts for one operation: a build takes long, and a token may be unplugged meanwhile. Only
-the digest of what is signed goes into the token, by the mechanism CKM_ECDSA, which all have.
+A session lasts for a single operation: a build takes long, and a token may be unplugged meanwhile.
+Only the digest of the signed content goes into the token, by the mechanism CKM_ECDSA, which all
+tokens have.
 """
 
 import os
@@ -34,7 +36,7 @@ class TokenKey:
     """A private key in a token; see `SigningKey`."""
 
     def __init__(self, uri: KeyUri, public: PublicKey) -> None:
-        """Take what `open_token_key` found.
+        """Store the result of `open_token_key`.
 
         Args:
             uri: Names the key.
@@ -44,7 +46,7 @@ class TokenKey:
         self._public = public
 
     def public_key(self) -> PublicKey:
-        """Return the public half, as the token had it when the key was opened."""
+        """Return the public half, as read from the token at `open_token_key`."""
         return self._public
 
     def sign(self, data: bytes, algorithm: ec.EllipticCurveSignatureAlgorithm, /) -> bytes:
@@ -74,10 +76,10 @@ class TokenKey:
 
 
 def open_token_key(uri: KeyUri) -> TokenKey:
-    """Open a key, so that what is wrong with token, PIN or key is said at once.
+    """Open a key, so that errors of token, PIN or key are reported at once.
 
     Args:
-        uri: Names it.
+        uri: URI of the key.
 
     Raises:
         SignatureError: There is no such library, token, PIN or key, or the key is of another kind.
@@ -89,14 +91,14 @@ def open_token_key(uri: KeyUri) -> TokenKey:
 
 
 def generate_token_key(uri: KeyUri, curve: str) -> TokenKey:
-    """Make a key pair in a token; the private key can never be read from it.
+    """Make a key pair in a token; the private key can never be read from the token.
 
     Args:
-        uri: Names the token, and the label of the key to be; `id` too, or it is drawn.
+        uri: Names the token, and the label of the new key; `id` too, or a random id.
         curve: `P-256`, `P-384` or `P-521`.
 
     Raises:
-        SignatureError: The token has such a key already, or cannot make one.
+        SignatureError: The token has a key of this name already, or cannot make keys.
     """
     if not uri.object:
         raise SignatureError("a new key needs a label", found_in=uri.text, remedy=EXAMPLE)
@@ -127,7 +129,7 @@ def generate_token_key(uri: KeyUri, curve: str) -> TokenKey:
 
 @contextmanager
 def _session(uri: KeyUri, *, writable: bool = False) -> Iterator[pkcs11.Session]:
-    """Log in to the token for a while; state in a person's words what it refuses."""
+    """Log in to the token for the block; translate the token's errors for a person."""
     library = _load(find_module(uri))
     with _TURN, _in_words(uri):
         token = library.get_token(

@@ -27,12 +27,12 @@ class KeyUri(msgspec.Struct, frozen=True, kw_only=True):
     """Key in a token.
 
     Attributes:
-        text: The URI as it was given, for messages.
+        text: The given URI, for messages.
         token, serial: Label and serial number of the token; "" where any will do.
-        object: Label of the key; "" where `id` tells it.
-        id: Its identifier; empty where the label tells it.
-        module: Path of the token's library; "" leaves it to `EDGEPACK_PKCS11_MODULE`.
-        pin_source: File with the PIN; "" leaves it to `EDGEPACK_PKCS11_PIN`.
+        object: Label of the key; "" if `id` identifies the key.
+        id: Identifier of the key; empty if the label identifies the key.
+        module: Path of the token's library; "" uses `EDGEPACK_PKCS11_MODULE`.
+        pin_source: File with the PIN; "" uses `EDGEPACK_PKCS11_PIN`.
     """
 
     text: str
@@ -53,8 +53,8 @@ def parse_uri(text: str) -> KeyUri:
     """Read a URI.
 
     Raises:
-        SignatureError: It is malformed, has an attribute that edgepack does not know, names no key,
-            or holds a PIN.
+        SignatureError: The URI is malformed, has an unknown attribute, names no key, or holds a
+            PIN.
     """
     if len(text) > MAX_LETTERS or not text.isascii() or not text.isprintable():
         raise _wrong("the URI is too long, or has characters that must be written as %XX", "")
@@ -95,7 +95,7 @@ def find_module(uri: KeyUri) -> str:
     """Return path of the library that speaks to the token.
 
     Raises:
-        SignatureError: Nobody named it.
+        SignatureError: No library is configured.
     """
     module = uri.module or os.environ.get(MODULE_VARIABLE, "")
     if not module:

@@ -1,8 +1,8 @@
-"""The two documents that tell where a bundle came from, and whether they tell of this bundle.
+"""The two documents of a bundle's origin, and the check that both describe this bundle.
 
 `provenance.json` is an in-toto statement with a SLSA provenance v1 predicate, `ml-bom.cdx.json` a
-CycloneDX bill of materials. Both are files like any other under the bundle's signature; no device
-needs them. Bundles of older releases have neither.
+CycloneDX bill of materials. The bundle's signature covers both files; no device needs them. Bundles
+of older releases have neither.
 """
 
 from collections.abc import Mapping
@@ -117,7 +117,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """Summary of `provenance.json`.
 
     Attributes:
-        builder_id: URI of who built it.
+        builder_id: URI of the builder.
         tools: Versions of the tools.
         dependencies: Source model, samples, profiles and other files.
     """
@@ -132,7 +132,7 @@ class BillOfMaterials(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         spec_version: Of CycloneDX.
-        license: Of the model; "" where it is not said.
+        license: License of the model; "" if unknown.
         producer: Maker of the model; "" if unknown.
         models, datasets: Names of these components.
     """
@@ -152,7 +152,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_documents(bundle: Path) -> dict[str, bytes]:
-    """Read the documents of a bundle in either form, as far as they are there.
+    """Read the present documents of a bundle in either form.
 
     Raises:
         BundleError: A document is too long, or cannot be read.
@@ -165,13 +165,14 @@ def read_documents(bundle: Path) -> dict[str, bytes]:
 
 
 def read_origin(documents: Mapping[str, bytes], manifest: Manifest) -> Origin:
-    """Read both documents and hold them against the manifest.
+    """Read both documents and compare both with the manifest.
 
     1. The provenance is of the known types.
     2. Its subjects are the bundle's files, all but itself, with the manifest's digests.
-    3. It names the manifest's source model and every variant's profile by their digests.
-    4. The bill of materials is CycloneDX, and the files in it have the manifest's digests: each
-       variant's files, all of them.
+    3. The provenance names the manifest's source model and every variant's profile by their
+      digests.
+    4. The bill of materials is CycloneDX, and its files have the manifest's digests: all files of
+       each variant.
 
     Args:
         documents: Result of `read_documents`.

@@ -1,8 +1,8 @@
-"""To whom a bundle is encrypted, and how one of them gets the key of its files.
+"""Recipients of an encrypted bundle, and the recipient's access to the content key.
 
 The content key is sealed for each recipient's elliptic-curve key by HPKE (RFC 9180, base mode,
 HKDF-SHA256, AES-256-GCM). The sealed keys stand in the manifest, under the signature. A fleet may
-share one key, or each device have its own: that of its certificate.
+share a single key, or each device has a key: its certificate's.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ _SHORT = 12
 
 
 def load_recipients(path: Path) -> tuple[PublicKey, ...]:
-    """Read to whom a person wants to encrypt.
+    """Read the recipients of an encryption.
 
     Args:
         path: See `load_recipient`; or a folder, of which every certificate (`.pem`, `.crt`) counts.
@@ -47,7 +47,7 @@ def load_recipients(path: Path) -> tuple[PublicKey, ...]:
 
 
 def load_recipient(path: Path) -> PublicKey:
-    """Read whom to encrypt to.
+    """Read a recipient of an encryption.
 
     Args:
         path: An X.509 certificate, or a public key; PEM.
@@ -85,11 +85,11 @@ def load_recipient(path: Path) -> PublicKey:
 
 
 def seal_content_key(content_key: bytes, recipients: Iterable[PublicKey]) -> Encryption:
-    """Seal a content key for each recipient.
+    """Encrypt a content key for each recipient.
 
     Args:
         content_key: 32 bytes.
-        recipients: At least one; the same one twice counts once.
+        recipients: At least one; duplicates count once.
     """
     by_id = {key_id(key): key for key in recipients}
     return Encryption(
@@ -101,10 +101,10 @@ def seal_content_key(content_key: bytes, recipients: Iterable[PublicKey]) -> Enc
 
 
 def open_content_key(encryption: Encryption, key: PrivateKey) -> bytes:
-    """Return the content key, with the private key of one of the recipients; 32 bytes.
+    """Return the content key, 32 bytes, with the private key of a recipient.
 
     Raises:
-        DeviceError: The bundle is encrypted to others.
+        DeviceError: The bundle is encrypted to other recipients.
         BundleError: The sealed key of this device cannot be opened.
     """
     own = key_id(key.public_key())

@@ -1,7 +1,7 @@
 """Signing a bundle's files and believing nothing but a signature by a trusted key.
 
-The format is OpenSSF Model Signing v1.0 (`pip install model-signing` reads and writes it): an
-envelope (`envelope.py`) over an in-toto statement, which lists every file with its SHA-256.
+The format is OpenSSF Model Signing v1.0 (`pip install model-signing` reads and writes this format):
+an envelope (`envelope.py`) over an in-toto statement, which lists every file with its SHA-256.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class SignedList(msgspec.Struct, frozen=True, kw_only=True):
         digest: Root digest, lower-case hex: SHA-256 over the files' digests in order.
         files: SHA-256 (lower-case hex) by POSIX path; every file but the signature.
         key_id: The key that signed.
-        name: The name that the signer gave it; for people only.
+        name: The signer's name for the bundle; for people only.
     """
 
     digest: str
@@ -86,7 +86,7 @@ class _Statement(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 
 def sign_folder(folder: Path, key: SigningKey, *, name: str = "") -> str:
-    """Sign every file of a bundle's folder and write `model.sig` into it, not flushed yet.
+    """Sign every file of a bundle's folder and write `model.sig`, not yet flushed.
 
     Args:
         folder: The bundle.
@@ -122,18 +122,18 @@ def digest_list(files: dict[str, str]) -> bytes:
 
 
 def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:
-    """Check a signature and return the list that it signs; touches no other file.
+    """Check a signature and return the signed list; read no other file.
 
-    1. The envelope is bounded, well-formed and of the one format.
-    2. One of the trusted keys signed the payload. Nothing in the payload is read before.
-    3. The payload is a statement about exactly one model, whole files, SHA-256, no links.
-    4. It leaves out nothing but the signature and git's own files: a stock verifier would let
-       a file pass that lies under any other ignored path.
+    1. The envelope is bounded, well-formed and of the only format.
+    2. A trusted key signed the payload. Nothing in the payload is read before.
+    3. The payload is a statement about exactly 1 model, whole files, SHA-256, no links.
+    4. The list leaves out nothing but the signature and git's own files: a stock verifier would
+       accept a file under any other ignored path.
     5. Every name is safe and stands once; the root digest fits the list.
 
     Args:
         content: Bytes of `model.sig`.
-        keys: The keys that are trusted; any one of them suffices.
+        keys: The trusted keys; the signature of any key suffices.
 
     Raises:
         SignatureError: A check fails.
@@ -159,8 +159,8 @@ def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:
 def signed_digest(content: bytes) -> str:
     """Return the root digest that a signature names, without verifying the signature.
 
-    Only for a bundle whose signature a trusted key verified before: this finds a signature that
-    was damaged, or is of another bundle.
+    Only for a bundle with an earlier verified signature: the function detects a damaged signature,
+    or the signature of another bundle.
 
     Args:
         content: Bytes of `model.sig`.

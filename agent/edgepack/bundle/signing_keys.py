@@ -1,7 +1,7 @@
 """Signing keys: a private key in a file, or a key in a token (PKCS #11).
 
-Both are a `SigningKey`; nobody who signs has to know which it is. A file may also hold the URI of a
-key in a token: so a key that a program looks for by its file's name can be in a token too.
+Both are a `SigningKey`; a signer need not distinguish them. A file may also hold the URI of a key
+in a token: so a key that a program looks for by its file's name can be in a token too.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from edgepack.bundle.pkcs11_uri import MAX_LETTERS, is_uri, parse_uri
 
 
 class SigningKey(Protocol):
-    """An elliptic-curve key that signs; keys of `cryptography` are such."""
+    """An elliptic-curve key that signs; keys of `cryptography` fit."""
 
     def public_key(self) -> PublicKey:
         """Return the public half."""
@@ -33,7 +33,7 @@ def load_signing_key(where: str | Path) -> SigningKey:
             (`pkcs11:token=…;object=…`).
 
     Raises:
-        SignatureError: There is none, it does not open, or it is of another kind.
+        SignatureError: The key is missing, does not open, or is of another kind.
     """
     uri = str(where) if is_uri(where) else _uri_in(Path(where))
     if not uri:
@@ -49,7 +49,7 @@ def names_token(path: Path) -> bool:
 
 
 def _uri_in(path: Path) -> str:
-    """Return the URI that a file holds in place of a key; "" where it holds something else."""
+    """Return the URI that a file holds in place of a key; "" for any other content."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_LETTERS + 2).decode("ascii").strip()

@@ -1,10 +1,9 @@
 """Completeness of a slot: every file that a variant needs is there, is a regular file, and is
 unchanged.
 
-A pointer may only name a complete slot. So anyone that writes a pointer, opens a slot or looks
-after one asks here. Nothing is followed: a link, pipe, device or folder in a file's place is
-damage. A disk that cannot be read now (EIO) is not damage, and is raised as the `OSError` that it
-is.
+A pointer may only name a complete slot. So every writer of a pointer, reader of a slot and scrubber
+uses these checks. Nothing is followed: a link, pipe, device or folder in a file's place is damage.
+A disk that cannot be read now (EIO) is not damage: its `OSError` is raised unchanged.
 """
 
 import hashlib
@@ -70,7 +69,7 @@ def verify_variant(
     *,
     checkpoint: Callable[[], None] = lambda: None,
 ) -> Manifest:
-    """Check presence, type and digest of what a process needs to serve a variant.
+    """Check presence, type and digest of the files that a process needs to serve a variant.
 
     Args:
         folder: The slot.
@@ -101,8 +100,8 @@ def verify_slot(
 ) -> Manifest:
     """Check presence, type and digest of all that a slot must hold for a variant.
 
-    That is what `verify_variant` checks, the signature, the hooks, and every other file that a
-    device stored: a variant that was fetched, too, is there as a whole or not at all.
+    The checks are the checks of `verify_variant`, plus the signature, the hooks, and every other
+    stored file: another fetched variant is present as a whole or not at all.
 
     Args:
         folder: The slot.
@@ -155,10 +154,10 @@ def _read_manifest(folder: Path, digest: str) -> Manifest:
 
 
 def _check_signature(folder: Path, digest: str) -> None:
-    """Check that the signature is the one of the bundle.
+    """Check that the signature belongs to the bundle.
 
     A trusted key verified the signature before the slot was used. The key may have been replaced
-    since, and the bundle serves on. So only what the signature speaks of is compared.
+    since, and the bundle serves on. So only the signed content is compared.
     """
     content = _read_small(folder, SIGNATURE_FILE, MAX_SIGNATURE_BYTES)
     if signed_digest(content) != digest:
@@ -207,7 +206,7 @@ def _read_small(folder: Path, path: str, limit_bytes: int) -> bytes:
 
 
 def _size_of_regular(folder: Path, path: str) -> int:
-    """Return a file's size; each folder on the way must be one, and no link."""
+    """Return a file's size; each folder on the way must be a folder, and no link."""
     parts = path.split("/")
     places = ["", *("/".join(parts[:depth]) for depth in range(1, len(parts)))]
     for place in places:

@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 
 def parse_json(content: bytes, *, limit_bytes: int, found_in: str) -> Any:
-    """Parse JSON and reject what two parsers could read in two ways.
+    """Parse JSON and reject content that two parsers could read in two ways.
 
     Args:
         content: UTF-8 text.
-        limit_bytes: Longer content is refused before it is parsed.
+        limit_bytes: Longer content is rejected before parsing.
         found_in: Name of the file, for messages.
 
     Raises:
-        BundleError: Too long, no UTF-8, no JSON, nested too deeply, a key twice in one object, a
+        BundleError: Too long, no UTF-8, no JSON, nested too deeply, a duplicate key in an object, a
             number that is not finite, or text that is not Unicode (half of a surrogate pair).
     """
     if len(content) > limit_bytes:
@@ -47,7 +47,7 @@ def convert_json(value: Any, kind: type[T], *, found_in: str) -> T:
     """Turn parsed JSON into a struct.
 
     Args:
-        value: Result of `parse_json`, or a part of it.
+        value: Result of `parse_json`, or a part of the result.
         kind: The struct.
         found_in: File and key of `value`, for messages.
 
@@ -67,7 +67,7 @@ def convert_json(value: Any, kind: type[T], *, found_in: str) -> T:
 
 
 def without_unknown(value: Any, kind: type) -> Any:
-    """Return parsed JSON without the keys that a struct, or one inside it, does not name."""
+    """Return parsed JSON without the keys that a struct, or a nested struct, does not name."""
     return _without_unknown(value, msgspec.inspect.type_info(kind))
 
 

@@ -39,7 +39,7 @@ class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
     def content(self, source: BinaryIO, *, found_in: str) -> Iterator[bytes]:
-        """Read the content piece by piece, and the padding after it.
+        """Read the content piece by piece, and then the padding.
 
         Raises:
             BundleError: The archive ends before.
@@ -57,14 +57,14 @@ class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_entry(source: BinaryIO, *, found_in: str) -> TarEntry | None:
-    """Read one header.
+    """Read a header.
 
     Args:
         source: The archive, at a block's start.
         found_in: Name of the archive, for messages.
 
     Returns:
-        The entry, or None at the end marker (of which one block is then read).
+        The entry, or None at the end marker (after its first block).
 
     Raises:
         BundleError: This is not a tar, is truncated, or the entry is anything but a regular file

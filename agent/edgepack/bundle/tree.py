@@ -1,4 +1,4 @@
-"""Listing what really lies in a folder, and refusing what no bundle may hold."""
+"""Listing of a folder's files, and rejection of entries that no bundle may hold."""
 
 import os
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ def list_files(folder: Path) -> tuple[str, ...]:
     """Return POSIX paths of all files below a folder, in the order of the signature.
 
     Raises:
-        BundleError: There is no such folder, it cannot be read, it has more than 10,000 files, or
-            something in it is a link, a device, a pipe or badly named.
+        BundleError: There is no such folder, the folder cannot be read or has more than 10,000
+            files, or an entry is a link, a device, a pipe or badly named.
     """
     if not folder.is_dir():
         raise BundleError("this is not a folder", found_in=str(folder))

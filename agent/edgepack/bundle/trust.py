@@ -12,13 +12,13 @@ from edgepack.bundle.verify import VerifiedBundle, verify_folder, verify_manifes
 
 
 class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Says of a bundle whether it may be installed, and why not.
+    """Decision whether a bundle may be installed, with the reason.
 
-    Devices, fleets and the rehearsal of a build ask it; none of them looks at keys by itself.
+    Devices, fleets and the preflight of a build use the policy; none checks keys directly.
 
     Attributes:
-        keys: Whose bundles are accepted; the signature of any one of them suffices.
-        allow_degraded_unsafe: Accept variants whose gates were overridden when they were built.
+        keys: Keys of accepted signers; the signature of any key suffices.
+        allow_degraded_unsafe: Accept variants with gates that were overridden at build time.
     """
 
     keys: tuple[PublicKey, ...]
@@ -32,7 +32,7 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
             manifest: Bytes of `manifest.json`.
 
         Raises:
-            SignatureError: No trusted key signed them, or they do not belong together.
+            SignatureError: No trusted key signed both, or the two files do not belong together.
             BundleError: A field is malformed.
         """
         signed = verify_envelope(signature, self.keys)
@@ -45,7 +45,7 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return verify_folder(folder, self.keys, complete=complete, checkpoint=checkpoint)
 
     def refusal_of(self, variant: Variant) -> str:
-        """Return why a variant of a trusted bundle may not run; "" if it may."""
+        """Return why a variant of a trusted bundle may not run; "" if allowed."""
         if variant.facts.degraded and not self.allow_degraded_unsafe:
             return (
                 "a gate was overridden when it was built (degraded), and this device's "

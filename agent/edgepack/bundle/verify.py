@@ -32,8 +32,8 @@ class VerifiedBundle(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         manifest: Its manifest.
         signed: The signed list.
-        digest: Root digest, lower-case hex: what the bundle is.
-        folder: Where it lies.
+        digest: Root digest, lower-case hex: the bundle's identity.
+        folder: Folder of the bundle.
     """
 
     manifest: Manifest
@@ -51,23 +51,23 @@ def verify_folder(
 ) -> VerifiedBundle:
     """Check a bundle's folder from the signature down to every byte.
 
-    1. `model.sig` is an OMS signature by one of the keys.
-    2. The manifest is the signed one and well-formed, and the files it lists are the signed
-       ones: same names, same digests.
-    3. The files on disk are the signed ones: none extra, none missing, no link.
+    1. `model.sig` is an OMS signature by a given key.
+    2. The manifest is the signed manifest and well-formed, and its files are the signed files: same
+       names, same digests.
+    3. The files on disk are the signed files: none extra, none missing, no link.
     4. Every file on disk has the signed digest, and the manifest's size.
 
     That every variant's model file is among its files is part of reading the manifest.
 
     Args:
         folder: The bundle.
-        keys: The keys that are trusted; any one of them suffices.
-        complete: False for a device, which fetches only what it needs: a variant may then be absent
-            as a whole, and so may the reports. What is there is checked all the same.
-        checkpoint: Called often; what it raises ends the check.
+        keys: The trusted keys; the signature of any key suffices.
+        complete: False for a device, which fetches only needed files: a variant may then be absent
+            as a whole, and so may the reports. Present files are checked all the same.
+        checkpoint: Called often; its exception ends the check.
 
     Raises:
-        SignatureError: The signature does not hold, or a file does not fit it.
+        SignatureError: The signature is invalid, or a file does not match the signature.
         BundleError: The folder or the manifest is malformed.
     """
     # 1
@@ -106,7 +106,7 @@ def verify_folder(
 
 
 def verify_archive(archive_path: Path, keys: Sequence[PublicKey], folder: Path) -> VerifiedBundle:
-    """Unpack an archive into `folder`, but only when it is signed by one of the keys.
+    """Unpack an archive into `folder`, but only if a given key signed the archive.
 
     The signature and the manifest, which come first, are checked before anything is written;
     unpacking then holds every byte against that manifest.
@@ -127,16 +127,16 @@ def verify_archive(archive_path: Path, keys: Sequence[PublicKey], folder: Path) 
 
 
 def verify_manifest(content: bytes, signed: SignedList) -> Manifest:
-    """Read a manifest that must be the one on a signed list; needs no other file.
+    """Read a manifest that must be on a signed list; needs no other file.
 
-    This is all a device has before it decides whether to fetch anything.
+    A device has only this content before its decision to fetch.
 
     Args:
         content: Bytes of `manifest.json`.
         signed: Result of `verify_envelope`.
 
     Raises:
-        SignatureError: The manifest is not the signed one, or lists other files or digests.
+        SignatureError: The manifest is not the signed manifest, or lists other files or digests.
         BundleError: The manifest is malformed.
     """
     if MANIFEST_FILE not in signed.files:

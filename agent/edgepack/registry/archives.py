@@ -19,22 +19,22 @@ TAR_BYTES = MAX_FILES * 4 * 512
 def pull_archive(
     url: str, folder: Path, way: Way, progress: Progress, most_bytes: int | None = None
 ) -> str:
-    """Download an archive, and turn it into a folder.
+    """Download an archive, and unpack the archive into a folder.
 
     Args:
         url: `https://` or `http://`.
-        folder: Where the bundle shall lie; the archive lies next to it.
+        folder: Target folder of the bundle; the archive lies next to the folder.
         way: How to get there.
         progress: Called with the progress.
-        most_bytes: What its files may have together; None is as much as there is room for.
+        most_bytes: Limit of all files together; None is the free space.
 
     Returns:
-        The URL, as it may be shown.
+        The URL without secrets.
 
     Raises:
-        TransferError: It is not there, or leaves no room.
-        BundleError: It is not a bundle.
-        OSError: It cannot be written.
+        TransferError: The archive is missing, or too large for the disk.
+        BundleError: The archive is not a bundle.
+        OSError: The folder cannot be written.
     """
     title = shown_url(url)
     if not url.startswith(("https://", "http://")):

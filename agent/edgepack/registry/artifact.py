@@ -1,7 +1,7 @@
 """A bundle as an OCI artifact: a manifest that names each of its files as a blob.
 
-Each file is a blob of its own, under the very digest that the signed manifest has for it. So two
-releases share what they have in common, and a device can take single chunks of a blob.
+Each file is a blob, under the digest of the signed manifest. So two releases share equal files, and
+a device can take single chunks of a blob.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ ROOT_DIGEST = "dev.edgepack.bundle.digest"
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A blob, as manifests name it."""
+    """A blob's entry in manifests."""
 
     media_type: str
     digest: str
@@ -67,10 +67,10 @@ def make_artifact(manifest: Manifest, root_digest: str, files: dict[str, tuple[s
 
 
 def read_artifact(content: bytes, *, found_in: str) -> dict[str, Descriptor]:
-    """Return the blobs of a bundle, by path; nothing in it is verified.
+    """Return the blobs of a bundle, by path, without verification.
 
     Raises:
-        TransferError: It is not an artifact of a bundle, or names a file twice or none.
+        TransferError: The content is not an artifact of a bundle, or names a file twice or no file.
     """
     try:
         manifest = msgspec.json.decode(content, type=ArtifactManifest)
@@ -97,7 +97,7 @@ def read_artifact(content: bytes, *, found_in: str) -> dict[str, Descriptor]:
 
 
 def check_artifact(blobs: dict[str, Descriptor], manifest: Manifest, *, found_in: str) -> None:
-    """Reject an artifact whose files are not those of the bundle's own manifest.
+    """Reject an artifact with files other than the bundle's own manifest.
 
     Raises:
         TransferError: A file is missing, surplus, or differs.

@@ -1,4 +1,4 @@
-"""Bundles on their way: into a registry, out of it, or from a web server; all of it or nothing."""
+"""Transfers of bundles, all or nothing: to a registry, from a registry or a web server."""
 
 import os
 import shutil
@@ -64,8 +64,8 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
         name, version, release: Of the bundle.
         digest: Its root digest.
         size_bytes: Length of its files.
-        verified: Whether a key was given, and had signed it.
-        path: Where it lies.
+        verified: Whether a key was given, and had signed the bundle.
+        path: Place of the bundle.
     """
 
     reference: str
@@ -81,7 +81,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
 def push(
     bundle: Path, target: str, way: Way = DIRECTLY, progress: Progress = lambda _done, _all: None
 ) -> Pushed:
-    """Send a bundle to a registry; files that it has already are not sent again.
+    """Send a bundle to a registry; files present in the registry are not sent again.
 
     Args:
         bundle: A folder or an archive.
@@ -90,8 +90,8 @@ def push(
         progress: Called with the progress.
 
     Raises:
-        TransferError: The registry cannot be reached, or takes it not.
-        BundleError: It is not a bundle, or its files are not those of its manifest.
+        TransferError: The registry cannot be reached, or rejects the bundle.
+        BundleError: The path is not a bundle, or its files do not match its manifest.
     """
     reference = read_reference(target)
     with open_bundle(bundle) as folder, _registry(reference, way) as registry:
@@ -126,21 +126,22 @@ def pull(
 ) -> Pulled:
     """Take a bundle from a registry, or an archive from a web server.
 
-    1. Manifest and signature come first, and are bounded; with keys, one of them has signed it.
-    2. The registry has just the files that the manifest names, and there is room for them.
-    3. Each file is what the manifest says; with keys, the whole bundle is verified once more.
+    1. Manifest and signature come first, and are bounded; with keys, any key has signed the bundle.
+    2. The registry has exactly the files of the manifest, and the disk has free space for all
+      files.
+    3. Each file matches the manifest; with keys, the whole bundle is verified once more.
 
     Args:
         source: `oci://…`, or an `https://` URL of an archive.
-        output: A folder, or an archive where it ends in `.edgepack`; must not exist.
-        keys: Of whom one must have signed it; without, nothing vouches for it.
+        output: A folder, or an archive if the name ends in `.edgepack`; must not exist.
+        keys: Trusted keys; without keys, nothing vouches for the bundle.
         way: How to get there.
-        progress: Called with the progress; what it raises ends the pull.
-        most_bytes: What its files may have together; None is as much as there is room for.
+        progress: Called with the progress; its exception ends the pull.
+        most_bytes: Limit of all files together; None is the free space.
 
     Raises:
-        TransferError: It cannot be reached, is not there, is not a bundle, or is too long.
-        BundleError: It is not signed so, hostile, or cannot be written.
+        TransferError: The source cannot be reached, or the bundle is missing, invalid or too long.
+        BundleError: The bundle is not signed by a given key, hostile, or cannot be written.
     """
     if os.path.lexists(output):
         raise BundleError(
@@ -196,7 +197,7 @@ def bundle_files(folder: Path, manifest: Manifest) -> dict[str, tuple[str, int]]
     """Return digest and length of each file of a bundle by path, held against its manifest.
 
     Raises:
-        BundleError: A file is missing, or is another one.
+        BundleError: A file is missing or differs.
     """
     found = {}
     for name in (MANIFEST_FILE, SIGNATURE_FILE):

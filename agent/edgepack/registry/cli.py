@@ -83,7 +83,7 @@ def pull(
     http_unsafe: bool,
     as_json: bool,
 ) -> None:
-    """Take a bundle from an OCI registry, or an archive from a web server: all of it or nothing.
+    """Take a bundle from an OCI registry, or an archive from a web server: all files or nothing.
 
     \b
     Example:

@@ -2,11 +2,12 @@
 
 Credentials and tokens belong to the registry that the reference names, by scheme, host and port:
 
-1. Only a request to that registry carries them. A redirect to another host carries none, nor does
-   an upload to a location on another host.
-2. Only a challenge of that registry is answered. A host that it redirects to asks in vain.
+1. Only a request to that registry carries credentials. A redirect to another host carries none, nor
+   does an upload to a location on another host.
+2. Only a challenge of that registry is answered. The challenge of a host behind a redirect is
+  ignored.
 3. The password goes to a token server only if that registry itself names the server, by https. A
-   registry without TLS names one on its own host only.
+   registry without TLS can name a token server only on its own host.
 """
 
 import base64
@@ -50,12 +51,12 @@ class _Token(msgspec.Struct, kw_only=True):
 
 
 class Registry:
-    """A client of one repository.
+    """A client of a repository.
 
     Args:
-        reference: Names it.
+        reference: Reference of the repository.
         access: How to get through.
-        http_unsafe: Speaks http, without TLS: anyone that is between reads and alters all of it.
+        http_unsafe: Uses http, without TLS: anyone in between reads and alters all content.
 
     Raises:
         TransferError: A TLS file or docker's settings cannot be used.
@@ -79,10 +80,10 @@ class Registry:
         self._web.close()
 
     def read_manifest(self, name: str) -> bytes:
-        """Return the bytes of a manifest; those of a digest are what it says.
+        """Return the bytes of a manifest; bytes requested by digest match the digest.
 
         Raises:
-            TransferError: There is none, it is too long, or it is another one.
+            TransferError: The manifest is missing, too long, or differs from the digest.
         """
         url = f"{self._base}/manifests/{name}"
         with self._ask("GET", url, {"Accept": MANIFEST_TYPE}) as answer:
@@ -96,7 +97,7 @@ class Registry:
         """Store a manifest under a tag or its digest.
 
         Raises:
-            TransferError: The registry takes it not.
+            TransferError: The registry rejects the content.
         """
         url = f"{self._base}/manifests/{name}"
         with self._ask("PUT", url, {"Content-Type": MANIFEST_TYPE}, content) as answer:
@@ -116,10 +117,10 @@ class Registry:
         return True
 
     def write_blob(self, digest: str, content: bytes | Path) -> None:
-        """Send a blob in one piece.
+        """Send a blob in a single request.
 
         Raises:
-            TransferError: The registry takes it not.
+            TransferError: The registry rejects the content.
         """
         url = f"{self._base}/blobs/uploads/"
         with self._ask("POST", url, {"Content-Length": "0"}) as answer:
@@ -140,7 +141,7 @@ class Registry:
             self._check(answer, location, 201)
 
     def read_blob(self, digest: str, size_bytes: int, write: Callable[[bytes], object]) -> None:
-        """Read a blob piece by piece, and continue where it broke off.
+        """Read a blob piece by piece, and continue after a break.
 
         Args:
             digest: `sha256:…`
@@ -148,7 +149,7 @@ class Registry:
             write: Gets each piece.
 
         Raises:
-            TransferError: It is not there, is another one, or ends before.
+            TransferError: The blob is missing, differs from the digest, or is too short.
         """
         url = f"{self._base}/blobs/{digest}"
         title, at, hashed = shown_url(url), 0, hashlib.sha256()
@@ -173,11 +174,11 @@ class Registry:
             )
 
     def ask(self, url: str, headers: Mapping[str, str]) -> AbstractContextManager[Answer]:
-        """Return the answer to a request for a URL of this registry, whatever its status.
+        """Return the answer to a request for a URL of this registry, with any status.
 
         Raises:
-            WebError: It cannot be reached.
-            TransferError: It lets nobody in.
+            WebError: The registry cannot be reached.
+            TransferError: The registry denies access.
         """
         return self._ask("GET", url, headers, passes_breaks=True)
 
@@ -191,7 +192,9 @@ class Registry:
         *,
         passes_breaks: bool = False,
     ) -> Iterator[Answer]:
-        """Yield an answer; if the registry wants credentials, ask once more with them."""
+        """Yield an answer; if the registry requests credentials, repeat the request with
+        credentials.
+        """
         try:
             with self._send(method, url, headers, body) as answer:
                 challenge = answer.headers.get("WWW-Authenticate", "")[:4000]
@@ -226,7 +229,7 @@ class Registry:
         )
 
     def _log_in(self, challenge: str) -> bool:
-        """Find what a challenge asks for; False where there is nothing new to show."""
+        """Find the credentials for a challenge; return False without new credentials."""
         kind, _, rest = challenge.partition(" ")
         before, credentials = self._authorization, find_credentials(self._reference.host)
         if kind.lower() == "basic" and credentials:

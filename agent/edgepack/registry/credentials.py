@@ -1,7 +1,7 @@
-"""Credentials of one registry, from the environment or from the settings of `docker login`.
+"""Credentials of a registry, from the environment or from the settings of `docker login`.
 
-Credentials belong to one host. A reference may come from anybody (a release's source, a redirect),
-so credentials of the environment count only for the host that the environment names with them.
+Credentials belong to a single host. A reference may come from anybody (a release's source, a
+redirect), so credentials of the environment count only for the host that the environment names.
 """
 
 import base64
@@ -34,11 +34,11 @@ def find_credentials(host: str, environment: dict[str, str] | None = None) -> st
     """Return `user:password` of a registry, "" if there is none.
 
     Args:
-        host: The registry, with its port where it has one.
-        environment: Variables; None takes those of the process.
+        host: The registry, with its port if given.
+        environment: Variables; None uses the process's variables.
 
     Raises:
-        TransferError: The variables name no host, or name it wrongly, docker's file cannot be read,
+        TransferError: The variables name no host or a malformed host, docker's file cannot be read,
             or docker keeps the password in a helper.
     """
     found = dict(os.environ) if environment is None else environment
@@ -79,7 +79,7 @@ def find_credentials(host: str, environment: dict[str, str] | None = None) -> st
 
 
 def _plain_host(host: str) -> str:
-    """Return a host as it compares: in lower case, without the usual port."""
+    """Return a host in a form for comparison: in lower case, without the usual port."""
     return host.strip().lower().removesuffix(":443")
 
 

@@ -1,4 +1,4 @@
-"""Bundles that commands are given by a path, or by where they rest."""
+"""Bundles as arguments of commands, by path or by URL."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ class Fetched(NamedTuple):
     """A bundle on this machine.
 
     Attributes:
-        path: Where it lies.
-        source: Where the very same rests, for others to fetch; "" where it was given by a path, or
+        path: Place of the bundle on this machine.
+        source: URL of the very same bundle, for other readers; "" for a bundle given by a path, or
             by a URL with a password or a query, which may be a secret.
     """
 
@@ -29,7 +29,7 @@ def fetched(
 ) -> Iterator[Fetched]:
     """Yield a bundle on this machine: fetch a remote bundle for the block, use a path as given.
 
-    Nothing is verified but that it is whole; who uses it does.
+    Only completeness is verified; the user of the bundle verifies the signature.
 
     Args:
         place: `oci://…`, `https://…`, or a path.
@@ -37,7 +37,7 @@ def fetched(
         progress: Called with the progress.
 
     Raises:
-        EdgepackError: It cannot be fetched.
+        EdgepackError: The bundle cannot be fetched.
     """
     if not is_elsewhere(place):
         yield Fetched(Path(place), "")

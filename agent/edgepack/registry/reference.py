@@ -1,4 +1,4 @@
-"""Names of what lies in a registry: `oci://host[:port]/repository[:tag][@sha256:digest]`."""
+"""Names of content in a registry: `oci://host[:port]/repository[:tag][@sha256:digest]`."""
 
 import re
 
@@ -21,7 +21,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Reference by the grammar of the OCI distribution specification.
 
     Attributes:
-        host: With its port where it has one.
+        host: Host, with its port if given.
         repository: Path of the repository.
         tag: "" where there is none.
         digest: `sha256:…` of the manifest, or "".
@@ -47,7 +47,7 @@ def read_reference(text: str) -> Reference:
     """Read a reference.
 
     Raises:
-        TransferError: It is none.
+        TransferError: The text is not a reference.
     """
     found = _REFERENCE.fullmatch(text.removeprefix(SCHEME)) if len(text) <= MAX_LETTERS else None
     if found is None or not text.startswith(SCHEME):

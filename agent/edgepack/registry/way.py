@@ -24,7 +24,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ca_file: PEM of the authorities to trust; "" trusts the system's.
-        http_unsafe: Speaks http to a registry: anyone that is between reads and alters all of it.
+        http_unsafe: Uses http for a registry: anyone in between reads and alters all content.
         limits: Of the waits on the other side, over the whole transfer.
     """
 
@@ -45,7 +45,7 @@ DIRECTLY = Way()
 
 
 def check_room(folder: Path, wanted_bytes: int) -> None:
-    """Reject what does not fit.
+    """Reject content larger than the free space.
 
     Raises:
         TransferError: The disk has less.

@@ -1,1 +1,1 @@
-"""Evaluates accuracy: what outputs of a model mean, and how near another model comes to it."""
+"""Evaluation of accuracy: meaning of outputs, and agreement of two models."""

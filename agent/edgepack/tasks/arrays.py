@@ -1,4 +1,4 @@
-"""Arrays by what they hold: the names that signatures spell them with."""
+"""Array types, named by their content, for signatures."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,8 +1,9 @@
-"""Define what a task is: how outputs are compared, and how the result is worded.
+"""The contract of a task: comparison of outputs, and wording of the result.
 
-A task opens the float model's outputs once (`Task.open`) and measures other outputs against them
-(`Expected.measure`). Build, probe and shadow all measure so. Every measure maps to one scale, the
-share of the task that is kept: 1 at no loss, .99 where 1 % of right answers is expected to be lost.
+A task opens the float model's outputs once (`Task.open`) and measures other outputs against these
+(`Expected.measure`). Build, probe and shadow all measure so. Every measure maps to a common scale,
+the share of the task that is kept: 1 at no loss, .99 if 1 % of right answers is expected to be
+lost.
 """
 
 import math
@@ -25,12 +26,12 @@ _NO_BUDGET = 1e9
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """How the number of a metric maps to the share of the task that is kept.
+    """Scale of a metric: maps its number to the share of the task that is kept.
 
     Attributes:
         metric: The metric's name.
         least: Value at which 1 % of the task is lost.
-        best: The float model's own value, or what float rounding leaves of it.
+        best: The float model's own value, or that value after float rounding.
         is_decibels: Whether the metric counts as the power of an error.
     """
 
@@ -60,21 +61,22 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
-    """One number that must hold.
+    """Number that must hold.
 
     Attributes:
         scale: The metric and its scale.
         value: Value of the metric.
         low: Its lower bound for samples like these, one-sided, 95 %; None where samples do not
             tell.
-        output: The output that was measured; "" where it is several.
-        words: What was measured, where the metric's name does not say it: `F1 .991 of the float
-            model's boxes`.
+        output: The measured output; "" for several outputs.
+        words: Description of the measure, if the metric's name is not enough:
+            `F1 .991 of the float model's boxes`.
         part: Which part of the output, in words.
-        may_differ: Share that may always differ, as of few samples one; 0 for none.
+        may_differ: Share that may always differ, such as a single sample of few; 0 for none.
         bounds: Values that few samples leave open with their lower bounds, where the value is the
             worst of several.
-        low_as_seen: `low` without what few samples that are all right leave open; None for `low`.
+        low_as_seen: `low` without the uncertainty of few samples that are all right; None for
+            `low`.
         cost: Share of right answers that changed decisions are expected to cost; None where the
             float model does not tell.
         expected_loss: The same on other samples like these.
@@ -94,7 +96,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metric(self) -> str:
-        """Return the metric's name, with the part that it measures."""
+        """Return the metric's name, with the measured part."""
         return f"{self.scale.metric} ({self.part})" if self.part else self.scale.metric
 
     @property
@@ -106,7 +108,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How well outputs agree with the float model's, by one task.
+    """Agreement of outputs with the float model's, by a single task.
 
     Attributes:
         task: The task.
@@ -114,7 +116,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         low: Its lower bound for samples like these, one-sided, 95 %.
         words: The result in a few words.
         losses: Share of the task that each sample loses, in order.
-        measures: What was measured, one or more.
+        measures: All measures, at least 1.
         notes: Sentences for a report.
         details: More numbers, by name.
     """
@@ -133,7 +135,7 @@ class Expected(Protocol):
     """The float model's outputs on some samples, opened by a task."""
 
     def of(self, indices: Sequence[int]) -> Self:
-        """Return the same with some of the samples, as they were opened with all of them."""
+        """Return the same comparison with some of the samples, as opened with all samples."""
         ...
 
     def measure(self, got: Sequence[Outputs]) -> Agreement:
@@ -142,16 +144,16 @@ class Expected(Protocol):
 
 
 class Task(Protocol):
-    """How outputs of one meaning are compared."""
+    """Task: comparison of outputs with a common meaning."""
 
     @property
     def name(self) -> str:
-        """Return its name, as `[outputs]` and `[gates.accuracy]` have it."""
+        """Return the task's name, as in `[outputs]` and `[gates.accuracy]`."""
         ...
 
     @property
     def words(self) -> str:
-        """Return what the task keeps, in words that follow "keeps"."""
+        """Return the kept property, in words that follow "keeps"."""
         ...
 
     @property
@@ -160,11 +162,11 @@ class Task(Protocol):
         ...
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> Expected:
-        """Prepare the comparison with the float model's outputs, one dict a sample."""
+        """Prepare the comparison with the float model's outputs, a dict per sample."""
         ...
 
     def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
-        """Return the features of one inference by which drift is measured."""
+        """Return the features of an inference for measuring drift."""
         ...
 
 
@@ -177,11 +179,11 @@ def agree(
     notes: Sequence[str] = (),
     details: Mapping[str, float] | None = None,
 ) -> Agreement:
-    """Return the agreement that some measures make together; the worst one decides.
+    """Return the agreement of all measures; the worst measure decides.
 
     Args:
         task: The task.
-        measures: One or more.
+        measures: At least 1.
         losses: float64 (samples,).
         words: The result in a few words; by default the worst metric and its value.
         notes, details: See `Agreement`.

@@ -34,12 +34,12 @@ _HEADS = ("detections", "text", "tokens")
 def find_doubt(
     part: TaskOutputs, agreement: Agreement, expected: Sequence[Outputs], got: Sequence[Outputs]
 ) -> str:
-    """Return why an agreement says little of the task; "" where it says enough.
+    """Return why an agreement is weak evidence of the task; "" if the agreement is sufficient.
 
     Args:
         part: The outputs, and how their task is known.
-        agreement: What the task measured.
-        expected, got: The float model's outputs and others, one dict a sample.
+        agreement: Result of the task.
+        expected, got: The float model's outputs and others, a dict per sample.
     """
     if part.task == UNKNOWN:
         if part.source != "unknown":
@@ -78,7 +78,7 @@ def worst_tenth(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
     """Return the error of samples in their own spread that nine tenths of the samples keep.
 
     Args:
-        expected, got: The float model's values and others, one array a sample; samples of fewer
+        expected, got: The float model's values and others, an array per sample; samples of fewer
             than eight values count in the spread of all samples.
     """
     pairs = [flat_pair(*pair) for pair in zip(expected, got, strict=True)]
@@ -98,7 +98,7 @@ def log_loss(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
     """Return by how many nats the log loss grows where the float model's probabilities are true.
 
     Args:
-        expected, got: Rows of scores or distributions, one array a sample.
+        expected, got: Rows of scores or distributions, an array per sample.
 
     Returns:
         The mean over rows; 0 where samples cannot be compared.

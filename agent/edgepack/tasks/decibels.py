@@ -1,9 +1,9 @@
 """Measure ratios of powers in decibels, as the field does of pictures and sound.
 
-The float model's output is the truth. The budgets follow from what a model's own error leaves: an
-error that has nothing to do with it adds to its power. Of 32 dB to the truth, as super-resolution
-and denoising have them, 43 dB to the float model leave .99, and so do 30 dB to a separated voice of
-15 dB.
+The float model's output is the truth. The budgets follow from a model's own error: the power of an
+independent error adds to the power of the model's error. At 32 dB to the truth, usual for
+super-resolution and denoising, 43 dB to the float model leave .99, and so do 30 dB for a separated
+voice of 15 dB.
 """
 
 import math
@@ -30,9 +30,9 @@ def compare_ratios(
     Args:
         scale: The metric.
         output: Its name.
-        ratio: Takes the values of one sample of the float model and others, float64 (n,) each, and
+        ratio: Takes the values of a sample of the float model and others, float64 (n,) each, and
             returns decibels.
-        expected, got: One array a sample.
+        expected, got: An array per sample.
     """
     values = [ratio(*flat_pair(*pair)) for pair in zip(expected, got, strict=True)]
     measure = Measure(scale=scale, value=fmean(values), low=mean_low(values), output=output)
@@ -44,7 +44,7 @@ def compare_ratios(
 def flat_pair(want: Tensor, have: Tensor) -> tuple[Floats, Floats]:
     """Return two samples in a row each, without padding (NaN in the first).
 
-    The second is zeros where it cannot be compared (shape, NaN).
+    The second row is zeros if the samples cannot be compared (shape, NaN).
     """
     wide = want.astype(np.float64).reshape(-1)
     is_known = np.isfinite(wide)

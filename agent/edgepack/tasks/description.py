@@ -1,6 +1,7 @@
-"""Describe a model once: what its outputs mean, and how that is known.
+"""Description of a model: meaning of its outputs, and source of this knowledge.
 
-The build makes the description, `edgepack.toml` may declare it, and manifest and report carry it.
+The build makes the description, `edgepack.toml` may declare parts, and manifest and report carry
+the result.
 """
 
 from collections.abc import Collection
@@ -31,14 +32,14 @@ ClassNames = Annotated[tuple[_ClassName, ...], msgspec.Meta(max_length=MAX_CLASS
 
 
 class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Outputs that one task evaluates together.
+    """Outputs that a task evaluates together.
 
     Attributes:
         task: Name of the task, a key of `tasks.table.TASKS`.
         outputs: Names of the outputs, in the order of their roles.
         source: How that is known.
         settings: Values of the task's settings struct that differ from its defaults.
-        class_names: Names of classes in their order; empty if they are not known.
+        class_names: Names of classes in their order; empty if unknown.
     """
 
     task: Annotated[str, msgspec.Meta(max_length=40)]
@@ -54,7 +55,9 @@ class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"class {number}"
 
     def column(self, place: int, count: int) -> str:
-        """Return the name of a value in a row: `'speed'`, `column 3`, or `value` of one."""
+        """Return the name of a value in a row: `'speed'`, `column 3`, or `value` for a single
+        column.
+        """
         if place < len(self.class_names) and self.class_names[place]:
             return f"'{self.class_names[place]}'"
         return "value" if count == 1 else f"column {place}"
@@ -65,10 +68,10 @@ class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model's outputs mean.
+    """Meaning of a model's outputs.
 
     Attributes:
-        parts: Outputs by the task that evaluates them; no output is in two parts.
+        parts: Outputs by task; no output is in two parts.
     """
 
     parts: Annotated[tuple[TaskOutputs, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
@@ -91,7 +94,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return tuple(name for part in self.parts if part.task in tasks for name in part.outputs)
 
     def evaluated(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return those of some outputs that tell how near a model is to another, in order."""
+        """Return the outputs among `names` that are evaluated, in order."""
         return tuple(name for name in names if self.task_of(name) not in NOT_EVALUATED)
 
     def without(self, names: Collection[str]) -> "ModelDescription":

@@ -1,4 +1,4 @@
-"""Names of the numbers that a bundle's accuracy facts hold beside the metric's own.
+"""Names of the further numbers in a bundle's accuracy facts.
 
 In `Accuracy.details` of a manifest; `_low` and `_high` behind a name are its bounds, 95 %.
 """

@@ -1,4 +1,4 @@
-"""How sure a number is that comes from a few samples: lower bounds, one-sided, 95 %.
+"""Lower bounds of numbers from few samples, one-sided, 95 %.
 
 Thirty held-out samples that all agree do not show that every sample will: nine in a hundred could
 differ, and thirty would still often look like that.
@@ -27,7 +27,7 @@ def share_low(share: float, count: float) -> float:
 
 
 def share_bounds(share: float, count: float) -> tuple[float, float]:
-    """Both bounds of a share, two-sided, 95 %; otherwise like `share_low`."""
+    """Return both bounds of a share, two-sided, 95 %; otherwise like `share_low`."""
     return _wilson(share, count, _Z_BOTH)
 
 
@@ -48,13 +48,13 @@ without this floor, in 93 to 98 % with it."""
 def independent(
     lost: Sequence[float], whole: Sequence[float], least_effect: float = _LEAST_EFFECT
 ) -> float:
-    """As how many independent ones observations count that come in groups which are alike inside.
+    """Return the effective number of independent observations from groups of similar observations.
 
     Their number over the design effect (Kish, Survey Sampling, 8.2).
 
     Args:
-        lost, whole: What differs, and how many there are, one entry a group; `whole` > 0.
-        least_effect: What the design effect counts as at least.
+        lost, whole: Differing and total observations, an entry per group; `whole` > 0.
+        least_effect: Least assumed design effect.
     """
     count, total = len(lost), sum(whole)
     share = sum(lost) / total
@@ -69,12 +69,12 @@ def independent(
 
 
 def kept_low(lost: Sequence[float], whole: Sequence[float]) -> float:
-    """Lower bound of 1 - sum(lost) / sum(whole), by how much samples differ in it.
+    """Return the lower bound of 1 - sum(lost) / sum(whole), from the variance between samples.
 
     The standard error is that of a ratio estimator (Cochran, Sampling Techniques, 6.4).
 
     Args:
-        lost, whole: One entry a sample, >= 0; the sum of `whole` is > 0.
+        lost, whole: An entry per sample, >= 0; the sum of `whole` is > 0.
     """
     count = len(lost)
     ratio = sum(lost) / sum(whole)
@@ -86,14 +86,14 @@ def kept_low(lost: Sequence[float], whole: Sequence[float]) -> float:
 
 
 def count_to_prove(value: float, low: float, wanted: float, count: int) -> int | None:
-    """From how many samples on a value would have a lower bound that is wanted.
+    """Return the number of samples from which a value would have the wanted lower bound.
 
     Args:
-        value, low: What `count` samples gave, 0…1, and its lower bound.
-        wanted: What the bound shall be.
+        value, low: Value of `count` samples, 0…1, and its lower bound.
+        wanted: Wanted lower bound.
 
     Returns:
-        None where the value itself is no more than that, or the samples tell nothing.
+        None if the value itself does not exceed `wanted`, or the samples are too few.
     """
     if not low < wanted < value:
         return None
@@ -111,12 +111,12 @@ def mean_low(values: Sequence[float]) -> float:
 
 
 def jackknife_low(value: float, without: Sequence[float]) -> float:
-    """Lower bound of what is no mean of samples (Efron and Tibshirani, An Introduction to the
-    Bootstrap, 11).
+    """Return the lower bound of a statistic other than a mean (Efron and Tibshirani, An
+    Introduction to the Bootstrap, 11).
 
     Args:
-        value: What all samples give.
-        without: What they give without each of them in turn.
+        value: Value of all samples.
+        without: Values without each sample in turn.
     """
     count = len(without)
     if count < 2:

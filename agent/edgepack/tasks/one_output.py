@@ -1,4 +1,4 @@
-"""Open outputs that a task compares one by one, value against value."""
+"""Outputs that a task compares one by one, value against value."""
 
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -17,10 +17,10 @@ NOTHING: Tensor = np.zeros(0, dtype=np.float32)
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison of one output gives.
+    """Result of comparing an output.
 
     Attributes:
-        measures: One or more.
+        measures: At least 1.
         losses: float64 (samples,), see `Agreement`.
         words: See `Agreement`; "" for the default.
         notes: Sentences for a report.
@@ -37,14 +37,14 @@ Compare = Callable[[str, Sequence[Tensor], Sequence[Tensor]], Compared]
 
 
 class OneOutput:
-    """The float model's values of one output: an `Expected`.
+    """The float model's values of an output: an `Expected`.
 
     Args:
         task: Name of the task.
         part: Names the output.
-        expected: The float model's outputs, one dict a sample.
+        expected: The float model's outputs, a dict per sample.
         compare: Compares values.
-        share: Share of the samples that were opened: what may differ is told by all of them.
+        share: Share of the opened samples: the tolerated difference depends on all samples.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class OneOutput:
 
 
 class ValueTask(msgspec.Struct, frozen=True):
-    """A task that compares one output, value against value: a `Task`.
+    """A task that compares a single output, value against value: a `Task`.
 
     Attributes:
         name, words, items, sketch: See `Task`.
@@ -97,5 +97,5 @@ class ValueTask(msgspec.Struct, frozen=True):
     sketch: Callable[[TaskOutputs, Outputs], Sketch] = sketch_values
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> OneOutput:
-        """Prepare the comparison with the float model's outputs, one dict a sample."""
+        """Prepare the comparison with the float model's outputs, a dict per sample."""
         return OneOutput(self.name, part, expected, self.compare)

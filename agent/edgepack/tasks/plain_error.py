@@ -1,7 +1,7 @@
-"""Measure how far values of one output are off, whatever they mean.
+"""Plain errors of an output's values, for any meaning.
 
-It is no verdict on a task. It orders candidates that a task finds equal, tells whether a provider
-computes what another one computes, and is compared with every verdict.
+A plain error is not a verdict on a task. The plain error orders candidates that a task finds equal,
+shows whether two providers compute the same values, and is compared with every verdict.
 
 Where the float model's value is NaN (padding) nothing is compared.
 """
@@ -17,11 +17,11 @@ from edgepack.tasks.stacking import as_rows, stacks
 
 
 class PlainError(msgspec.Struct, frozen=True, kw_only=True):
-    """One output against the float model's, over all samples.
+    """Errors of an output against the float model's, over all samples.
 
     Attributes:
         output: Its name.
-        cosine: Cosine similarity, all samples flattened into one vector.
+        cosine: Cosine similarity, all samples flattened into a single vector.
         worst_cosine: The same of the worst sample.
         nrmse: Root-mean-square error over the float output's root-mean-square.
         worst_nrmse: The same of the worst sample.
@@ -49,7 +49,7 @@ def measure_errors(
     """Measure some outputs over all samples.
 
     Args:
-        expected, got: The float model's outputs and others, one dict a sample.
+        expected, got: The float model's outputs and others, a dict per sample.
         names: Which outputs.
     """
     return tuple(
@@ -59,11 +59,11 @@ def measure_errors(
 
 
 def measure_error(name: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> PlainError:
-    """Measure one output.
+    """Measure an output.
 
     Args:
         name: The output.
-        expected, got: The float model's values and others, one array a sample.
+        expected, got: The float model's values and others, an array per sample.
     """
     dots, sizes, norms, errors, counts = ([] for _ in range(5))
     greatest = 0.0
@@ -96,10 +96,10 @@ def measure_error(name: str, expected: Sequence[Tensor], got: Sequence[Tensor]) 
 def relative_error(
     expected: Sequence[Tensor], got: Sequence[Tensor], read: Sequence[Bools] | None = None
 ) -> float:
-    """Return what `PlainError.nrmse` is, without the rest.
+    """Return only `PlainError.nrmse`.
 
     Args:
-        expected, got: The float model's values and others, one array a sample.
+        expected, got: The float model's values and others, an array per sample.
         read: Which values count, an array a sample; None for all.
     """
     sizes, errors = 0.0, 0.0
@@ -119,7 +119,7 @@ def comparable(
     A sample that cannot be compared (shape, NaN) counts as zeros.
 
     Args:
-        expected, got: Samples of one shape each, see `stacks`.
+        expected, got: Samples of a common shape, see `stacks`.
         read: Which values count; None for all.
     """
     a = as_rows(expected)
@@ -136,10 +136,11 @@ def comparable(
 
 
 def row_products(a: Floats, b: Floats) -> list[float]:
-    """Return a @ b of each row in one thread: with several the last digits depend on their number.
+    """Return a @ b of each row in a single thread: with several threads the last digits depend on
+    their number.
 
-    On a busy machine those of the BLAS library waited for each other longer than they computed: a
-    quarter of a detector's search.
+    On a busy machine the BLAS library's threads waited for each other longer than the computation
+    took: a quarter of a detector's search.
     """
     products: list[float] = np.einsum("ij,ij->i", a, b).tolist()
     return products

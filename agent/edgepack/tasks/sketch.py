@@ -24,15 +24,15 @@ OTHER = "other classes"
 
 
 class Sketch(msgspec.Struct, frozen=True, kw_only=True):
-    """Features of one inference.
+    """Features of an inference.
 
     Attributes:
         shares: Share or number of each class by the class's name; a missing class counts 0.
         share_words: Words around a class's name.
         rest: Name of all classes that the build did not list; "" if classes are always listed.
-        numbers: Numbers by their words, such as `length`.
+        numbers: Numbers by name, for example `length`.
         columns: Quantities by their words; their spread from inference to inference counts, too.
-        confidence: Probability of the answer, 0…1; None if it is not known.
+        confidence: Probability of the answer, 0…1; None if unknown.
     """
 
     shares: dict[str, float] = {}
@@ -62,7 +62,7 @@ def sketch_values(part: TaskOutputs, outputs: Outputs) -> Sketch:
 
 
 def sketch_decisions(part: TaskOutputs, outputs: Outputs) -> Sketch:
-    """Return the share of each class among the rows of one output, and the mean confidence.
+    """Return the share of each class among the rows of an output, and the mean confidence.
 
     Whole numbers are classes. Floats without a row of classes are sketched by their values.
     """
@@ -121,8 +121,7 @@ def finite_values(value: Tensor) -> Floats:
 def thin_input(value: Tensor) -> Tensor:
     """Copy some values of an input, evenly: (values,), or (channels, values) of a picture.
 
-    A picture has three axes or more and at most four channels, on the axis behind the batch's or on
-    the last one.
+    A picture has three axes or more and at most four channels, on the second axis or on the last.
     """
     if value.size <= MOST_COLUMNS:
         return value.ravel().copy()
@@ -150,7 +149,7 @@ def thin_places(places: Integers) -> Integers:
 def _step(size: int, most: int) -> int:
     """Return a step that leaves at most so many values, without a divisor in common with the size.
 
-    So the values never come from one row, column or channel only.
+    So the values never come from a single row, column or channel only.
     """
     step = max(1, math.ceil(size / most))
     while math.gcd(step, size) > 1:
@@ -162,7 +161,7 @@ def sketch_input(value: Tensor) -> Sketch:
     """Return level and spread of an input, of a picture the level of each channel.
 
     Args:
-        value: As `thin_input` returns it.
+        value: Result of `thin_input`.
     """
     wide = value.astype(np.float64)
     known = np.isfinite(wide)

@@ -11,13 +11,15 @@ _MOST_VALUES = 65_536
 
 
 def stacks(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[slice]:
-    """Neighbouring samples that may be compared at once: of one shape on both sides, and small.
+    """Yield neighbouring samples that may be compared at once: of a common shape on both sides, and
+    small.
 
     Args:
-        expected, got: One array a sample.
+        expected, got: An array per sample.
 
     Yields:
-        Slices that together are all samples, in order; one that fits no other stands alone.
+        Slices that together are all samples, in order; a sample without a matching neighbour is a
+            slice by itself.
     """
     start = 0
     for number in range(1, len(expected) + 1):
@@ -32,5 +34,5 @@ def stacks(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[slice]
 
 
 def as_rows(values: Sequence[Tensor]) -> Floats:
-    """Samples of one shape as the rows of a matrix, float64 (samples, values)."""
+    """Return samples of a common shape as the rows of a matrix, float64 (samples, values)."""
     return np.stack([value.reshape(-1) for value in values]).astype(np.float64)

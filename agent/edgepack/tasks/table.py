@@ -49,5 +49,5 @@ def items_of(description: ModelDescription) -> str:
 
 
 def task_of(part: TaskOutputs) -> Task:
-    """Return the task of some outputs; one that this release does not know counts as unknown."""
+    """Return the task of some outputs; a task that this release does not know counts as unknown."""
     return TASKS.get(part.task, UNKNOWN_TASK)

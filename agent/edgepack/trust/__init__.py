@@ -1,1 +1,1 @@
-"""Trust as TUF metadata: fleets write it, and devices evaluate it."""
+"""Trust as TUF metadata: fleets write, and devices evaluate metadata."""

@@ -1,4 +1,4 @@
-"""A release as the image repository lists it: a TUF target.
+"""A release in the image repository: a TUF target.
 
 Its path is `MODEL/DIGEST`, and its hash is the bundle's root digest. The file of that hash is the
 list of the digests of all files of the bundle (32 bytes each, in the order of their paths), from
@@ -26,8 +26,8 @@ class ListedRelease(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name, version, release, digest: The bundle.
-        arch: Machine names (`x86_64`, `aarch64`) that a variant of it is for; empty where one of
-            them is for any.
+        arch: Machine names (`x86_64`, `aarch64`) of the release's variants; empty if a variant is
+            for any machine.
     """
 
     name: Name
@@ -50,7 +50,7 @@ def target_path(bundle: BundleRef) -> str:
 
 
 def read_target_path(path: str) -> tuple[str, str] | None:
-    """Return model and root digest that a path says; None when it is not a path of ours."""
+    """Return model and root digest of a path; None for a foreign path."""
     found = _PATH.fullmatch(path)
     return (found[1], found[2]) if found else None
 
@@ -85,7 +85,7 @@ def read_listing(target: TargetFile) -> ListedRelease:
     """Return the facts of a release in a target.
 
     Raises:
-        TrustError: It is none of a release, or contradicts itself.
+        TrustError: The target is not a release, or contradicts itself.
     """
     try:
         listed = msgspec.convert(target.custom, ListedRelease)

@@ -1,8 +1,8 @@
-"""Orders to a device, signed by the director: TUF targets metadata for one device.
+"""Orders to a device, signed by the director: TUF targets metadata for a single device.
 
 The role `director` is delegated by the targets key. Each order stands at `director/MODEL/DIGEST`,
 with the digest and length that the image repository lists; the order itself is `custom`, as text,
-since TUF's canonical JSON has no fractions. What shall be removed has no file and stands next to.
+since TUF's canonical JSON has no fractions. Removals have no file and stand next to the targets.
 """
 
 import datetime
@@ -29,11 +29,11 @@ _COMPACT = JSONSerializer(compact=True)
 
 
 class SignedOrders(msgspec.Struct, frozen=True, kw_only=True):
-    """A director's word to one device, after its signature was checked.
+    """A director's orders to a device, after verification of the signature.
 
     Attributes:
         desired: Desired state of the device.
-        issued_at, expires_at: When it was signed, and from when on it does not count.
+        issued_at, expires_at: Time of the signature, and end of validity.
         timestamp: Version of the image repository's timestamp that the director knew.
     """
 
@@ -50,7 +50,7 @@ def make_orders(
 
     Args:
         orders: Orders to sign.
-        tenant, device: To whom.
+        tenant, device: Recipient.
         file_count: How many signed files a bundle has.
     """
     desired = orders.desired
@@ -80,24 +80,23 @@ def make_orders(
 
 
 def join_orders(unsigned: bytes, signed: Metadata[Targets]) -> bytes:
-    """Return one message for devices of both rules: those that trust a root, and those that have
-    none.
+    """Return a single message for both kinds of devices: with a root, and without a root.
 
     Args:
-        unsigned: The encoded `Desired`; who reads it passes over the keys of the signed one.
-        signed: The signed one; who reads it passes over the keys of the other.
+        unsigned: The encoded `Desired`; its readers ignore the keys of the signed orders.
+        signed: The signed orders; their readers ignore the keys of `unsigned`.
     """
     return unsigned.rstrip()[:-1] + b"," + signed.to_bytes(_COMPACT)[1:]
 
 
 def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: str) -> SignedOrders:
-    """Read what the director state to a device.
+    """Verify and read the director's orders to a device.
 
-    1. It is targets metadata, signed by the keys that the targets role gives the director now.
-    2. It is for this device of this tenant.
+    1. The content is targets metadata, signed by the director's present keys in the targets role.
+    2. The metadata is for this device of this tenant.
     3. Every order stands at its own path, with its own digest, and no model has two.
 
-    Whether it is new, and whether it has expired, is for the caller to say.
+    The caller checks for newness and expiry.
 
     Raises:
         TrustError: A check fails.
@@ -141,7 +140,7 @@ def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: st
 
 
 def delegate_keys(delegator: Targets, role: str) -> tuple[Key, ...]:
-    """Return the keys that a delegated role has; none when there is no such role."""
+    """Return the keys of a delegated role; none if there is no such role."""
     delegations = delegator.delegations
     if delegations is None or not delegations.roles or role not in delegations.roles:
         return ()

@@ -1,7 +1,7 @@
 """Client of an image repository: TUF's client workflow over a cache and a source.
 
-python-tuf's `TrustedMetadataSet` judges each file; here is in which order they come, where they
-come from, and what is kept. Nothing is kept that it has not accepted.
+python-tuf's `TrustedMetadataSet` verifies each file; this class decides order, sources and storage.
+Only accepted files are stored.
 """
 
 import contextlib
@@ -39,10 +39,10 @@ class Cache(Protocol):
     """Cache of accepted metadata."""
 
     def load(self, name: str) -> bytes | None:
-        """Return a file, or None; what it holds is judged like any other."""
+        """Return a file, or None; the content is verified like any other."""
 
     def save(self, name: str, content: bytes) -> None:
-        """Keep a file durably; raise `OSError` when it cannot."""
+        """Store a file durably; raise `OSError` on failure."""
 
 
 class Limits(Protocol):
@@ -90,9 +90,7 @@ class TrustedRepository:
 
     @property
     def is_whole(self) -> bool:
-        """True if all that the timestamp names was there, and nothing had expired, when it was
-        judged last.
-        """
+        """True if all files of the timestamp were present and unexpired at the last check."""
         return self._is_whole
 
     @property
@@ -105,7 +103,7 @@ class TrustedRepository:
         """The top-level targets.
 
         Raises:
-            TrustError: They are not there.
+            TrustError: The targets are missing.
         """
         if not self._is_whole:
             raise TrustError("there is no metadata that holds now")
@@ -121,11 +119,11 @@ class TrustedRepository:
             self._floor = max(self._floor, issued_at)
 
     def refresh(self, fetch: Fetch = fetch_nothing) -> None:
-        """Take what is new, after judging it, and judge what is known once more.
+        """Verify and store new metadata, and verify known metadata once more.
 
         Raises:
-            TrustError: Something is not signed as it must be, older than what is known, expired, or
-                missing. What was accepted before stays.
+            TrustError: A file has a wrong signature, is older than the known file, expired, or
+                missing. Formerly accepted files stay.
             OSError: Accepted metadata cannot be stored.
         """
         try:
@@ -142,7 +140,7 @@ class TrustedRepository:
         return min(float(signed.expires.timestamp()) for signed in self._set)
 
     def load_delegated(self, fetch: Fetch = fetch_nothing) -> None:
-        """Take what the publishers say too, all of it, so that nothing lacks later.
+        """Load the metadata of all publishers, so that nothing is missing later.
 
         Raises:
             TrustError: A publisher's metadata does not hold, or is missing.
@@ -201,7 +199,7 @@ class TrustedRepository:
         self._set.reference_time = datetime.datetime.fromtimestamp(self.now(), datetime.UTC)
 
     def _load_roots(self, fetch: Fetch) -> None:
-        """Follow the chain of roots; each is signed by the keys of the one before."""
+        """Follow the chain of roots; each is signed by the keys of the previous root."""
         for _ in range(MAX_ROOT_ROTATIONS):
             version = self._set.root.version + 1
             name = file_name(ROOT, version)
@@ -291,15 +289,15 @@ class TrustedRepository:
         return False
 
     def _check_fresh(self, role: str) -> None:
-        """Reject to continue from what has expired: nothing below it would be accepted."""
+        """Raise if a role has expired: nothing below the role would be accepted."""
         signed = self._set[role]
         if signed.is_expired(self._set.reference_time):
             when = f"{signed.expires:%Y-%m-%d %H:%M} UTC"
             raise _ExpiredError(f"metadata of '{role}' expired on {when}")
 
     def _is_accepted(self, update: Callable[[bytes], object], content: bytes) -> bool:
-        """Return True if kept metadata still holds; an old one that does not is still held
-        against.
+        """Return True if stored metadata is still valid; an old file still protects against
+        rollback.
         """
         try:
             update(content)
@@ -322,7 +320,7 @@ class TrustedRepository:
 
 
 class _ExpiredError(TrustError):
-    """Metadata that would hold, had it not expired."""
+    """Metadata that is valid except for its expiry."""
 
 
 class _KnownAlreadyError(Exception):

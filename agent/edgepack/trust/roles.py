@@ -1,11 +1,11 @@
-"""The roles of a fleet's TUF metadata, the files they are in, and the limits that hold for those.
+"""The roles of a fleet's TUF metadata, their files, and the limits of these files.
 
 root                 keys of the roles below; n of m keys, offline
-  timestamp          which snapshot is the newest; online
-  snapshot           which version of every file belongs to it; online
+  timestamp          names the newest snapshot; online
+  snapshot           versions of all files of metadata; online
   targets            delegates to the roles below; offline
     releases[-TEAM]  releases of some models; keys of a publisher
-    director         what one device shall run; online, and in no snapshot
+    director         orders of a device; online, and in no snapshot
 """
 
 import re
@@ -38,7 +38,7 @@ def file_name(role: str, version: int | None = None) -> str:
 
 
 def read_file_name(name: str) -> tuple[str, int | None] | None:
-    """Return role and version that a file's name says; None when it is not a file of ours."""
+    """Return role and version of a file's name; None for a foreign file."""
     found = _FILE.fullmatch(name)
     if found is None:
         return None
@@ -47,10 +47,10 @@ def read_file_name(name: str) -> tuple[str, int | None] | None:
 
 
 def publisher_role(publisher: str) -> str:
-    """Return the role of a publisher, by the name that people gave it; "" is who has none.
+    """Return the role of a publisher, by the publisher's name; "" is the unnamed publisher.
 
     Raises:
-        TrustError: It can be no such name.
+        TrustError: The name is invalid.
     """
     if not publisher:
         return RELEASES

@@ -23,7 +23,7 @@ def fetch_nothing(_role: str, _version: int | None, _max_bytes: int) -> None:
 
 
 class FolderSource:
-    """Metadata files in a folder, as `edgepack export` writes them, or a repository keeps them."""
+    """Metadata files in a folder, as `edgepack export` writes or a repository stores the files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class FolderSource:
         """Read a file.
 
         Raises:
-            TrustError: It is longer than it may be, or cannot be read.
+            TrustError: The file is too long, or cannot be read.
         """
         path = self._folder / file_name(quote(role, ""), version)
         if role != ROOT and not path.exists():
@@ -53,8 +53,8 @@ class HttpSource:
     """Metadata files below a URL.
 
     Args:
-        url: Of the folder that they lie in.
-        limits: Of the waits for one file.
+        url: URL of the files' folder.
+        limits: Limits of the waits for a file.
     """
 
     def __init__(self, url: str, limits: WaitLimits = DEFAULT_LIMITS) -> None:
@@ -102,7 +102,7 @@ def check_length(content: bytes, max_bytes: int, found_in: str) -> bytes:
     """Reject metadata that does not end.
 
     Raises:
-        TrustError: It is longer than it may be.
+        TrustError: The content is too long.
     """
     if len(content) > max_bytes:
         raise TrustError(f"metadata has more than {max_bytes} bytes", found_in=found_in)

@@ -27,8 +27,8 @@ class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scheme: `mqtt`, `mqtts`, `ws` or `wss`.
-        host, port: Where it listens.
-        path: Of a WebSocket, with its query; "" without one.
+        host, port: Address of the broker.
+        path: Path of a WebSocket, with its query; "" without a WebSocket.
     """
 
     scheme: str
@@ -48,15 +48,15 @@ class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """Host and port, for who reads a log."""
+        """Host and port, for logs."""
         return f"{self.host}:{self.port}"
 
 
 def read_broker_urls(url: str) -> tuple[BrokerAddress, ...]:
-    """Read a broker's URL that may name several nodes of it: `mqtts://one:8883,two:8883`.
+    """Read a broker's URL, which may name several nodes: `mqtts://one:8883,two:8883`.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The URL is invalid.
     """
     scheme, _, rest = url.partition("://")
     end = min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
@@ -65,10 +65,10 @@ def read_broker_urls(url: str) -> tuple[BrokerAddress, ...]:
 
 
 def read_broker_url(url: str) -> BrokerAddress:
-    """Read the URL of one node.
+    """Read the URL of a node.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The URL is invalid.
     """
     parts = urlsplit(url)
     scheme = SCHEMES.get(parts.scheme)

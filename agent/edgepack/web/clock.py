@@ -1,4 +1,4 @@
-"""Certificates that are not valid by this machine's clock: the clock may be what is wrong.
+"""Certificates that are not valid by this machine's clock: the clock may be wrong.
 
 A device without a battery for its clock starts in the past, and finds no certificate valid.
 """
@@ -34,7 +34,7 @@ def describe_invalid_time(error: BaseException | None, now: float) -> str:
 
 
 def describe_own_certificate(certificate: x509.Certificate, now: float) -> str:
-    """Return why this machine's own certificate is not valid by its clock; "" if it is.
+    """Return why this machine's own certificate is not valid by its clock; "" if valid.
 
     Args:
         certificate: The certificate that this machine presents.

@@ -1,8 +1,8 @@
-"""Deadlines of waits on external parties: one limit for all connections, reads and writes together.
+"""Deadlines of waits on external parties: a limit for all connections, reads and writes together.
 
-A time limit of one read does not end a peer that sends a byte now and then. A `Deadline` adds up
-the time spent in waits on one party. The party earns time back with the bytes that it transfers,
-so a long transfer may last, and a slow one ends.
+A time limit per read does not end a peer that sends a byte now and then. A `Deadline` adds up the
+time spent in waits on a party. The party earns time back with transferred bytes, so a long transfer
+may last, and a slow transfer ends.
 """
 
 import ipaddress
@@ -25,10 +25,10 @@ _SEND_BYTES = 64 * 1024
 
 
 class WaitLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the waits on one party.
+    """Limits of the waits on a party.
 
     Attributes:
-        connect_s: Longest wait for a name and for one connection.
+        connect_s: Longest wait for a name and for a connection.
         idle_s: Longest wait for the next byte.
         total_s: All waits together, without the time that transferred bytes earn.
         request_s: Time that each request earns.
@@ -47,7 +47,7 @@ DEFAULT_LIMITS = WaitLimits()
 
 
 def answer_within(total_s: float) -> WaitLimits:
-    """Return the limits of one short answer: it is here within a time, however it is sent."""
+    """Return the limits of a short answer: complete within a time, in any form."""
     return WaitLimits(
         connect_s=total_s, idle_s=total_s, total_s=total_s, request_s=0.0, least_bytes_per_s=0
     )
@@ -66,7 +66,7 @@ class NetworkError(FinalError):
 
 
 class Deadline:
-    """Time that may still be spent in waits on one party; used by one thread.
+    """Remaining time for waits on a party; used by a single thread.
 
     Args:
         limits: See `WaitLimits`.
@@ -77,7 +77,7 @@ class Deadline:
 
     @contextmanager
     def waiting(self, opened: socket.socket | None = None, most_s: float = 0.0) -> Iterator[float]:
-        """Count the time of one blocking operation.
+        """Count the time of a blocking operation.
 
         Args:
             opened: Gets the operation's timeout.
@@ -120,7 +120,7 @@ class Deadline:
         Args:
             host: Name or address.
             port: Of TCP.
-            nearest: An address in a nearer network is rejected, and no other one is tried.
+            nearest: An address in a nearer network is rejected, without trying other addresses.
 
         Raises:
             OSError: No address answers.
@@ -169,7 +169,7 @@ class Deadline:
 
 
 class DeadlineSocket(socket.socket):
-    """A TCP connection whose every wait counts. `makefile` reads through `recv_into`."""
+    """A TCP connection that counts every wait. `makefile` reads through `recv_into`."""
 
     deadline: Deadline
 
@@ -184,28 +184,28 @@ class DeadlineSocket(socket.socket):
             return super().recv_into(*arguments)
 
     def send(self, *arguments: Any) -> int:
-        """Send some; what was sent earns time."""
+        """Send some bytes; sent bytes earn time."""
         with self.deadline.waiting(self):
             sent = super().send(*arguments)
         self.deadline.earn(sent)
         return sent
 
     def sendall(self, data: Any, *arguments: Any) -> None:
-        """Send all, piece by piece, so that no single wait is for all of it."""
+        """Send all, piece by piece, so that no single wait is for the whole content."""
         with memoryview(data) as view, view.cast("B") as rest:
             at = 0
             while at < len(rest):
                 at += self.send(rest[at : at + _SEND_BYTES], *arguments)
 
     def leave_deadline(self) -> socket.socket:
-        """Return the connection as a blocking socket without a deadline; this one is closed."""
+        """Return the connection as a blocking socket without a deadline; close this socket."""
         plain = socket.socket(fileno=self.detach())
         plain.settimeout(None)
         return plain
 
 
 class DeadlineTlsSocket(ssl.SSLSocket):
-    """A TLS connection whose every wait counts: `recv` and `recv_into` end in `read`."""
+    """A TLS connection that counts every wait: `recv` and `recv_into` end in `read`."""
 
     deadline: Deadline
 
@@ -220,7 +220,7 @@ class DeadlineTlsSocket(ssl.SSLSocket):
             return super().read(*arguments)
 
     def send(self, *arguments: Any) -> int:
-        """Send some; what was sent earns time."""
+        """Send some bytes; sent bytes earn time."""
         with self.deadline.waiting(self):
             sent = super().send(*arguments)
         self.deadline.earn(sent)
@@ -231,7 +231,7 @@ def check_addresses(host: str, addresses: Any, nearest: Network) -> None:
     """Reject a host with an address in a nearer network than may be reached.
 
     Raises:
-        NetworkError: The host has such an address.
+        NetworkError: The host has an address in a nearer network.
     """
     for address in addresses:
         network = network_of(address)

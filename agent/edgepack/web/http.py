@@ -1,4 +1,4 @@
-"""HTTP with external parties, who are not trusted: time, redirects, networks, bytes are bounded."""
+"""HTTP with external parties, which are untrusted: time, redirects, networks, bytes are bounded."""
 
 import http.client
 import socket
@@ -43,8 +43,8 @@ class WebError(OSError):
     """No answer, or none that is of use.
 
     Attributes:
-        is_final: Whether it would be the same a moment later.
-        title: What was asked for: the URL without its query, which may hold a secret.
+        is_final: Whether a retry would fail the same way.
+        title: The requested URL without its query, which may hold a secret.
     """
 
     def __init__(self, because: str, *, title: str, is_final: bool = False) -> None:
@@ -57,7 +57,7 @@ class WebAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ca_file: PEM of the authorities to trust; "" trusts the system's.
-        ca_pem: The same as text; "" takes those of `ca_file`.
+        ca_pem: The same as text; "" uses `ca_file`.
         cert_file, key_file: PEM files of a client certificate; "" for none.
         proxy: See `edgepack.web.proxy.find_proxy`.
         limits: Of the waits on the other side, over all requests.
@@ -105,7 +105,7 @@ class Answer:
         return piece
 
     def end(self) -> None:
-        """Keep the connection if the answer was read to its end, else close it."""
+        """Keep the connection if the answer was read to its end, else close the connection."""
         if self._inner.length_remaining == 0:
             self._inner.drain_conn()
             self._inner.release_conn()
@@ -117,9 +117,9 @@ Ask = Callable[[Mapping[str, str]], AbstractContextManager[Answer]]
 
 
 class Web:
-    """A client of one external party, which may lead to others; used by one thread.
+    """A client of an external party, which may redirect to other parties; used by a single thread.
 
-    All its waits share one deadline, see `WaitLimits`.
+    All waits of the client share a deadline, see `WaitLimits`.
 
     Args:
         access: Settings.
@@ -151,7 +151,7 @@ class Web:
         redirects: int = MAX_REDIRECTS,
         named_by: str = "",
     ) -> Iterator[Answer]:
-        """Send a request and yield its answer, whatever its status.
+        """Send a request and yield its answer, with any status.
 
         A redirect is followed a few times, never from https to http, and never into a nearer
         network than the first host's: a public server does not lead into this machine. A host
@@ -167,7 +167,7 @@ class Web:
                 where this may be, as with a redirect.
 
         Raises:
-            WebError: No answer, or an unusable one.
+            WebError: There is no answer, or the answer is unusable.
         """
         headers = {"Accept-Encoding": "identity", "User-Agent": "edgepack", **headers}
         nearest = max(self._access.nearest, self._network(named_by))
@@ -290,7 +290,7 @@ def read_body(answer: Answer, most_bytes: int, title: str) -> bytes:
     """Return all of a body.
 
     Raises:
-        WebError: It is longer, or ends before its length.
+        WebError: The body is too long, or ends before its length.
     """
     content = b""
     while piece := answer.read1(min(64 * 1024, most_bytes + 1 - len(content))):
@@ -300,15 +300,15 @@ def read_body(answer: Answer, most_bytes: int, title: str) -> bytes:
 
 
 def read_whole(ask: Ask, most_bytes: int, title: str) -> Iterator[bytes]:
-    """Yield a body piece by piece; where it breaks off, what is missing of it is asked for.
+    """Yield a body piece by piece; after a break, request the missing rest.
 
     Args:
-        ask: Gives the answer for further headers; of status 200, or 206 where they have a range.
-        most_bytes: How long it may be.
+        ask: Gives the answer for further headers; of status 200, or 206 for a range.
+        most_bytes: Maximum length.
         title: Name of the content, for messages.
 
     Raises:
-        WebError: It is longer, or breaks off again and again.
+        WebError: The body is too long, or breaks off repeatedly.
     """
     at = breaks = 0
     while True:
@@ -369,7 +369,7 @@ def _follow(url: str, target: str) -> str:
 
 
 def _web_error(error: BaseException, url: str) -> WebError:
-    """Return the error to raise for one of urllib3, of TLS or of the network."""
+    """Return the error to raise for an error of urllib3, of TLS or of the network."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, FinalError):
@@ -379,7 +379,7 @@ def _web_error(error: BaseException, url: str) -> WebError:
 
 
 def _inner(error: BaseException) -> BaseException | None:
-    """Return the error that another one wraps."""
+    """Return the error that another error wraps."""
     inner = error.__cause__ or error.__context__
     if inner is None and isinstance(error, TunnelError | NewConnectionError):
         inner = getattr(error, "original_error", None)
@@ -387,7 +387,7 @@ def _inner(error: BaseException) -> BaseException | None:
 
 
 def _because(error: BaseException) -> str:
-    """Return the part of an error that wraps others which helps a person."""
+    """Return the useful part of an error that wraps others."""
     seen: BaseException | None = error
     while seen is not None:
         if invalid := describe_invalid_time(seen, time.time()):

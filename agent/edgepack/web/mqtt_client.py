@@ -24,11 +24,11 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebClient(mqtt.Client):
-    """Goes one of the ways that it was given, and the next one whenever it connects again.
+    """MQTT client that uses one of the given ways, and the next way at each reconnect.
 
     paho makes its connections in `_create_socket_connection`, which is replaced here; no public
-    call does it. Its own proxies need PySocks, which reads the first line of a proxy's answer and
-    leaves the rest to anyone that reads next; of its WebSocket see `edgepack.web.websocket`.
+    call allows a replacement. Its own proxies need PySocks, which reads the first line of a proxy's
+    answer and leaves the rest to the next reader; for its WebSocket see `edgepack.web.websocket`.
     """
 
     _ways: tuple[Way, ...] = ()
@@ -40,9 +40,9 @@ class WebClient(mqtt.Client):
         """Set where to and by which ways; `connect_somewhere` is still to be called.
 
         Args:
-            ways: At least one, all of one scheme.
+            ways: At least 1, all with the same scheme.
             context: TLS context; None for addresses without TLS.
-            first: Index of the one to begin with, so that not all clients crowd on one node.
+            first: Index of the first way, so that not all clients crowd on a single node.
 
         Raises:
             ModuleNotFoundError: The package for WebSockets is not installed.
@@ -57,14 +57,14 @@ class WebClient(mqtt.Client):
 
     @property
     def way(self) -> Way:
-        """The one that it went last, or begins with."""
+        """The last used way, or the first."""
         return self._way or self._ways[0]
 
     def connect_somewhere(self, **settings: Any) -> None:
-        """Connect to the first node that is there; `settings` are those of `connect`.
+        """Connect to the first available node; `settings` are the arguments of `connect`.
 
         Raises:
-            OSError: None is; why not the last of them.
+            OSError: No node is available; the error is the last node's.
         """
         for left in reversed(range(len(self._ways))):
             try:
@@ -76,14 +76,14 @@ class WebClient(mqtt.Client):
                 return
 
     def connect_later(self, **settings: Any) -> None:
-        """Connect when paho's thread runs; `settings` are those of `connect_async`."""
+        """Connect in paho's thread; `settings` are the arguments of `connect_async`."""
         self.connect_async(self.way.address.host, self.way.address.port, **settings)
 
     def reconnect(self) -> MQTTErrorCode:
         """Open the connection again, by the next way.
 
-        What TLS checks a certificate against is a host that paho lets nobody change after a
-        connection broke, so this sets what it keeps inside.
+        TLS checks the certificate against a host that paho fixes after the first connection, so
+        this method sets paho's private field.
         """
         if self._ways:
             self._way = way = next(self._turn)
@@ -115,7 +115,7 @@ class WebClient(mqtt.Client):
 
 
 def import_websocket() -> None:
-    """Raise `ModuleNotFoundError` with what to install, where WebSockets cannot be used."""
+    """Raise `ModuleNotFoundError` with the package to install, if WebSockets are unavailable."""
     try:
         import edgepack.web.websocket  # noqa: F401
     except ModuleNotFoundError as error:

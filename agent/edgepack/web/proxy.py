@@ -1,4 +1,4 @@
-"""Through an HTTP proxy: which one, and the tunnel that it opens (RFC 9110, CONNECT)."""
+"""HTTP proxies: the choice of a proxy, and its tunnel (RFC 9110, CONNECT)."""
 
 import base64
 import socket
@@ -24,7 +24,7 @@ class Proxy(msgspec.Struct, frozen=True, kw_only=True):
     """An HTTP proxy.
 
     Attributes:
-        host, port: Where it is.
+        host, port: Address of the proxy.
         credentials: `user:password`, or "".
     """
 
@@ -45,7 +45,7 @@ class Proxy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authorization(self) -> str:
-        """The header's value that lets in, "" where it lets in everybody."""
+        """Value of the authorization header, "" without credentials."""
         if not self.credentials:
             return ""
         return f"Basic {base64.b64encode(self.credentials.encode()).decode()}"
@@ -64,7 +64,7 @@ def find_proxy(scheme: str, host: str, setting: str = "") -> Proxy | None:
             `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`), which speaks for the web alone, not for MQTT.
 
     Raises:
-        ValueError: It is not a URL of an HTTP proxy.
+        ValueError: The setting is not a URL of an HTTP proxy.
     """
     if setting == DIRECT:
         return None
@@ -82,7 +82,7 @@ def read_proxy(url: str) -> Proxy:
     """Read a proxy's URL, `http://[user:password@]host[:port]`.
 
     Raises:
-        ValueError: It is none. The message shows no password.
+        ValueError: The URL is invalid. The message shows no password.
     """
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -100,9 +100,9 @@ def open_tunnel(proxy: Proxy, host: str, port: int, timeout_s: float) -> socket.
     """Return a connection to a host and port that the proxy makes.
 
     Args:
-        proxy: The proxy; it resolves the host's name.
+        proxy: The proxy; the proxy resolves the host's name.
         host, port: Where to.
-        timeout_s: For the whole of it.
+        timeout_s: Limit for the whole tunnel.
 
     Raises:
         OSError: The proxy cannot be reached, or opens no tunnel (`ProxyError`).

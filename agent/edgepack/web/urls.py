@@ -1,4 +1,4 @@
-"""URLs: the host that one belongs to, and the part that may be shown."""
+"""URLs: the host of a URL, and the part that may be shown."""
 
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -21,9 +21,9 @@ NO_ORIGIN = Origin("", "", 0)
 
 
 def origin_of(url: str) -> Origin:
-    """Return the origin of a URL, with the usual port where it names none.
+    """Return the origin of a URL, with the usual port if the URL names none.
 
-    A text that is not such a URL has the origin `NO_ORIGIN`.
+    Any other text has the origin `NO_ORIGIN`.
     """
     try:
         parts = urlsplit(url)
@@ -36,7 +36,7 @@ def origin_of(url: str) -> Origin:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL as it may be shown: no credentials, no query."""
+    """Return a URL for display: no credentials, no query."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]

@@ -1,7 +1,7 @@
 """A WebSocket that looks like a socket, for a client of MQTT that knows sockets only (RFC 6455).
 
-The package websockets judges what comes; here is only what carries its bytes. paho's own WebSocket
-answers a ping by a frame that servers must refuse (its mask is missing), and keeps as much of a
+The package websockets checks received data; this class only carries its bytes. paho's own WebSocket
+answers a ping by a frame that servers must reject (its mask is missing), and keeps as much of a
 frame as a server likes to send.
 """
 
@@ -30,14 +30,14 @@ _CARRIES = (Opcode.BINARY, Opcode.CONT)
 
 
 class WebSocketError(ConnectionError):
-    """No WebSocket answers there, or what it sends is none."""
+    """No WebSocket answers there, or the peer violates the protocol."""
 
 
 class WebSocket:
-    """A connection that is open; one thread may send while another one reads.
+    """An open connection; a thread may send while another thread reads.
 
     Args:
-        opened: The connection to the server, TLS included; this closes it.
+        opened: The connection to the server, TLS included; closed together with this object.
         address: The broker.
         timeout_s: For the whole handshake.
 
@@ -67,7 +67,7 @@ class WebSocket:
         """Return received bytes; b"" if the other side has closed.
 
         Raises:
-            OSError: Nothing is there (`BlockingIOError`, or TLS's own), or it broke.
+            OSError: Nothing is there (`BlockingIOError`, or TLS's own), or the connection broke.
         """
         if not self._read:
             piece = self._socket.recv(PIECE_BYTES)
@@ -81,16 +81,17 @@ class WebSocket:
         return bytes(self._cut(most_bytes))
 
     def recv_into(self, room: memoryview) -> int:
-        """Return the same, put where there is room for it; how many bytes that were."""
+        """Read into a buffer; return the number of bytes."""
         came = self.recv(len(room))
         room[: len(came)] = came
         return len(came)
 
     def send(self, content: bytes | bytearray | memoryview) -> int:
-        """Send all of it as one frame, and state so once the last byte is gone.
+        """Send the content as a single frame; return its length once the last byte is sent.
 
         Raises:
-            OSError: It is not (`BlockingIOError`: call again with the same), or it broke.
+            OSError: The content is not sent completely (`BlockingIOError`: call again with the same
+                content), or the connection broke.
         """
         with self._lock:
             if self._protocol.state is not State.OPEN:
@@ -131,7 +132,7 @@ class WebSocket:
         return found
 
     def _take(self, piece: bytes) -> None:
-        """Take in what came.
+        """Process received bytes.
 
         Raises:
             WebSocketError: The server sends pings and does not read the answers.

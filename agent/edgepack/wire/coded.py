@@ -1,7 +1,9 @@
-"""Several chunks of a file in one message: one goes out, and each device gets the one it lacks.
+"""Coded chunks: several chunks of a file in a single message, from which each device recovers its
+missing chunk.
 
-Their bytes are XORed, shorter ones filled up with zeros. Anyone that has all of them but one XORs
-those out again, and holds the one that is left against the signed manifest as any other chunk.
+The bytes of the chunks are XORed, shorter chunks filled up with zeros. A device that has all of
+these chunks except a single chunk XORs the known chunks out again, and compares the rest with the
+signed manifest like any other chunk.
 """
 
 import struct
@@ -26,7 +28,7 @@ class CodedChunk(msgspec.Struct, frozen=True, kw_only=True):
     """A message as received, trusted for nothing but its own size.
 
     Attributes:
-        number: Tells the depot which of its messages it is.
+        number: Identifies the message for the depot.
         members: Indices of the chunks, ascending, 2 to `MAX_MEMBERS`.
         content: Their bytes, XORed.
     """
@@ -52,7 +54,7 @@ def read_coded(payload: bytes) -> CodedChunk:
     """Read a message.
 
     Raises:
-        TransferError: It is none.
+        TransferError: The payload is not a coded message.
     """
     if len(payload) < _HEAD.size:
         raise TransferError("coded chunk without a header")
@@ -70,7 +72,7 @@ def read_coded(payload: bytes) -> CodedChunk:
 
 
 def xor(contents: Iterable[bytes]) -> bytes:
-    """Return all of them XORed, as long as the longest; one is read at a time."""
+    """Return the XOR of all contents, as long as the longest; read a content at a time."""
     mixed = np.zeros(0, np.uint8)
     for content in contents:
         more = np.frombuffer(content, np.uint8)

@@ -5,7 +5,7 @@ from edgepack.wire.messages import Drift, FeatureDrift
 
 
 def drift_lines(drift: Drift) -> tuple[str, ...]:
-    """Return a line for each feature that differs, or one line that none differs."""
+    """Return a line for each differing feature, or a line that no feature differs."""
     of = f"in {counted(drift.inferences, 'sketched inference')}"
     if not drift.features:
         return (f"no difference from the build {of}",)

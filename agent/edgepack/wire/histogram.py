@@ -1,7 +1,7 @@
 """Latency histograms that can be merged: over threads, processes, windows and devices.
 
-Percentiles of percentiles mean nothing, so nobody sends any: a device sends counts in logarithmic
-buckets, anyone that asks merges what belongs together and reads the percentile from the sum. A
+Percentiles of percentiles are meaningless, so nobody sends percentiles: a device sends counts in
+logarithmic buckets, and a reader merges histograms and reads the percentile from the sum. A
 bucket's bounds differ by 5 %, so a percentile is off by at most 2.5 %.
 """
 
@@ -26,7 +26,7 @@ _MAX_COUNT = 2**53
 
 
 class LatencyRecorder:
-    """Counts latencies as they happen; safe to use from several threads."""
+    """Counts latencies at each inference; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,13 +37,13 @@ class LatencyRecorder:
         self._max_ms = 0.0
 
     def record(self, latency_ms: float) -> None:
-        """Count one inference.
+        """Count an inference.
 
         Args:
             latency_ms: Its duration, milliseconds.
 
         Raises:
-            ValueError: It is negative, infinite or not a number.
+            ValueError: The latency is negative, infinite or not a number.
         """
         if not math.isfinite(latency_ms) or latency_ms < 0:
             raise ValueError(f"a latency is a finite number of milliseconds, not {latency_ms}")
@@ -86,10 +86,10 @@ def empty() -> Histogram:
 
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
-    """Return the histogram of all inferences of all given ones, in whatever order they come.
+    """Return the histogram of all inferences of all given histograms, in any order.
 
     Raises:
-        ValueError: Their bucket growth differs: such counts cannot be added.
+        ValueError: The bucket growth of the histograms differs, so the counts cannot be added.
     """
     filled = [histogram for histogram in histograms if histogram.count]
     if not filled:
@@ -112,10 +112,10 @@ def merge(histograms: Iterable[Histogram]) -> Histogram:
 
 
 def subtract(later: Histogram, earlier: Histogram) -> Histogram:
-    """Return the inferences that `later` has beyond `earlier`, both snapshots of one recorder.
+    """Return the inferences that `later` has beyond `earlier`, both snapshots of the same recorder.
 
-    Least and greatest latency of the difference are not known exactly; they are those of
-    `later`, narrowed to the bounds of the buckets that grew.
+    Least and greatest latency of the difference are not known exactly; both come from `later`,
+    narrowed to the bounds of the buckets that grew.
 
     Raises:
         ValueError: `earlier` is not an earlier snapshot of the same recorder.
@@ -144,7 +144,7 @@ def percentile(histogram: Histogram, percent: float) -> float:
     """Return the latency that `percent` of the inferences did not exceed (nearest rank).
 
     Args:
-        histogram: Of at least one inference; merge first, then ask.
+        histogram: Histogram of at least 1 inference; merge first.
         percent: 0 … 100, e.g. 95.
 
     Returns:
@@ -187,7 +187,7 @@ def check(histogram: Histogram) -> Histogram:
         The same histogram.
 
     Raises:
-        TransferError: Its numbers contradict each other, so it would spoil what it is merged into.
+        TransferError: Its numbers contradict each other, and would spoil a merge.
     """
     finite = all(
         math.isfinite(number) and number >= 0

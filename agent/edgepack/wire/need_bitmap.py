@@ -1,4 +1,4 @@
-"""The bitmap in which a need says what chunks of a file are missing: packed and read here alone."""
+"""Bitmap of missing chunks in a need: packed and read only here."""
 
 import zlib
 from collections.abc import Collection
@@ -13,7 +13,7 @@ def pack_missing(sha256: str, chunks: Collection[int], chunk_count: int) -> Need
 
     Args:
         sha256: The file.
-        chunks: Indices of those that are missing.
+        chunks: Indices of the missing chunks.
         chunk_count: All that the file has.
     """
     missing = zlib.compress(pack_bits(chunks, chunk_count), 6)
@@ -23,7 +23,7 @@ def pack_missing(sha256: str, chunks: Collection[int], chunk_count: int) -> Need
 def read_missing(need: NeedFile, chunk_count: int) -> tuple[int, ...]:
     """Return the indices of the chunks that a need says are missing, ascending.
 
-    Args and errors are those of `read_bitmap`.
+    Args and errors are the same as in `read_bitmap`.
     """
     return tuple(read_bits(read_bitmap(need, chunk_count), chunk_count))
 
@@ -36,8 +36,8 @@ def read_bitmap(need: NeedFile, chunk_count: int) -> bytes:
         chunk_count: Chunks that the file really has.
 
     Raises:
-        TransferError: It counts other chunks, or its bitmap is not a zlib stream or has another
-            length.
+        TransferError: The need counts other chunks, or its bitmap is not a zlib stream or has
+            another length.
     """
     if need.chunk_count != chunk_count:
         raise TransferError(

@@ -1,4 +1,4 @@
-"""From a topic to who takes its messages."""
+"""Routing of topics to handlers."""
 
 import re
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ H = TypeVar("H")
 
 
 class Router(Generic[H]):
-    """Knows for a topic who takes its messages.
+    """Table of handlers by topic.
 
     Args:
-        routes: A handler, or whatever the caller needs of one, by topic; one level of a topic may
-            be `topics.DEVICE` or `topics.FILE`, which stand for any device or file.
+        routes: A handler, or any value, by topic; a level of a topic may be `topics.DEVICE` or
+            `topics.FILE`, which stand for any device or file.
 
     Example:
         ```python
@@ -38,7 +38,7 @@ class Router(Generic[H]):
         """Return the handler, and the name at the level that its route leaves open, or "".
 
         Returns:
-            None when nobody takes that topic, or there can be no such name.
+            None if no route matches the topic, or the name is impossible.
         """
         if (exact := self._exact.get(topic)) is not None:
             return exact, ""

@@ -1,14 +1,14 @@
 """Signed batches: the form in which a device publishes reports, events and telemetry.
 
 A batch is a line with the signature (ECDSA P-256 over SHA-256, DER, base64), and the JSON that the
-signature covers. What a device publishes at one time is one batch, so that telemetry costs one
-signature per interval.
+signature covers. Messages published at the same time are a single batch, so that telemetry costs a
+single signature per interval.
 
-A batch belongs to a *session*: an unpredictable word that the controller chose for one process of
-one device. Inside a session the batches of each kind are numbered from 1. A recorded batch is
-therefore worthless in another session, and old after the next one in its own. Nothing is stored
-on the device, and no number that was ever accepted can shut out later batches: a device whose
-batch is refused gets a new session.
+A batch belongs to a *session*: an unpredictable word that the controller chose for a process of a
+device. Inside a session the batches of each kind are numbered from 1. A recorded batch is therefore
+worthless in another session, and old after the next batch in its own. Nothing is stored on the
+device, and no formerly accepted number can shut out later batches: a device with a rejected batch
+gets a new session.
 """
 
 import base64
@@ -45,7 +45,7 @@ _OVERHEAD_BYTES = 10 * 1024
 
 
 class Signed(NamedTuple):
-    """A batch as received: nothing of it may be used before its signature is verified."""
+    """A received batch: unusable before its signature is verified."""
 
     signature: bytes
     body: bytes
@@ -88,7 +88,7 @@ def is_signed_by(signed: Signed, key: ec.EllipticCurvePublicKey) -> bool:
 
 
 def group_messages(messages: Iterable[M]) -> Iterator[tuple[M, ...]]:
-    """Divide messages of one kind into groups that each fit into one batch."""
+    """Divide messages of a kind into groups that each fit into a batch."""
     group: list[M] = []
     size = 0
     for message in messages:
@@ -105,10 +105,10 @@ def group_messages(messages: Iterable[M]) -> Iterator[tuple[M, ...]]:
 
 
 class BatchSigner:
-    """Signs what one process of a device publishes.
+    """Signer of a process's published messages.
 
     Args:
-        tenant, device: Whose messages.
+        tenant, device: Sender of the messages.
         boot: Random id of this process.
         sign: Signs with the device's key.
         signing_request: See `Batch`.
@@ -131,7 +131,7 @@ class BatchSigner:
         """Continue in the session that the controller gave.
 
         Returns:
-            Whether the session is a new one: what is to be known must be published again.
+            Whether the session is new: then important messages must be published again.
         """
         if offered.boot != self._boot or offered.session in ("", self._session):
             return False

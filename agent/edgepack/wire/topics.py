@@ -1,6 +1,6 @@
-"""MQTT topics, all in one file.
+"""MQTT topics, all in a single file.
 
-Four patterns are the whole access rule for a device: it reads `…/d/{id}/dn/#`, `…/meta/#` and
+Four patterns are the whole access rule for a device: a device reads `…/d/{id}/dn/#`, `…/meta/#` and
 `…/b/#`, and writes `…/d/{id}/up/#`.
 """
 
@@ -24,10 +24,10 @@ OPEN_LEVELS = {
 
 
 def check_name(name: str, what: str) -> str:
-    """Return `name` when it can stand in a topic and as an MQTT client id.
+    """Return `name` if valid in a topic and as an MQTT client id.
 
     Raises:
-        ValueError: It holds anything but letters, digits, `_` and `-`, or is over 64 long.
+        ValueError: The name holds anything but letters, digits, `_` and `-`, or is over 64 long.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{what} {name!r} must be 1 to 64 of A-Z a-z 0-9 _ -")
@@ -40,7 +40,7 @@ def desired(tenant: str, device: str) -> str:
 
 
 def repair(tenant: str, device: str, sha256: str) -> str:
-    """Return the topic of a file's chunks for one device (controller to device)."""
+    """Return the topic of a file's chunks for a single device (controller to device)."""
     return f"{PREFIX}/{tenant}/d/{device}/dn/b/{sha256}"
 
 
@@ -60,7 +60,7 @@ def metadata(tenant: str, file: str) -> str:
 
 
 def device_metadata(tenant: str, device: str, file: str) -> str:
-    """Return the topic of a TUF metadata file for one device (controller to device)."""
+    """Return the topic of a TUF metadata file for a single device (controller to device)."""
     return f"{PREFIX}/{tenant}/d/{device}/dn/meta/{file}"
 
 
@@ -75,7 +75,7 @@ def session(tenant: str, device: str) -> str:
 
 
 def up(tenant: str, device: str, kind: UpKind) -> str:
-    """Return the topic of a device's messages of one kind (device to controller)."""
+    """Return the topic of a device's messages of a kind (device to controller)."""
     return f"{PREFIX}/{tenant}/d/{device}/up/{kind}"
 
 

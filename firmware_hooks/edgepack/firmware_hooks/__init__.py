@@ -1,8 +1,8 @@
-"""Reference firmware hooks: small programs of the standard library alone, runnable as they are.
+"""Reference firmware hooks: small programs with the standard library alone, runnable unchanged.
 
-Each module is one hook with a `parser()`, a function that decides, and a `main()`:
+Each module is a hook with a `parser()`, a function that decides, and a `main()`:
 
     python -P -m edgepack.firmware_hooks.thermal_guard --limit-c 80
 
-`python -P -m edgepack.firmware_hooks install` puts one where the agent runs it.
+`python -P -m edgepack.firmware_hooks install` installs a hook for the agent.
 """

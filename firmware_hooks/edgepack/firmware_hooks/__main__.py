@@ -1,4 +1,4 @@
-"""`python -P -m edgepack.firmware_hooks`: lists the reference hooks and installs one."""
+"""`python -P -m edgepack.firmware_hooks`: lists and installs the reference hooks."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Answer of a hook: an exit code, and one line with the reason."""
+"""Answer of a hook: an exit code, and a line with the reason."""
 
 import argparse
 import subprocess
@@ -15,7 +15,7 @@ class Answer(NamedTuple):
 
     Attributes:
         exit_code: `GO`, `RETRY` or `REFUSE`.
-        because: One line; the agent reports the last line of a hook's output.
+        because: A line; the agent reports the last line of a hook's output.
     """
 
     exit_code: int
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 
 
 class SettingsError(Exception):
-    """A hook was given settings that it does not have or cannot use."""
+    """A hook received unknown or unusable settings."""
 
 
 class HookParser(argparse.ArgumentParser):
@@ -64,10 +64,10 @@ def answer_with(
 
 
 def run_command(words: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a command without a shell; what it answers is the caller's to judge.
+    """Run a command without a shell; the caller evaluates the result.
 
     Raises:
-        CommandError: It could not be started or did not end in time.
+        CommandError: The command could not be started or did not end in time.
     """
     try:
         return subprocess.run(
@@ -80,6 +80,6 @@ def run_command(words: Sequence[str], *, timeout_s: float) -> subprocess.Complet
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line that a command wrote, stderr first; its exit code when it was silent."""
+    """Return the last line that a command wrote, stderr first; its exit code without output."""
     said = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
     return said or f"exit code {done.returncode}"

@@ -1,10 +1,10 @@
-"""Hook: set the CPU's frequency governor for the probe, and put it back afterwards.
+"""Hook: set the CPU's frequency governor for the probe, and restore the old governor afterwards.
 
     python -P -m edgepack.firmware_hooks.cpu_governor --set performance
     python -P -m edgepack.firmware_hooks.cpu_governor --restore
 
-A probe under a sleepy governor measures the governor. What was set before is kept in a file below
-/run, which is empty after a reboot, as is the kernel's own memory of it.
+A probe under a sleepy governor measures the governor. The old governor is kept in a file below
+/run, which is empty after a reboot, like the kernel's own setting.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def parser() -> HookParser:
 
 
 def decide(settings: argparse.Namespace) -> Answer:
-    """Set or restore, and read back what the kernel made of it."""
+    """Set or restore the governor, and read the kernel's setting back."""
     files = sorted((settings.sysfs / "devices/system/cpu/cpufreq").glob("policy*/scaling_governor"))
     if not files:
         code = GO if settings.without_cpufreq == "go" else REFUSE

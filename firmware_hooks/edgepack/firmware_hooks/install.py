@@ -1,4 +1,4 @@
-"""Writing a hook where the agent runs it."""
+"""Installation of a hook for the agent."""
 
 import importlib
 import re
@@ -26,18 +26,18 @@ def install_hook(
     """Write an executable that runs a reference hook with these settings.
 
     The hook runs with the agent's own Python, which the agent names in EDGEPACK_PYTHON, so that the
-    same file also works when it is shipped in a bundle.
+    same file also works in a bundle.
 
     Args:
-        name: One of `HOOKS`.
-        stage: One of `STAGES`.
-        when: One of `WHENS`.
-        folder: The hook folder; the stage's folder in it is made.
+        name: A key of `HOOKS`.
+        stage: A stage of `STAGES`.
+        when: A value of `WHENS`.
+        folder: The hook folder; the stage's folder is created inside.
         settings: Each `key=value`, or `key` alone for a switch, as the hook's `--key value`.
         order: 0 to 99: hooks of a stage run in this order.
 
     Returns:
-        The file that was written; one of the same name is replaced.
+        The written file; an existing file of the same name is replaced.
 
     Raises:
         DeviceError: A setting is unknown or wrong, or the folder cannot be written.

@@ -1,11 +1,11 @@
-"""Hook: tell RAUC that the system that runs is good, once a model was committed on it.
+"""Hook: mark the running system good in RAUC, after the commit of a model.
 
     python -P -m edgepack.firmware_hooks.rauc_mark_good --rauc /usr/bin/rauc
 
     python -P -m edgepack.firmware_hooks.rauc_mark_good
 
-For devices whose bootloader falls back to the other slot unless somebody says that this one works:
-a model that was proved and soaked here is such a proof.
+For devices with a bootloader that falls back to the other slot unless this slot is marked good: a
+model that passed probe and soak here is a proof.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def parser() -> HookParser:
 
 
 def decide(settings: argparse.Namespace) -> Answer:
-    """Mark the booted slot, and ask RAUC whether it is marked."""
+    """Mark the booted slot, and ask RAUC for the mark."""
     try:
         marked = run_command(
             [settings.rauc, "status", "mark-good", "booted"], timeout_s=settings.timeout_s

@@ -2,8 +2,8 @@
 
     python -P -m edgepack.firmware_hooks.require_driver --module amdxdna --at-least 1.1 --below 2
 
-A model that was compiled for one driver generation may crash with another, and the version is
-known before the first model byte is fetched: stage `offered`, before.
+A model that was compiled for another driver generation may crash, and the version is known before
+the first model byte is fetched: stage `offered`, before.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 
 class DriverNotFoundError(Exception):
-    """There is no such driver or firmware here, or it does not say its version."""
+    """There is no such driver or firmware here, or its version is unknown."""
 
 
 def parser() -> HookParser:
@@ -118,7 +118,7 @@ def _range(settings: argparse.Namespace) -> str:
 
 
 def _read_versions(settings: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return (what it is the version of, the text that holds the version), at least one."""
+    """Return (name of the versioned component, text with the version), at least a single pair."""
     if settings.command:
         done = run_command(shlex.split(settings.command), timeout_s=settings.timeout_s)
         if done.returncode != 0:

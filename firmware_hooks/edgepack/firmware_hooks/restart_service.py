@@ -1,10 +1,10 @@
-"""Hook: restart a systemd service after the switch, and see that it stays up.
+"""Hook: restart a systemd service after the switch, and check that the service stays up.
 
     python -P -m edgepack.firmware_hooks.restart_service --unit camera.service
 
-For applications that load the model once at their start instead of through `open_model`. When
-the service does not come up with the new model, the hook refuses and the agent rolls back; the
-same hook at `rolled_back`, after, brings it up with the old one.
+For applications that load the model once at their start instead of through `open_model`. If the
+service does not come up with the new model, the hook refuses and the agent rolls back; the same
+hook at `rolled_back`, after, restarts the service with the old model.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -P -m edgepack.firmware_hooks.thermal_guard --limit-c 80
 
-A hot device is throttled: its probe would choose by the heat, and an update would add to it. Above
-the limit the hook asks to try again later.
+A hot device is throttled: its probe would choose by the heat, and an update would add heat. Above
+the limit the hook returns a retry.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read_zones(folder: Path, wanted: str | None) -> Iterator[tuple[float, str]]:
-    """Yield (temperature in °C, "zone (type)") of every zone whose sensor answers."""
+    """Yield (temperature in °C, "zone (type)") of every zone with a readable sensor."""
     for zone in folder.glob("thermal_zone*"):
         try:
             kind = (zone / "type").read_text().strip()

@@ -1,1 +1,1 @@
-"""Hardware profiles as data: one TOML file a target; the packager reads them."""
+"""Hardware profiles as data: a TOML file per target; the packager reads the files."""

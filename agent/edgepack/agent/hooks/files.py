@@ -23,7 +23,7 @@ def find_hooks(folder: Path, stage_folder: str, *, known_names: frozenset[str]) 
 
     Args:
         folder: A hook folder; a missing folder has no hooks.
-        stage_folder: Name of the stage's folder, e.g. `staged.before.d`. `staged.before.d`.
+        stage_folder: Name of the stage's folder, e.g. `staged.before.d`.
         known_names: Every name that a stage folder may have.
 
     Returns:

@@ -26,7 +26,6 @@ class EndedHook(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         exit_code: The exit code; None if a signal or the time limit ended the process.
         signal_name: The signal that ended the process, e.g. "SIGSEGV"; "" without a signal.
-            "SIGSEGV"; "" when none did.
         timed_out: Whether the process exceeded its time limit.
         output: stdout and stderr in order; beginning and end if the output was too long.
     """

@@ -203,7 +203,6 @@ def set_last_limit(timeout_s: float) -> None:
 
     Args:
         timeout_s: The parent's limit, seconds; the alarm rings soon after this limit. 0 sets none.
-            0 sets none.
     """
     signal.setitimer(signal.ITIMER_REAL, timeout_s + _GRACE_S if timeout_s else 0.0)
 

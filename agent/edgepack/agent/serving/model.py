@@ -98,8 +98,7 @@ class Model:
 
         Args:
             hold_s: Seconds that the session keeps its release after a switch to a newer release, at
-                most a day. Both releases are in memory for this time. Both releases are in memory
-                for so long.
+                most a day. Both releases are in memory for this time.
 
         Returns:
             The session, to be used as a context manager, or closed. Each thread or stream begins a

@@ -1,8 +1,7 @@
 """The process in which the release before runs (`edgepack.agent.runtime.shadow`).
 
 A thread opens the release and requests inferences; other threads check the process now and then,
-and end the process at a limit of time or memory. The waiting thread then gets no answer. Anyone
-that waits for its answer then gets none.
+and end the process at a limit of time or memory. The waiting thread then gets no answer.
 """
 
 import contextlib

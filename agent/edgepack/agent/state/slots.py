@@ -1,6 +1,6 @@
 """Slots: folders of the bundles on the device, named by the bundle's digest.
 
-<state_dir>/slots/<digest>/ the bundle's files, at full size during a fetch
+<state_dir>/slots/<digest>/         the bundle's files, at full size during a fetch
 <state_dir>/downloads/<digest>.json the chunks that are present, during a fetch
 """
 

@@ -1,4 +1,4 @@
-"""Evaluation of a soaking model by its real inferences. Pure. Pure."""
+"""Evaluation of a soaking model by its real inferences. Pure."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,1 +1,1 @@
-"""Evaluates outputs of which one class wins."""
+"""Evaluation of outputs with a winning class."""

@@ -1,14 +1,13 @@
-"""What decisions that come out otherwise are expected to cost, without labels.
+"""Expected cost of changed decisions, without labels.
 
-A classifier that hesitates between two classes is about as often right with the one as with the
-other, so a variant that decides otherwise there is as good. Where it was sure, the other decision
-is wrong. If its scores say how often it is right, a decision for b in place of a costs
-p(a) - p(b) of a right answer.
+A classifier that hesitates between two classes is about as often right with either class, so a
+variant with the other decision is as good there. If the classifier was sure, the other decision is
+wrong. If scores are calibrated, a decision for b in place of a costs p(a) - p(b) of a right answer.
 
-Few samples show few decisions that change, or none. They show more than that: how sure the float
-model was of each (the margin, log p(a) - log p(b) of its two best classes), and how far the variant
-moved that margin. A sample's margin is therefore set against what other samples with margins like
-it were moved by (`expected_cost`): thirty samples are three hundred such pairs.
+Few samples show few decisions that change, or none. The scores show more: the float model's margin
+of each decision (log p(a) - log p(b) of its two best classes), and the variant's change of that
+margin. A sample's margin is therefore compared with the changes of other samples with similar
+margins (`expected_cost`): thirty samples are three hundred pairs.
 """
 
 from collections.abc import Sequence
@@ -33,12 +32,12 @@ def costs_of_changes(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Float
     """Return the share of a right answer that each changed decision is expected to cost, 0…1.
 
     Args:
-        expected, got: Rows of scores or distributions, one a sample, of the float model and of the
-            candidate; what cannot be compared counts as a wrong answer.
+        expected, got: Rows of scores or distributions, a row per sample, of the float model and of
+            the candidate; rows that cannot be compared count as a wrong answer.
 
     Returns:
-        float64 (samples,); None where samples hold several rows or none, or the float model's
-        scores say nothing of how sure it is.
+        float64 (samples,); None if samples hold several rows or none, or the float model's scores
+        show no confidence.
     """
     shares = _told_shares(expected)
     if shares is None:
@@ -53,9 +52,10 @@ def costs_of_changes(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Float
 
 
 def expected_cost(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | None:
-    """The same on samples like these, by margins and by what others' margins were moved by.
+    """Return the expected cost on samples like these, from margins and from changes of other
+    samples' margins.
 
-    An error counts with either sign, and none against the sample that it came from.
+    An error counts with either sign, and no error counts against its own sample.
 
     Args:
         expected, got: See `cost_of_changes`.
@@ -83,7 +83,7 @@ def expected_cost(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | 
 
 
 def _nearest(ascending: Floats) -> Integers:
-    """Of each number the places of the others that are nearest to it, `_NEIGHBOURS` each."""
+    """Return the indices of the `_NEIGHBOURS` nearest other numbers of each number."""
     count, reach = len(ascending), np.arange(1, _NEIGHBOURS + 1)
     places = np.arange(count)[:, None] + np.concatenate([-reach, reach])
     inside = np.clip(places, 0, count - 1)
@@ -93,7 +93,7 @@ def _nearest(ascending: Floats) -> Integers:
 
 
 def _told_shares(expected: Sequence[Tensor]) -> list[Floats] | None:
-    """The float model's distributions, if they tell how sure it is."""
+    """Return the float model's distributions, if these show confidence."""
     if not all(value.ndim and value.size == value.shape[-1] > 0 for value in expected):
         return None
     shares = [_as_shares(row, is_told=_is_distribution(row)) for row in map(_as_row, expected)]
@@ -107,7 +107,7 @@ def _is_comparable(share: Floats, value: Tensor) -> bool:
 
 
 def _margin(share: Floats, first: int, second: int) -> float:
-    """By how much the first class is ahead of the second one, on the scale of scores."""
+    """Return the lead of the first class over the second, on the scale of scores."""
     return float(np.log(max(share[first], _LEAST_SHARE) / max(share[second], _LEAST_SHARE)))
 
 
@@ -120,7 +120,7 @@ def _is_distribution(row: Floats) -> bool:
 
 
 def _as_shares(row: Floats, *, is_told: bool) -> Floats:
-    """A distribution as it is, scores by their softmax."""
+    """Return a distribution unchanged, and scores as their softmax."""
     if is_told:
         return np.maximum(row, 0.0)
     grown = np.exp(row - row.max())

@@ -1,6 +1,6 @@
-"""Measure decisions: which class wins, in each sample or in each row of one.
+"""Measure of decisions: the winning class, in each sample or in each row of a sample.
 
-Whole numbers are decisions that a model has taken already: they must be equal.
+Whole numbers are decisions of the model itself: these must be equal.
 """
 
 from collections.abc import Sequence
@@ -26,19 +26,19 @@ of its characters."""
 
 
 def one_miss(count: int) -> float:
-    """Return the share that may always differ of so many samples: one, unless they are few."""
+    """Return the share of samples that may always differ: 1 of `count`; 0 if `count` is small."""
     return 0.0 if count < ONE_MISS_FROM else 1.0 / count
 
 
 def is_one_decision(value: Tensor) -> bool:
-    """Whether an output of a sample holds one decision, and not one for each of several rows."""
+    """Return True if an output of a sample holds a single decision, not several rows of classes."""
     if value.dtype.kind != "f" or not value.ndim:
         return value.size <= 1
     return bool(value.size <= value.shape[-1])
 
 
 def compare_decisions(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the decisions of one output; see `Compare`.
+    """Compare the decisions of an output; see `Compare`.
 
     Floats without a row of classes decide nothing: their values are compared.
     """
@@ -78,7 +78,7 @@ def compare_rows(output: str, same: Sequence[Bools]) -> Compared:
 
     Args:
         output: Its name.
-        same: Of each sample's decisions whether they are the same.
+        same: Equality of each sample's decisions.
     """
     differ = [float(row.size - row.sum()) for row in same]
     count = [float(row.size) for row in same]
@@ -90,11 +90,11 @@ def compare_rows(output: str, same: Sequence[Bools]) -> Compared:
 
 
 def same_decisions(want: Tensor, have: Tensor) -> Bools:
-    """Return of each decision in a sample whether it is the same.
+    """Return the equality of each decision in a sample.
 
     Args:
         want: The float model's scores, or decisions that are taken; rows with NaN are padding.
-        have: Others; what cannot be compared (shape, NaN) is not the same.
+        have: The candidate's; incomparable values (shape, NaN) count as different.
     """
     if want.dtype.kind != "f" or not want.ndim:
         same = want == have if want.shape == have.shape else np.zeros(max(want.size, 1))

@@ -17,7 +17,7 @@ RELATIVE = Scale(metric="relative_accuracy", least=0.99)
 
 
 def compare_depths(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the distances of one output; see `Compare`."""
+    """Compare the distances of an output; see `Compare`."""
     pairs = [flat_pair(*pair) for pair in zip(expected, got, strict=True)]
     lost = [float(np.abs(have - want).sum()) for want, have in pairs]
     whole = [max(float(np.abs(want).sum()), 1e-12) for want, _ in pairs]

@@ -1,1 +1,1 @@
-"""Evaluates what a detector finds."""
+"""Evaluation of a detector's findings."""

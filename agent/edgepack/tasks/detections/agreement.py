@@ -1,18 +1,19 @@
-"""How well a variant finds what the float model finds: F1 of boxes, and whether it finds fewer.
+"""Agreement of a detector with the float model: F1 of boxes, and change of the number of boxes.
 
-Nobody knows at what score an application takes a box for found. So the float model's boxes and the
-variant's are compared at each threshold of a range. The F1 that counts is the lower one of the
-range's two halves: an average over all of it hides a model that loses its faint objects alone, a
-single threshold jumps with each box that is just above it. Where the float model finds in the upper
-half less than half of what it finds at the lowest threshold, that half is nobody's.
+The application's score threshold is unknown, so both models' boxes are compared at each threshold
+of a range. The lower F1 of the range's two halves counts: an average over the whole range hides a
+model that loses only its faint objects, and a single threshold jumps with each box just above the
+threshold. The upper half does not count if the float model finds less than half of its boxes of the
+lowest threshold there.
 
-Noise lifts as many faint boxes over a threshold as it drops below it, and applications are as well
-off with the ones as with the others: of a detector whose weights were given 1 % of noise, 98.7 % of
-the boxes above a threshold were the same, and it was right as often as before. So a box that comes
-is set off against one that goes, where both models have both at nearly the same score. What counts
-is what is missing or new, what lies elsewhere, and what comes or goes on balance: bias moves all
-scores one way. How many more or fewer boxes that makes is told beside F1. Where it
-is sure at any one threshold, F1 is no more than what such a bias leaves of it.
+Noise lifts as many faint boxes over a threshold as noise drops below the threshold, and
+applications fare equally well with either set: for a detector with 1 % of noise on its weights,
+98.7 % of the boxes above a threshold were the same, and the detector was right as often as before.
+So a box that comes is set off against a box that goes, if both models have both boxes at nearly the
+same score. The remaining differences count: missing, new or moved boxes, and the net change: bias
+moves all scores in the same direction. The relative change of the number of boxes is reported
+together with F1. If this change is significant at any threshold, F1 is capped at the F1 of such a
+bias.
 """
 
 import math
@@ -39,7 +40,7 @@ class DetectionAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="detecti
     Attributes:
         value: F1: twice the pairs over all boxes of both, see above.
         low: Its lower bound for samples like these, one-sided, 95 %.
-        boxes: What the float model finds at `named`.
+        boxes: Number of the float model's boxes at `named`.
         bias: How many more or fewer (negative) the variant finds there, as a share.
         bias_low, bias_high: Its bounds for samples like these, 95 %.
         named: The threshold at which boxes are counted.
@@ -55,11 +56,11 @@ class DetectionAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="detecti
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Boxes of one sample at each threshold: (thresholds,) each.
+    """Boxes of a sample at each threshold: (thresholds,) each.
 
     Attributes:
         expected, got: The float model's and the variant's.
-        paired: Those that both find.
+        paired: Boxes found by both.
         come, gone: Pairs at nearly the same score of which only the variant's, or only the float
             model's reaches the threshold.
         shifts: Differences of the scores of pairs, any number.
@@ -74,7 +75,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count_boxes(expected: Boxes, got: Boxes, layout: Layout) -> Counts:
-    """Compares the boxes of one sample."""
+    """Compare the boxes of a sample."""
     steps = np.array(layout.thresholds)[:, None]
     first, second = pair(expected, got)
     was, now = expected.scores[first], got.scores[second]
@@ -90,7 +91,7 @@ def count_boxes(expected: Boxes, got: Boxes, layout: Layout) -> Counts:
 
 
 def measure_agreement(counts: Sequence[Counts], layout: Layout) -> DetectionAgreement | None:
-    """The agreement over all samples; None where the float model finds nothing in any of them.
+    """Return the agreement over all samples; None if the float model finds nothing in any sample.
 
     Samples in which neither finds anything say nothing.
     """
@@ -127,13 +128,15 @@ def measure_agreement(counts: Sequence[Counts], layout: Layout) -> DetectionAgre
 
 
 def _f1_left_by(bias: float, room: float) -> float:
-    """F1 of boxes that are the same but for those that are surely missing, or one too many."""
+    """Return F1 of equal boxes except for a significantly missing share, or a surplus."""
     sure = max(abs(bias) - room, 0.0)
     return 1.0 - sure / (2.0 + math.copysign(sure, bias))
 
 
 def _halves(expected: Floats) -> list[slice]:
-    """The halves of a range of thresholds, which share the middle one, that applications use."""
+    """Return the halves of a range of thresholds; both contain the middle threshold, which
+    applications use.
+    """
     count = expected.shape[1]
     upper = slice(count // 2, count)
     is_used = expected[:, upper].sum(axis=0).mean() >= _FEWEST * expected[:, 0].sum()
@@ -141,9 +144,9 @@ def _halves(expected: Floats) -> list[slice]:
 
 
 def _set_off(counts: Sequence[Counts]) -> Floats:
-    """Pairs that come or go, as far as others do the contrary, spread over the samples they are of.
+    """Return pairs that come or go, offset by opposite pairs, spread over their samples.
 
-    (samples, thresholds): half of a pair for one that comes and half for one that goes.
+    (samples, thresholds): half of a pair for a coming and half for a going box.
     """
     come = np.stack([entry.come for entry in counts])
     gone = np.stack([entry.gone for entry in counts])
@@ -156,7 +159,9 @@ def _set_off(counts: Sequence[Counts]) -> Floats:
 
 
 def _bias(expected: Floats, got: Floats) -> tuple[float, float]:
-    """More or fewer boxes as a share, and how far that may be off (Cochran's ratio estimator)."""
+    """Return the relative change of the number of boxes, and its uncertainty (Cochran's ratio
+    estimator).
+    """
     total = max(float(expected.sum()), 1.0)
     bias = float(got.sum() - expected.sum()) / total
     count = len(expected)

@@ -18,12 +18,12 @@ overlap of .5, .9 % at .75."""
 
 
 class Boxes(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in one sample, in any order.
+    """Boxes found in a sample, in any order.
 
     Attributes:
         corners: (n, 4): left, top, right, bottom, in any unit.
         scores: (n,), 0…1.
-        classes: (n,); of a batch its pictures are told apart by it too.
+        classes: (n,); the class also distinguishes pictures of a batch.
     """
 
     corners: Floats
@@ -34,7 +34,7 @@ class Boxes(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.scores)
 
     def pick(self, which: Tensor) -> "Boxes":
-        """Some of them."""
+        """Return some of the boxes."""
         return Boxes(
             corners=self.corners[which], scores=self.scores[which], classes=self.classes[which]
         )
@@ -44,7 +44,7 @@ NONE = Boxes(corners=np.zeros((0, 4)), scores=np.zeros(0), classes=np.zeros(0, n
 
 
 def overlaps(one: Boxes, other: Boxes) -> Floats:
-    """Intersection over union of each with each, 0 where classes differ: (len(one), len(other))."""
+    """Return intersection over union of all pairs, 0 if classes differ: (len(one), len(other))."""
     a, b = one.corners[:, None], other.corners[None]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     common = np.prod(np.maximum(sides, 0.0), axis=-1)
@@ -55,7 +55,7 @@ def overlaps(one: Boxes, other: Boxes) -> Floats:
 
 
 def suppress(found: Boxes) -> Boxes:
-    """One box for each object: of those that overlap, the one with the highest score."""
+    """Return the box with the highest score of each object (non-maximum suppression)."""
     found = found.pick(np.argsort(-found.scores, kind="stable")[:_MOST])
     covers = overlaps(found, found) >= _SUPPRESSED_FROM
     is_left = np.ones(len(found), np.bool_)
@@ -66,9 +66,9 @@ def suppress(found: Boxes) -> Boxes:
 
 
 def pair(one: Boxes, other: Boxes) -> tuple[Integers, Integers]:
-    """Boxes of one object in both, each in one pair at most; those with high scores first.
+    """Match boxes of the same object in both, each in at most 1 pair; high scores first.
 
-    So the pairs whose scores both reach a threshold are those of the boxes that do.
+    So the pairs with both scores above a threshold are the pairs of all boxes above the threshold.
     """
     near = np.argwhere(overlaps(one, other) >= _PAIRED_FROM)
     scores = np.minimum(one.scores[near[:, 0]], other.scores[near[:, 1]])

@@ -1,7 +1,7 @@
 """Boxes out of a detector's outputs: a function for each layout of `LAYOUTS`.
 
-What the graph does not tell is read off the float model's own values once (`settle`), and holds for
-every candidate: whether scores are logits, which class means nothing, which numbers make a box.
+Facts missing in the graph are read off the float model's own values once (`settle`), and hold for
+every candidate: probabilities or logits, background class, order of a box's numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,10 +46,10 @@ Given = Mapping[str, Tensor]
 
 
 class _Places(msgspec.Struct, frozen=True, kw_only=True):
-    """What the places of one picture say.
+    """Raw numbers of a picture's places.
 
     Attributes:
-        boxes: (places, 4), as the head orders them.
+        boxes: (places, 4), in the head's order.
         scores: (places, classes), before the activation.
         objectness: (places,), likewise; None where there is none.
     """
@@ -60,11 +60,11 @@ class _Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_boxes(head: DetectionHead, outputs: Outputs) -> Boxes:
-    """The boxes of one sample, from a little below the layout's lowest threshold on.
+    """Return the boxes of a sample, from slightly below the layout's lowest threshold.
 
     Args:
         head: A settled head.
-        outputs: What the model gave. What makes no sense, such as NaN, finds nothing.
+        outputs: The model's outputs. Invalid numbers, such as NaN, give no box.
     """
     found = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -83,15 +83,15 @@ def find_boxes(head: DetectionHead, outputs: Outputs) -> Boxes:
 
 
 def settle(head: DetectionHead, expected: Sequence[Outputs]) -> DetectionHead | None:
-    """The head with all that decoding needs to know.
+    """Return the head with all facts for decoding.
 
     Args:
-        head: As the graph, its metadata or a person told it.
-        expected: The float model's outputs, one dict a sample.
+        head: Facts from the graph, its metadata or a person.
+        expected: The float model's outputs, a dict per sample.
 
     Returns:
-        None where the outputs are no such head: sizes that do not fit, or boxes that are told
-        against anchors which nobody names.
+        None if the outputs do not fit the head: inconsistent sizes, or boxes relative to unknown
+        anchors.
     """
     head = replace(
         head,
@@ -108,7 +108,7 @@ def settle(head: DetectionHead, expected: Sequence[Outputs]) -> DetectionHead | 
 
 
 def _pictures(head: DetectionHead, outputs: Outputs) -> Iterator[Given]:
-    """The outputs of each picture of a batch."""
+    """Yield the outputs of each picture of a batch."""
     arrays = [outputs[name] for name in head.outputs]
     if arrays[0].ndim <= head.facts.rank:
         yield dict(zip(head.roles, arrays, strict=True))
@@ -118,7 +118,7 @@ def _pictures(head: DetectionHead, outputs: Outputs) -> Iterator[Given]:
 
 
 def _settle_scores(head: DetectionHead, pictures: Sequence[Given]) -> DetectionHead:
-    """Whether scores are probabilities or logits, and which class is none."""
+    """Return the head with its activation (probabilities or logits) and background class."""
     if head.layout == "centernet":
         values = [given["centres"] for given in pictures]
         return replace(head, activation=_activation(values))
@@ -148,9 +148,9 @@ def _activation(values: Sequence[Tensor]) -> Activation:
 
 
 def _settle_order(head: DetectionHead, pictures: Sequence[Given]) -> DetectionHead | None:
-    """Whether a place gives corners, or a centre and sizes; None where it gives neither.
+    """Return the head with its order (corners, or centre and sizes); None if neither fits.
 
-    Nor is it a head that finds something at most places.
+    A head with findings at most places is rejected, too.
     """
     if head.layout not in _PLACES:
         return head
@@ -186,7 +186,7 @@ def _of_places(head: DetectionHead, given: Given) -> Boxes:
 
 
 def _best(head: DetectionHead, places: _Places) -> tuple[Integers, Floats]:
-    """The class with the highest score of each place, and that score as a probability."""
+    """Return the best class of each place, and its score as a probability."""
     scores = places.scores
     if head.activation == "softmax":
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -217,12 +217,12 @@ def _are_finite(boxes: Boxes) -> Bools:
 
 
 def _rows(array: Tensor) -> Tensor:
-    """Places as rows: there are more of them than channels."""
+    """Return places as rows: there are more places than channels."""
     return array.T if array.shape[0] < array.shape[1] else array
 
 
 def _yolo(head: DetectionHead, given: Given, first: int = _COORDINATES) -> _Places:
-    """Rows of a box and, from column `first` on, a score of each class."""
+    """Return places from rows of a box and, from column `first` on, a score of each class."""
     rows = _rows(given["boxes"])
     end = first + (head.classes or rows.shape[1] - first)
     return _Places(boxes=rows[:, :_COORDINATES], scores=rows[:, first:end])
@@ -242,7 +242,7 @@ def _yolox(head: DetectionHead, given: Given) -> _Places:
 
 
 def _grid(head: DetectionHead, count: int) -> tuple[Floats, Floats]:
-    """Column and row of each cell, and its size in pixels.
+    """Return column and row of each cell, and its size in pixels.
 
     Raises:
         ValueError: No usual grid has as many cells.
@@ -325,7 +325,7 @@ def _labelled(head: DetectionHead, given: Given) -> Boxes:
 
 
 def _centernet(head: DetectionHead, given: Given) -> Boxes:
-    """Peaks of the map of centres; sizes and offsets are in its cells."""
+    """Return the peaks of the map of centres; sizes and offsets are in units of cells."""
     centres = given["centres"].astype(np.float64)
     if head.activation == "sigmoid":
         centres = _sigmoid(centres)

@@ -1,4 +1,4 @@
-"""How a detector lays out what it finds: one row a layout, and which outputs of a model have it."""
+"""Layouts of detector outputs: a row per layout, and the matching of a model's outputs."""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -62,7 +62,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def least(self) -> float:
-        """The score from which on boxes are looked at: they may come over the lowest threshold."""
+        """Least score of considered boxes, which may rise over the lowest threshold."""
         return self.thresholds[0] - MARGIN
 
 
@@ -78,8 +78,8 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     Attributes:
         layout: Their layout.
         outputs: Names, in the order of the layout's roles.
-        size: Height and width of the picture, where they are fixed.
-        classes: Number of classes; 0 where it follows from the sizes.
+        size: Height and width of the picture, if fixed.
+        classes: Number of classes; 0 if the sizes determine the number.
         order, activation: As the layout's; "" until the float model's values tell.
         background: Class that means nothing found; -1 where there is none.
         source: How the layout is known.
@@ -115,7 +115,7 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def part(self) -> TaskOutputs:
-        """Return it as a part of a description."""
+        """Return this head as a part of a description."""
         stated: dict[str, Any] = msgspec.to_builtins(self)
         settings = {key: stated[key] for key in stated if key not in ("outputs", "source")}
         return TaskOutputs(

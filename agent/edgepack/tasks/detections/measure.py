@@ -1,4 +1,4 @@
-"""Measure a detector by what it finds, against what the float model finds on the same samples."""
+"""Measure of a detector: its boxes against the float model's on the same samples."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class FoundBoxes:
 
     Args:
         part: Which outputs tell boxes, settled.
-        expected: The float model's outputs, one dict a sample.
+        expected: The float model's outputs, a dict per sample.
     """
 
     def __init__(self, part: TaskOutputs, expected: Sequence[Outputs]) -> None:
@@ -45,7 +45,7 @@ class FoundBoxes:
         self._values = UNKNOWN_TASK.open(part.without_settings(), expected)
 
     def of(self, indices: Sequence[int]) -> Self:
-        """Return the same with some of the samples, with what may differ in all of them."""
+        """Return the comparison of some samples, with the tolerated differences of all samples."""
         shortened = copy.copy(self)
         shortened._outputs = tuple(self._outputs[index] for index in indices)
         shortened._boxes = tuple(self._boxes[index] for index in indices)
@@ -91,7 +91,7 @@ class FoundBoxes:
 
 
 def _lost(counts: Counts) -> float:
-    """Return one minus F1 of a sample's boxes, the mean over thresholds at which there are any."""
+    """Return one minus F1 of a sample's boxes, the mean over thresholds with boxes."""
     whole = counts.expected + counts.got
     if not whole.any():
         return 0.0
@@ -127,7 +127,7 @@ class Detections:
     items = "boxes"
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> FoundBoxes:
-        """Prepare the comparison with the float model's outputs, one dict a sample."""
+        """Prepare the comparison with the float model's outputs, a dict per sample."""
         return FoundBoxes(part, expected)
 
     def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:

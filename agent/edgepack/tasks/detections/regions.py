@@ -1,8 +1,8 @@
 """Boxes around the regions of a map of probabilities, as text detectors are read.
 
-Liao et al., "Real-time Scene Text Detection with Differentiable Binarization" (2020): pixels above
-a threshold that touch are a region; its score is their mean; its box is widened again by what the
-network was taught to shrink it. Boxes are upright here, where applications turn them.
+Liao et al., "Real-time Scene Text Detection with Differentiable Binarization" (2020): adjacent
+pixels above a threshold are a region; its score is their mean; its box is widened again by the
+trained shrinkage. Boxes are upright here, while applications rotate them.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _PIXEL_FROM, _WIDENED, _SHORTEST_SIDE = 0.3, 1.5, 3
 
 
 def find_regions(probabilities: Floats) -> Boxes:
-    """The regions of a map.
+    """Return the regions of a map as boxes.
 
     Args:
         probabilities: (height, width), 0…1.
@@ -49,9 +49,9 @@ def find_regions(probabilities: Floats) -> Boxes:
 
 
 def _join_runs(rows: Integers, starts: Integers, ends: Integers, width: int) -> Integers:
-    """A number for each run of pixels in a row, the same for all runs of a region.
+    """Return a number for each run of pixels in a row, the same for all runs of a region.
 
-    Runs touch those of the next row by a side or a corner.
+    Runs are adjacent to runs of the next row by a side or a corner.
     """
     below = (rows + 1) * (width + 1)
     first = np.searchsorted(rows * (width + 1) + ends, below + starts, "left")

@@ -1,6 +1,6 @@
-"""Measure vectors by how they differ from sample to sample, since whoever uses them compares them.
+"""Measure of embedding vectors: variance between samples, since applications compare vectors.
 
-Errors of single rows average out then, and an error that a whole sample shares moves it among its
+Errors of single rows average out, and an error shared by a whole sample moves the sample among its
 neighbours. With sentence embeddings and noise of either kind, recall@1 stayed at 99.6 % with 20 %
 of the rows' variance lost to noise of single rows, and fell to 98.4 % with 1 % lost to noise that a
 sample's rows share, which is 4.4 % of the neighbourhood.
@@ -35,7 +35,7 @@ def measure_neighbourhood(
 
 
 def compare_embeddings(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the vectors of one output; see `Compare`."""
+    """Compare the vectors of an output; see `Compare`."""
     explained, losses = measure_explained(output, expected, got)
     near = measure_neighbourhood(output, expected, got, _NARROWEST)
     return Compared(measures=(near or explained,), losses=losses)

@@ -13,10 +13,10 @@ from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 def neighbourhood_kept(
     expected: Sequence[Tensor], got: Sequence[Tensor], narrowest: int
 ) -> tuple[float, float] | None:
-    """Share of the differences between samples that is kept, each sample's rows averaged.
+    """Return the kept share of the differences between samples, each sample's rows averaged.
 
     Args:
-        expected, got: The float model's and the candidate's values, one array a sample.
+        expected, got: The float model's and the candidate's values, an array per sample.
         narrowest: Values from which on a row counts as a vector.
 
     Returns:
@@ -45,5 +45,5 @@ def neighbourhood_kept(
 
 
 def _is_vectors(shape: tuple[int, ...], narrowest: int) -> bool:
-    """One vector a sample, or a row of them."""
+    """Return True if each sample is a vector, or a row of vectors."""
     return 2 <= len(shape) <= 3 and shape[0] == 1 and shape[-1] >= narrowest

@@ -21,7 +21,7 @@ _NEAR_USUAL = 1.25
 
 
 def compare_pictures(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the pictures of one output; see `Compare`."""
+    """Compare the pictures of an output; see `Compare`."""
     peak = _peak(expected)
 
     def ratio(want: Floats, have: Floats) -> float:
@@ -33,7 +33,7 @@ def compare_pictures(output: str, expected: Sequence[Tensor], got: Sequence[Tens
 def _peak(expected: Sequence[Tensor]) -> float:
     """Return the distance from the darkest to the brightest value, by the robust range of values.
 
-    A usual one where the range is no more than that and not much less; else the range itself.
+    A usual peak if the range is at most slightly smaller; else the range itself.
     """
     values = np.concatenate([value.ravel() for value in expected]).astype(np.float64)
     low, high = np.percentile(values[np.isfinite(values)], (_EACH_END, 100.0 - _EACH_END))

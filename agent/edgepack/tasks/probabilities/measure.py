@@ -31,7 +31,7 @@ _FEWEST_EACH = 5
 def compare_probabilities(
     output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
 ) -> Compared:
-    """Compare the probabilities of one output; see `Compare`."""
+    """Compare the probabilities of an output; see `Compare`."""
     explained, losses = measure_explained(output, expected, got, _LEAST_VARIANCE)
     measures = [explained]
     if all(want.shape == have.shape for want, have in zip(expected, got, strict=True)):
@@ -65,10 +65,11 @@ def _bounded(value: Tensor) -> Floats:
 
 
 def _order(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | None:
-    """Return the mean AUC over classes of which decisions the variant puts above the others.
+    """Return the mean AUC over classes: the variant's ranking of the float model's decisions for a
+    class above all others.
 
-    A decision of the float model counts by how sure the float model was. None where no class has
-    enough decisions for and against it.
+    A decision of the float model counts by how sure the float model was. None if no class has
+    enough decisions for and against.
     """
     if len({value.size for value in expected}) > 1:
         return None

@@ -1,4 +1,4 @@
-"""How much of a segmenter's areas is kept: intersection over union, class by class."""
+"""Kept areas of a segmenter: intersection over union, class by class."""
 
 from collections.abc import Sequence
 
@@ -19,13 +19,13 @@ _FEWEST_PLACES = 100
 
 
 class Areas(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a segmenter's areas is kept.
+    """Kept areas of a segmenter.
 
     Attributes:
         value: Mean intersection over union.
         low: Its lower bound for samples like these, one-sided, 95 %.
         words: The class that keeps least.
-        losses: float64 (samples,), one minus the mean of each sample's own classes.
+        losses: float64 (samples,), one minus the mean over each sample's classes.
     """
 
     value: float
@@ -37,11 +37,11 @@ class Areas(msgspec.Struct, frozen=True, kw_only=True):
 def measure_areas(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Areas | None:
     """Return the mean intersection over union with the float model's own areas, over all samples.
 
-    The mean is over the classes that the float model gives, the background among them, as the field
-    has it. Of one map with a probability for each place it is over thresholds.
+    The mean is over the classes that the float model predicts, the background included, as usual in
+    the field. For a map with a single probability per place, the mean is over thresholds.
 
     Args:
-        expected, got: The float model's and the candidate's values, one array a sample.
+        expected, got: The float model's and the candidate's values, an array per sample.
 
     Returns:
         None where the float model gives no class `_FEWEST_PLACES` times.
@@ -80,12 +80,12 @@ def measure_areas(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Areas | 
 
 
 def is_single(value: Tensor) -> bool:
-    """Whether a map holds one number for each place, and not one for each class."""
+    """Return True if a map holds a single number for each place, not a number for each class."""
     return value.ndim < 3 or value.shape[channel_axis(value) or 0] == 1
 
 
 def classes_of(value: Tensor) -> Classes:
-    """The class of each place, int64, without the axis of classes; -1 where a score is NaN."""
+    """Return the class of each place, int64, without the axis of classes; -1 if a score is NaN."""
     if value.dtype.kind != "f":
         return value.astype(np.int64)
     axis = channel_axis(value) or 0
@@ -94,9 +94,9 @@ def classes_of(value: Tensor) -> Classes:
 
 
 def channel_axis(value: Tensor) -> int | None:
-    """The axis of channels or classes: behind the samples' or the last one, whichever is shorter.
+    """Return the axis of channels or classes: the second axis or the last, whichever is shorter.
 
-    None of what has none: it has less than four axes.
+    Return None for fewer than four axes, which have no channels.
     """
     if value.ndim < 4:
         return None
@@ -104,7 +104,7 @@ def channel_axis(value: Tensor) -> int | None:
 
 
 def _like(want: Classes, have: Tensor) -> Classes:
-    """A candidate's classes; none where its shape is another one."""
+    """Return a candidate's classes; -1 everywhere if the shape differs."""
     classes = classes_of(have)
     return classes if classes.shape == want.shape else np.full(want.shape, -1, np.int64)
 
@@ -112,7 +112,7 @@ def _like(want: Classes, have: Tensor) -> Classes:
 def _by_class(
     want: Classes, have: Classes, known: Classes, costs: Floats | None
 ) -> list[list[float]]:
-    """Return places of each class in both maps, in the one and in the other.
+    """Return the places of each class in both maps, in the first and in the second.
 
     A place that differs counts as the same by as much as the float model itself hesitated there:
     the float model's own mistakes are not ground truth.
@@ -120,7 +120,7 @@ def _by_class(
     Args:
         want, have: Classes of the float model's map and of another.
         known: The classes that count, ascending.
-        costs: float64, of each place what another class there costs; None for 1.
+        costs: float64, cost of another class at each place; None for 1.
     """
     first, second = want.ravel(), have.ravel()
     differs = first != second
@@ -137,14 +137,14 @@ def _by_class(
 
 
 def _costs(value: Tensor, want: Classes, have: Classes) -> Floats | None:
-    """Return what it costs at each place to take another class than the float model's.
+    """Return the cost of another class than the float model's at each place.
 
     Args:
         value: The float model's scores or probabilities; whole numbers tell nothing.
-        want, have: The float model's classes and others.
+        want, have: Classes of the float model and of the candidate.
 
     Returns:
-        p(own class) - p(other class), by the float model; None where it tells no probabilities.
+        p(own class) - p(other class), by the float model; None without probabilities.
     """
     axis = channel_axis(value)
     if value.dtype.kind != "f" or axis is None:
@@ -170,7 +170,7 @@ def foreground_level(values: Floats) -> float:
 
 
 def _levels(expected: Sequence[Tensor]) -> list[float]:
-    """The thresholds as values: of probabilities, of logits, or of 0…255."""
+    """Return the thresholds as values: of probabilities, of logits, or of 0…255."""
     least = min(float(value.min()) for value in expected)
     most = max(float(value.max()) for value in expected)
     if least < 0.0:

@@ -1,4 +1,4 @@
-"""Measure maps of classes, or of one probability, by the areas that they mark."""
+"""Measure of maps of classes, or of a single probability, by the marked areas."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ IOU = Scale(metric="mean_iou", least=0.99)
 
 
 def compare_maps(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the maps of one output; see `Compare`."""
+    """Compare the maps of an output; see `Compare`."""
     areas = measure_areas(expected, got)
     if areas is not None:
         measure = Measure(scale=IOU, value=areas.value, low=areas.low, output=output)

@@ -1,1 +1,1 @@
-"""Evaluates what a model selects, in any order."""
+"""Evaluation of a model's selection, in any order."""

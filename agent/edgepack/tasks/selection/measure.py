@@ -1,4 +1,6 @@
-"""Measure what TopK or NonMaxSuppression picks: rows change places where scores are alike."""
+"""Measure of the rows that TopK or NonMaxSuppression selects: rows with similar scores change
+places.
+"""
 
 from collections.abc import Sequence
 
@@ -16,7 +18,7 @@ OVERLAP = Scale(metric="overlap", least=0.99)
 
 
 def compare_selections(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the rows of one output in any order; see `Compare`."""
+    """Compare the rows of an output in any order; see `Compare`."""
     have = [
         other if other.ndim == want.ndim else want[:0] if want.ndim else np.zeros(0)
         for want, other in zip(expected, got, strict=True)

@@ -1,4 +1,4 @@
-"""How much of what one model selects another selects too, in any order."""
+"""Overlap of two models' selections, in any order."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,14 @@ _MOST_ROWS = 1024
 def overlap(
     expected: Sequence[npt.NDArray[np.generic]], got: Sequence[npt.NDArray[np.generic]]
 ) -> float:
-    """Share of the rows of both that the other has as well, all samples taken together.
+    """Return the share of both models' rows that the other has as well, over all samples together.
 
-    A row is what lies along the last axis; of an output with one axis longer than 1 each number is
-    one. Rows of integers are the same where they are equal, rows of floats where none differs by
-    more than a tenth of the output's size.
+    A row lies along the last axis; in an output with a single axis longer than 1 each number is a
+    row. Rows of integers are the same if equal, rows of floats if no number differs by more than a
+    tenth of the output's size.
 
     Args:
-        expected, got: One array a sample; the number of rows may differ from one to the other.
+        expected, got: An array per sample; the number of rows may differ between both.
 
     Returns:
         0 … 1; 1 where nothing is selected by either.
@@ -42,7 +42,7 @@ def overlap(
 
 
 def _width(value: npt.NDArray[np.generic]) -> int:
-    """How many numbers make a row: 1 where only one axis is longer than 1."""
+    """Return the number of values in a row: 1 if only a single axis is longer than 1."""
     axes = list(value.shape)
     while axes and axes[0] == 1:
         del axes[0]
@@ -50,7 +50,7 @@ def _width(value: npt.NDArray[np.generic]) -> int:
 
 
 def _rows(value: npt.NDArray[np.generic], width: int) -> npt.NDArray[np.float64]:
-    """float64 (rows, width); none where the values make no rows of that width."""
+    """Return float64 (rows, width); no rows if the values do not fit that width."""
     flat = value.astype(np.float64).ravel()
     if not width or flat.size % width:
         return np.zeros((0, width))

@@ -18,7 +18,7 @@ _SILENT = 1e-6
 
 
 def compare_sounds(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the waveforms of one output; see `Compare`."""
+    """Compare the waveforms of an output; see `Compare`."""
     powers = [float(value.astype(np.float64).var()) for value in expected]
     heard = [n for n, power in enumerate(powers) if power > _SILENT * max(powers)]
     losses = np.zeros(len(expected))

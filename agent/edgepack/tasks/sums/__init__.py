@@ -1,1 +1,1 @@
-"""Evaluates maps whose values are summed, such as densities that give a count."""
+"""Evaluation of maps with summed values, for example densities that give a count."""

@@ -1,4 +1,4 @@
-"""Measure what is summed by the error of the sum: small errors of one sign add up.
+"""Measure of sums by the error of the sum: small errors of the same sign add up.
 
 A density map kept .9951 of its variance, and its counts were off by 5.4 %.
 """
@@ -19,7 +19,7 @@ SUM = Scale(metric="sum_accuracy", least=0.99)
 
 
 def compare_sums(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the sum of each sample of one output; see `Compare`."""
+    """Compare the sum of each sample of an output; see `Compare`."""
     measure, losses = measure_sums(output, expected, got)
     return Compared(measures=(measure,), losses=losses)
 

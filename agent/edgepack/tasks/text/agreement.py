@@ -1,8 +1,8 @@
-"""How near texts are to those that the float model reads: by characters, and by lines.
+"""Agreement of texts with the float model's: by characters, and by lines.
 
-Whoever reads lines wants whole ones: of a reader that is sure of nearly all, one character in 400
-is one line in 40. Of a page hardly one is ever the same, so it counts as many lines. Both are taken
-by what edits are expected to cost (`costs`), and what is kept less of decides.
+Users of lines need whole lines: for a nearly certain recognizer, an error in 400 characters is an
+error in 40 lines. A page is hardly ever equal as a whole, so a page counts as many lines. Both
+shares come from the expected cost of edits (`costs`), and the lower share decides.
 """
 
 from collections.abc import Sequence
@@ -33,15 +33,15 @@ class TextAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
 
     Attributes:
         of_characters, of_lines: Shares that are expected to be as right as the float model's.
-        bounds: Their lower bounds for samples like these, one-sided, 95 %, each after what it comes
-            near to with more samples. Of characters each edit counts as one, as if the float model
-            always hesitated without reason.
-        low_as_seen: The lesser bound, of lines by how much those that were read differ alone: few
-            of which all are kept give no reason to doubt.
-        unedited: Share of characters that need no edit (another one, one too many, one missing).
-        characters: What the float model reads.
+        bounds: Lower bounds of both for samples like these, one-sided, 95 %, each after the value
+            that the bound approaches with more samples. Of characters each edit counts fully, as if
+            the float model always hesitated without reason.
+        low_as_seen: The lower bound, for lines from the variance between lines alone: few lines
+            that are all kept give no reason to doubt.
+        unedited: Share of characters that need no edit (replacement, insertion, deletion).
+        characters: Characters that the float model reads.
         count: How many texts.
-        same: Share of them that are the same as a whole.
+        same: Share of texts that are equal as a whole.
         same_low, same_high: Its bounds, 95 %.
     """
 
@@ -58,7 +58,7 @@ class TextAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
 
     @property
     def value(self) -> float:
-        """Of what is read the share that is kept: of characters, or of lines if that is less."""
+        """Kept share of the text: of characters, or of lines if lower."""
         return min(self.of_characters, self.of_lines)
 
     @property
@@ -70,11 +70,11 @@ class TextAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
 def measure_texts(
     expected: Sequence[Text], got: Sequence[Text], costs: Sequence[Cost]
 ) -> TextAgreement | None:
-    """The agreement over all samples; None where the float model reads nothing in any of them.
+    """Return the agreement over all samples; None if the float model reads nothing in any sample.
 
     Args:
-        expected, got: What the float model and the candidate read, one text a sample.
-        costs: What it is expected to cost where they differ.
+        expected, got: Texts of the float model and of the candidate, a text per sample.
+        costs: Expected cost of each difference.
     """
     triples = [each for each in zip(expected, got, costs, strict=True) if each[0] or each[1]]
     if not any(want for want, _, _ in triples):
@@ -114,5 +114,5 @@ def measure_texts(
 
 
 def _in_truth(kept: float) -> float:
-    """The share of lines that is kept, by the one that probabilities say."""
+    """Return the kept share of lines in truth, from the share by probabilities."""
     return 1.0 - _LOST_IN_TRUTH * (1.0 - kept)

@@ -1,16 +1,15 @@
-"""What a text that came out otherwise is expected to cost, without knowing what stands there.
+"""Expected cost of a changed text, without ground truth.
 
-Where the float model hesitates between two readings it is about as often right with the one as with
-the other, so a variant that reads the other one is as good. Where it was sure, the other reading is
-wrong. How sure it is of any text, CTC says: each step takes a class by its probability, whatever
-the others take (Graves et al., Connectionist Temporal Classification, 2006, 3.1). So texts are
-drawn that may stand there, and what counts is how many more edits the variant's text needs to be
-those than the float model's does. Of a text as a whole it is how much less probable it is.
+If the float model hesitates between two readings, either reading is about as often right, so a
+variant with the other reading is as good. If the float model was sure, the other reading is wrong.
+CTC gives the probability of any text: each step takes a class by its probability, independently of
+all other steps (Graves et al., Connectionist Temporal Classification, 2006, 3.1). So possible true
+texts are drawn, and the cost is the number of edits that the variant's text needs beyond the float
+model's text. For a text as a whole the cost is the loss of probability.
 
-That is so as long as the float model hesitates with reason. It may as well be always right where it
-says so with 55 %, and a variant that always reads the other one is worse then. Noise takes one
-character for another as often as the other for the one, so what comes or goes on balance counts
-whatever it is expected to cost, as far as it is certain.
+That is so as long as the float model hesitates with reason. The float model may as well be always
+right at 55 %, and a variant that always reads the alternative is worse then. Noise replaces
+characters symmetrically, so a significant net change counts in full, whatever its expected cost.
 """
 
 import math
@@ -36,12 +35,12 @@ _Z = 1.96
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What another text is expected to cost, beyond what the float model's own does.
+    """Expected cost of another text, beyond the float model's own cost.
 
     Attributes:
-        edits: Characters that are wrong: from 0 to the edits between both, which it is where
-            nothing says how sure the model was.
-        whole: Of a text that is right as a whole, 0…1; 0 where nothing says how sure the model was.
+        edits: Wrong characters: from 0 to the edit distance of both texts, and the edit distance
+            without probabilities.
+        whole: Loss of a text that is right as a whole, 0…1; 0 without probabilities.
     """
 
     edits: float
@@ -49,13 +48,13 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expected_cost(head: TextHead, outputs: Outputs, expected: Text, got: Text) -> Cost:
-    """What it is expected to cost that a candidate reads another text.
+    """Return the expected cost of a candidate's other text.
 
     Args:
-        head: Where text is told, settled.
+        head: Output with the text, settled.
         outputs: The float model's.
-        expected: What they say.
-        got: What a candidate reads.
+        expected: Text of the float model.
+        got: Text of a candidate.
     """
     edits = float(edit_distance(expected, got))
     value = outputs[head.output]
@@ -73,10 +72,10 @@ def expected_cost(head: TextHead, outputs: Outputs, expected: Text, got: Text) -
 
 
 def probability(head: TextHead, shares: Floats, text: Text) -> float:
-    """How probable a text is: the sum over all ways to say it (Graves et al., 4.1, forwards).
+    """Return the probability of a text: the sum over all alignments (Graves et al., 4.1, forwards).
 
     Args:
-        head: Where text is told, settled.
+        head: Output with the text, settled.
         shares: (steps, classes), the float model's.
         text: Without spaces at its ends, which may be said or not.
     """
@@ -97,10 +96,10 @@ def probability(head: TextHead, shares: Floats, text: Text) -> float:
 
 
 def _draw(head: TextHead, shares: Floats) -> Counter[Text]:
-    """Texts as often as the float model takes them for what stands there; always the same ones.
+    """Draw texts by the float model's probabilities; the draws are deterministic.
 
     Args:
-        head: Where text is told, settled.
+        head: Output with the text, settled.
         shares: (steps, classes), the float model's.
     """
     points = np.random.default_rng(0).random((len(shares), _DRAWN))
@@ -112,10 +111,11 @@ def _draw(head: TextHead, shares: Floats) -> Counter[Text]:
 
 
 def significant_net_edits(expected: Sequence[Text], got: Sequence[Text]) -> float:
-    """Characters that surely come, or go, on balance: of the kind of which most do, or of all.
+    """Return the significant net number of inserted or deleted characters: of the most frequent
+    kind, or of all.
 
     Args:
-        expected, got: One text a sample.
+        expected, got: A text per sample.
     """
     moved: dict[int | None, list[int]] = {None: []}
     for want, have in zip(expected, got, strict=True):
@@ -130,5 +130,5 @@ def significant_net_edits(expected: Sequence[Text], got: Sequence[Text]) -> floa
 
 
 def _surely(counts: Sequence[int]) -> float:
-    """What is left of a sum whose terms might as well have the other sign."""
+    """Return the part of a sum that random signs of its terms do not explain."""
     return max(abs(sum(counts)) - _Z * math.sqrt(sum(count**2 for count in counts)), 0.0)

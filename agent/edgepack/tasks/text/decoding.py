@@ -1,8 +1,8 @@
-"""Reads text off classes of steps, and tells whether they are text at all.
+"""Reader of text from the classes of steps, and detection of outputs that are text.
 
-A model that was trained with CTC gives a blank at most steps, the first class or the last one, and
-each character for a step or two. Frames that are labelled by themselves (phonemes, what sounds)
-last longer, and rows of a detector have no blank.
+A model that was trained with CTC gives a blank at most steps, the first class or the last, and each
+character for a step or two. Frames with individual labels (phonemes, sounds) last longer, and rows
+of a detector have no blank.
 """
 
 from collections.abc import Sequence
@@ -29,16 +29,16 @@ _CLEAR = 0.9
 
 
 def read_text(head: TextHead, outputs: Outputs) -> Text:
-    """What is read: the best class of each step, repetitions merged, blanks dropped; or tokens."""
+    """Return tokens, or the best class of each step, repetitions merged and blanks dropped."""
     winners = _winners(outputs[head.output])
     return tuple(winners) if head.is_of_tokens else merge(head, winners)
 
 
 def merge(head: TextHead, kinds: Sequence[int]) -> Text:
-    """The text of a class at each step: repetitions merged, blanks dropped.
+    """Merge the classes of all steps into a text: repetitions merged, blanks dropped.
 
-    Spaces at the ends are left out: a model says them in what its lines are padded with, and nobody
-    reads them.
+    Spaces at the ends are removed: a model outputs spaces for the padding of lines, which nobody
+    reads.
     """
     merged = [kind for kind, _ in groupby(kinds) if kind != head.blank]
     places = [place for place, kind in enumerate(merged) if kind not in head.spaces]
@@ -46,11 +46,11 @@ def merge(head: TextHead, kinds: Sequence[int]) -> Text:
 
 
 def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
-    """The head with its blank, by the float model's values; None where they are no text.
+    """Return the head with its blank, by the float model's values; None if the values are not text.
 
     Args:
-        head: What graph, metadata or a person tells.
-        expected: The float model's outputs, one dict a sample.
+        head: Facts from graph, metadata or a person.
+        expected: The float model's outputs, a dict per sample.
     """
     values = [outputs[head.output] for outputs in expected]
     if values[0].dtype.kind != "f":
@@ -76,7 +76,7 @@ def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
 
 
 def may_be_text(head: TextHead, expected: Sequence[Outputs]) -> bool:
-    """Whether a class stands out at each step, and not always the same one."""
+    """Return True if a class stands out at each step, and not always the same class."""
     values = [outputs[head.output] for outputs in expected]
     if (
         any(value.ndim != 3 or value.dtype.kind != "f" for value in values)
@@ -87,12 +87,12 @@ def may_be_text(head: TextHead, expected: Sequence[Outputs]) -> bool:
 
 
 def shares_of(value: Tensor) -> Floats:
-    """(steps, classes): probabilities as they are, or a softmax of scores; padding is no step."""
+    """Return (steps, classes): given probabilities, or a softmax of scores; without padding."""
     return as_probabilities(_rows(value))
 
 
 def _winners(value: Tensor) -> list[int]:
-    """The best class of each step; steps that are padding (NaN) are none."""
+    """Return the best class of each step, without padding (NaN)."""
     if value.dtype.kind != "f":
         chosen: list[int] = value.reshape(-1).tolist()
         return chosen
@@ -101,12 +101,12 @@ def _winners(value: Tensor) -> list[int]:
 
 
 def _rows(value: Tensor) -> Tensor:
-    """(steps, classes), without the steps that are padding (NaN)."""
+    """Return (steps, classes), without padding (NaN)."""
     rows = value.reshape(-1, value.shape[-1])
     return np.asarray(rows[~np.isnan(rows).any(axis=-1)])
 
 
 def _clearness(values: Sequence[Tensor]) -> float:
-    """The best class's share in the median step."""
+    """Return the best class's share in the median step."""
     shares = [shares_of(value).max(axis=-1) for value in values]
     return float(np.median(np.concatenate(shares)))

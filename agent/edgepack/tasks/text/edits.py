@@ -1,10 +1,10 @@
-"""How far two texts are apart."""
+"""Distance of two texts."""
 
 from edgepack.tasks.text.decoding import Text
 
 
 def edit_distance(first: Text, second: Text) -> int:
-    """The fewest characters to replace, add and remove that make one text of the other."""
+    """Return the fewest replaced, inserted and deleted characters between two texts."""
     common = min(len(first), len(second))
     start = next((n for n in range(common) if first[n] != second[n]), common)
     first, second = first[start:], second[start:]

@@ -1,4 +1,4 @@
-"""Where a model tells text, step by step (CTC) or token by token."""
+"""Output with text, step by step (CTC) or token by token."""
 
 from typing import Any
 
@@ -8,16 +8,15 @@ from edgepack.tasks.description import Source, TaskOutputs
 
 
 class TextHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An output whose best class of each step, repetitions merged and blanks dropped, is text.
+    """An output with text: the best class of each step, repetitions merged and blanks dropped.
 
     Attributes:
         output: [1, steps, classes] or [steps, 1, classes]; whole numbers, where the classes of
             steps, or tokens, are chosen already.
-        blank: The class that is no character; None until the float model's values tell, and of
-            tokens, which are a text as they stand.
-        spaces: The classes that are spaces, where they are known: at the ends of a text they are
-            no part of it.
-        is_of_tokens: Whether it gives tokens.
+        blank: The blank class; None until the float model's values decide, and for tokens, which
+            need no blank.
+        spaces: The classes of spaces, if known: spaces at the ends of a text do not count.
+        is_of_tokens: Whether the output gives tokens.
         source: How that is known.
     """
 
@@ -29,7 +28,7 @@ class TextHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The one output."""
+        """Names of the outputs, a single name."""
         return (self.output,)
 
     @classmethod
@@ -40,7 +39,7 @@ class TextHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def part(self) -> TaskOutputs:
-        """Return it as a part of a description."""
+        """Return this head as a part of a description."""
         stated: dict[str, Any] = msgspec.to_builtins(self)
         settings = {key: stated[key] for key in stated if key not in ("output", "source")}
         return TaskOutputs(task="text", outputs=self.outputs, source=self.source, settings=settings)

@@ -1,4 +1,4 @@
-"""Measure a reader by the texts that it reads, against the float model's on the same samples."""
+"""Measure of a text recognizer by its texts, against the float model's on the same samples."""
 
 import copy
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class ReadTexts:
 
     Args:
         part: Which output tells text, settled.
-        expected: The float model's outputs, one dict a sample.
+        expected: The float model's outputs, a dict per sample.
     """
 
     def __init__(self, part: TaskOutputs, expected: Sequence[Outputs]) -> None:
@@ -39,7 +39,7 @@ class ReadTexts:
         self._values = UNKNOWN_TASK.open(part.without_settings(), expected)
 
     def of(self, indices: Sequence[int]) -> Self:
-        """Return the same with some of the samples, with what may differ in all of them."""
+        """Return the comparison of some samples, with the tolerated differences of all samples."""
         shortened = copy.copy(self)
         shortened._expected = tuple(self._expected[index] for index in indices)
         shortened._texts = tuple(self._texts[index] for index in indices)
@@ -119,7 +119,7 @@ class Texts:
     items = "texts"
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ReadTexts:
-        """Prepare the comparison with the float model's outputs, one dict a sample."""
+        """Prepare the comparison with the float model's outputs, a dict per sample."""
         return ReadTexts(part, expected)
 
     def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:

@@ -1,4 +1,4 @@
-"""Measure scores that are held against a threshold by the F1 of what is above it.
+"""Measure of thresholded scores by the F1 of scores above the threshold.
 
 The threshold is .5 of probabilities and 0 of logits. A score on the other side costs the less the
 nearer the float model itself was to the threshold: by its probability p, |2 p - 1| of a right
@@ -23,7 +23,7 @@ FEWEST_FOUND = 20
 
 
 def compare_crossings(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the scores of one output with their threshold; see `Compare`."""
+    """Compare the scores of an output with their threshold; see `Compare`."""
     found = measure_crossings(output, expected, got)
     if found is None:
         measure, losses = measure_explained(output, expected, got)
@@ -39,10 +39,10 @@ def measure_crossings(
 
     Args:
         output: Its name.
-        expected, got: The float model's scores and others, one array a sample.
+        expected, got: The float model's values and others, an array per sample.
 
     Returns:
-        The measure and the loss of each sample; None where too few scores are above it.
+        The measure and the loss of each sample; None if too few scores are above the threshold.
     """
     is_probability = are_probabilities(expected)
     level = 0.5 if is_probability else 0.0

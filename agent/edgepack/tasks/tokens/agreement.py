@@ -1,12 +1,13 @@
-"""How often a decoder chooses what the float model chooses, and whether that gets less over time.
+"""Agreement of a decoder with the float model's choices, and its change over time.
 
-Two rates are taken, with the candidate's own cache in both: after the float model's tokens
-(forced), and after its own (free), where the float model is asked what it would have chosen. What
-counts is the lower one. An error that grows through the cache shows in the last quarter of the
-steps: where that is surely worse, no more is kept than it may be at best.
+Two rates are measured, with the candidate's own cache in both: after the float model's tokens
+(forced), and after the candidate's tokens (free), compared with the float model's choice at the
+same place. The lower rate counts. An error that grows through the cache shows in the last quarter
+of the steps: if this quarter is significantly worse, its upper bound caps the result.
 
-Word for word two models part sooner or later: with one token of a hundred another one, half of the
-texts of 64 tokens are. That is told, and not judged: after the first other word, all words differ.
+Word for word two models part sooner or later: with a changed token in a hundred, half of the texts
+of 64 tokens differ. The share of equal texts is reported, and not evaluated: after the first other
+word, all words differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,13 +28,15 @@ _LATE = 0.75
 
 
 class ChainCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate beside the float model after one sample: (steps,) each, up to a text's end.
+    """Comparison of a candidate with the float model after a sample: (steps,) each, up to a text's
+    end.
 
     Attributes:
-        forced: Whether it chooses the float model's token after the float model's tokens.
+        forced: Whether the candidate chooses the float model's token after the float model's
+            tokens.
         divergence: Kullback-Leibler divergence there, nats.
         free: Whether the float model would have chosen its token after its own tokens.
-        same: Whether it still says what the float model says, word for word.
+        same: Whether the candidate's text still equals the float model's, word for word.
     """
 
     forced: Bools
@@ -43,13 +46,13 @@ class ChainCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AtPositions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured at some steps, the first one counted as 1.
+    """Measurements at some steps, the first step counted as 1.
 
     Attributes:
         first, last: The steps.
         forced, free: Agreement.
         divergence: Mean Kullback-Leibler divergence, nats.
-        same: Share of chains that say the same word for word up to the last of them.
+        same: Share of chains with equal text up to the last of these steps.
     """
 
     first: int
@@ -77,7 +80,7 @@ class TokenAgreement(msgspec.Struct, frozen=True, kw_only=True):
         count: Tokens, all chains together.
         chains, steps: How many chains, and the steps of the longest.
         forced, free: Agreement after the float model's tokens, and after its own.
-        late: The same of the last quarter of the steps, the lower one of both.
+        late: Agreement in the last quarter of the steps, the lower of both rates.
         divergence: Mean Kullback-Leibler divergence, nats, after the float model's tokens.
         growth: That of the last quarter of the steps as a multiple of the first quarter's.
         positions: By steps.
@@ -107,7 +110,7 @@ class ChainAgreement(Agreement, frozen=True, kw_only=True):
 
 
 def measure_tokens(counts: Sequence[ChainCounts]) -> TokenAgreement:
-    """The agreement over all chains, of which there is one at least."""
+    """Return the agreement over all chains, at least 1."""
     steps = max(len(entry.forced) for entry in counts)
     edge = int(steps * _LATE)
     told = [[of(entry) for entry in counts] for of in _KINDS]
@@ -146,7 +149,7 @@ def _rate(chains: Sequence[Bools]) -> Rate:
 
 
 def _lost(chains: Sequence[Bools]) -> tuple[list[float], list[float]]:
-    """Tokens of each chain that differ, and how many it has."""
+    """Return the differing tokens of each chain, and its number of tokens."""
     return [float(chain.size - chain.sum()) for chain in chains], [float(c.size) for c in chains]
 
 

@@ -1,4 +1,4 @@
-"""Measure a decoder by the token that it chooses next, step by step.
+"""Measure of a decoder by its next token, step by step.
 
 The build measures chains of steps too, in which errors grow through the cache (`agreement`).
 """
@@ -19,7 +19,7 @@ TOKENS_KEPT = Scale(metric="token_agreement", least=0.99)
 
 
 def compare_tokens(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
-    """Compare the tokens that the scores of one output choose; see `Compare`."""
+    """Compare the tokens that the scores of an output choose; see `Compare`."""
     same = [same_decisions(want, have) for want, have in zip(expected, got, strict=True)]
     found = compare_rows(output, same)
     rows = found.measures[0]
@@ -35,7 +35,7 @@ def compare_tokens(output: str, expected: Sequence[Tensor], got: Sequence[Tensor
 
 
 def sketch_tokens(part: TaskOutputs, outputs: Outputs) -> Sketch:
-    """Return the share of each token among those that the scores choose, and the confidence."""
+    """Return the share of each chosen token, and the confidence."""
     return replace(sketch_decisions(part, outputs), share_words="share of {} among tokens")
 
 

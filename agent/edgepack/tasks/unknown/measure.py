@@ -1,4 +1,4 @@
-"""Measure outputs of which nobody says what they mean: by each meaning that they may have."""
+"""Measure of outputs with unknown meaning: by each possible meaning."""
 
 from collections.abc import Iterator, Sequence
 from typing import Self
@@ -36,10 +36,10 @@ _LOGITS = 20.0
 
 
 class UnknownSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of outputs of unknown meaning.
+    """Known facts about outputs of unknown meaning.
 
     Attributes:
-        winners: Those with a clear winner in nearly each row, as scores of characters have.
+        winners: Outputs with a clear winner in nearly each row, as scores of characters have.
     """
 
     winners: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ def _measure_possible(
 
 
 def _may_be_summed(values: Sequence[Tensor]) -> bool:
-    """Return whether an output may be a map that is summed: many values, none of them negative."""
+    """Return whether an output may be a map that is summed: many values, none negative."""
     if min(value.size for value in values) < _FEWEST_SUMMED:
         return False
     least = min(float(np.nanmin(value)) for value in values)
@@ -132,7 +132,7 @@ class Unknown:
     items = "values"
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> UnknownOutputs:
-        """Prepare the comparison with the float model's outputs, one dict a sample."""
+        """Prepare the comparison with the float model's outputs, a dict per sample."""
         # The settings of a task that a later release added say nothing here.
         own = part.settings if part.task == UNKNOWN else {}
         settings = msgspec.convert(own, UnknownSettings)

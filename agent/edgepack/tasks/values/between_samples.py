@@ -1,4 +1,4 @@
-"""Measure how the samples of one output differ from each other."""
+"""Differences between the samples of an output."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ FEWEST_FOR_MEAN = 8
 
 
 def variances_between(values: Sequence[Tensor], read: Sequence[Bools] | None) -> list[float]:
-    """Squared distance of each sample to the mean over samples, element by element.
+    """Return the squared distance of each sample to the mean over samples, element by element.
 
     Where samples have different shapes, or there are too few for a mean, the mean over all
     elements takes its place. Their sum is never 0.
 
     Args:
-        values: One array a sample.
+        values: An array per sample.
         read: Which values count, an array a sample; None for all.
     """
     if len(values) >= FEWEST_FOR_MEAN and len({value.shape for value in values}) == 1:
@@ -42,7 +42,7 @@ def variances_between(values: Sequence[Tensor], read: Sequence[Bools] | None) ->
 
 
 def _mean(values: Sequence[Tensor]) -> Floats:
-    """Mean over arrays of one shape of what is not NaN; NaN where nothing is left."""
+    """Return the mean over arrays of a common shape, without NaN; NaN if all are NaN."""
     counts = np.zeros(values[0].shape, dtype=np.int64)
     sums = np.zeros(values[0].shape, dtype=np.float64)
     for part in stacks(values, values):

@@ -1,7 +1,7 @@
 """Measure quantities by the share of their variance that is kept.
 
-Cosine similarity and signal-to-noise look fine while a speech detector loses its speech, since they
-count what is the same in every sample.
+Cosine similarity and signal-to-noise look fine while a speech detector loses its speech, since both
+count the constant part of all samples.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ EXPLAINED = Scale(metric="explained_variance", least=0.98)
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the variance between samples is kept.
+    """Kept share of the variance between samples.
 
     Attributes:
         value: 1 - error / variance: 1 for no error, below 0 for worse than a constant.
         low: Its lower bound, one-sided, 95 %.
-        losses: float64 (samples,), error of each sample over the mean variance of one.
+        losses: float64 (samples,), error of each sample over the mean variance of a sample.
     """
 
     value: float
@@ -48,9 +48,9 @@ def explain(
     """Measure how much of the variance between samples is kept.
 
     Args:
-        expected, got: The float model's values and others, one array a sample.
+        expected, got: The float model's values and others, an array per sample.
         read: Which values count, an array a sample; None for all.
-        least_variance: What the variance of a row (last axis) counts as at least.
+        least_variance: Least assumed variance of a row (last axis).
     """
     errors: list[float] = []
     for part in stacks(expected, got):
@@ -85,7 +85,7 @@ class ValueOutputs:
     Args:
         task: Name of the task.
         names: The outputs.
-        expected: The float model's outputs, one dict a sample.
+        expected: The float model's outputs, a dict per sample.
         parts: See `find_parts`.
     """
 
@@ -148,7 +148,7 @@ class ValueOutputs:
 def measure_strictly(
     output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
 ) -> tuple[list[Measure], Floats]:
-    """Measure quantities pooled, by column where there is one row, and within each sample."""
+    """Measure quantities pooled, by column for single rows, and within each sample."""
     pooled, losses = measure_explained(output, expected, got)
     measures = [pooled]
     found = []
@@ -169,7 +169,7 @@ class Values:
     items = "values"
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ValueOutputs:
-        """Prepare the comparison with the float model's outputs, one dict a sample."""
+        """Prepare the comparison with the float model's outputs, a dict per sample."""
         parts = find_parts(expected, part.outputs)
         return ValueOutputs(self.name, part.outputs, expected, parts)
 

@@ -1,16 +1,16 @@
-"""Outputs that hold two things of very different size, such as boxes (0…640) and scores (0…1).
+"""Outputs that hold two quantities of very different size, such as boxes (0…640) and scores (0…1).
 
-Detectors write both into one tensor, [1, 84, 8400] say. Whatever is summed over all of it tells of
-the boxes alone: a model whose scores are all zero keeps 99 % of the variance. So the channels of
-such an output are told apart, and each group is judged by itself: scores, which never leave 0…1,
-where the others take both signs (offsets from a grid) or are of another size; and the others by the
-size of their values.
+Detectors write both into a single tensor, [1, 84, 8400] say. Any sum over the whole tensor
+describes the boxes alone: a model with all scores zero keeps 99 % of the variance. So the channels
+of such an output are separated, and each group is measured by itself: scores, which never leave
+0…1, if the other channels take both signs (offsets from a grid) or are of another size; and the
+other channels by the size of their values.
 
-A box is read where something was found. Most of a detector's places have scores near 0, and what
-stands there as a box is noise that nobody sees, as padding is. So beside scores the others count
-where the float model's best score is not next to nothing. (A YOLOv8 with every node in 8 bits kept
-.88 of its boxes' variance at all places, .98 weighted with the scores.) So it is where boxes and
-scores are two outputs: one with four numbers a place, and one that is near 0 at most of the same
+A box is read where something was found. Most of a detector's places have scores near 0, and a box
+there is noise that nobody reads, like padding. So channels next to scores count only at places with
+a notable best score of the float model. (A YOLOv8 with every node in 8 bits kept .88 of its boxes'
+variance at all places, .98 weighted with the scores.) Boxes and scores in two outputs are handled
+alike: an output with four numbers per place, and an output that is near 0 at most of the same
 places.
 """
 
@@ -50,16 +50,17 @@ _TINY = 1e-6
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Some channels of an output.
+    """Part: some channels of an output.
 
     Attributes:
         output: The output.
         axis: Axis of the channels.
         channels: Their indices, ascending.
         scores: The channels that tell which places are read; empty where all are.
-        scored_by: Another output that tells it, for each place; "" where none does.
+        scored_by: Another output with the scores of each place; "" without such an output.
         classes: Axis of that one's classes.
-        is_found: Whether the output holds scores beside others: then its parts say all of it.
+        is_found: Whether the output holds scores and other channels: then its parts cover the whole
+            output.
     """
 
     output: str
@@ -79,21 +80,23 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.output}, {noun} {_describe_runs(self.channels)}"
 
     def of(self, outputs: Outputs) -> Tensor:
-        """The part's values; the whole output's where its shape is not the expected one."""
+        """Return the part's values; the whole output's values if the shape is not the expected
+        shape.
+        """
         value = outputs[self.output]
         if value.ndim <= self.axis or value.shape[self.axis] <= self.channels[-1]:
             return value
         return np.take(value, self.channels, axis=self.axis)
 
     def read_in(self, expected: Sequence[Outputs]) -> tuple[Bools, ...] | None:
-        """Which values of the part are read.
+        """Return the mask of values of the part that are read.
 
         Args:
-            expected: The float model's outputs, one dict a sample.
+            expected: The float model's outputs, a dict per sample.
 
         Returns:
-            Of each sample bool, in the shape of the part; None where all are read, as they are
-            too where no place of any sample has a score.
+            A bool array per sample, in the shape of the part; None if all values are read, also if
+            no place of any sample has a score.
         """
         if self.scored_by:
             best = [outputs[self.scored_by].max(self.classes) for outputs in expected]
@@ -111,7 +114,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _describe_runs(channels: Sequence[int]) -> str:
-    """Ascending numbers in words: `0…3, 7 and 84`; of many runs the first ones and how many."""
+    """Describe ascending numbers: `0…3, 7 and 84`; of many runs the first runs and the count."""
     starts = [i for i in channels if i - 1 not in channels]
     ends = [i for i in channels if i + 1 not in channels]
     runs = [
@@ -127,8 +130,8 @@ def find_parts(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[Part,
     """Return the parts of every output that holds values of several sizes.
 
     Args:
-        expected: The float model's outputs, one dict a sample.
-        names: The outputs that are looked at: those that may hold scores.
+        expected: The float model's outputs, a dict per sample.
+        names: Candidate outputs: outputs that may hold scores.
     """
     found: list[Part] = []
     for name in names:
@@ -147,10 +150,11 @@ def find_parts(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[Part,
 
 
 def _boxes_apart(outputs: Mapping[str, Sequence[Tensor]]) -> list[Part]:
-    """Outputs of boxes whose scores are an output by itself; none where several might be.
+    """Return outputs of boxes with scores in a separate output; none if several outputs are
+    possible.
 
     Args:
-        outputs: By name the float model's values, one array a sample.
+        outputs: By name the float model's values, an array per sample.
     """
     pairs = [
         (box, score, classes)
@@ -177,10 +181,11 @@ def _boxes_apart(outputs: Mapping[str, Sequence[Tensor]]) -> list[Part]:
 
 
 def _classes_axis(boxes: Sequence[Tensor], others: Sequence[Tensor]) -> int | None:
-    """Axis of the classes in an output that has the same places as one of boxes; None for others.
+    """Return the axis of classes in an output with the same places as an output of boxes; None for
+    other outputs.
 
-    Places come before coordinates; classes after the places, or before them as NonMaxSuppression
-    takes them.
+    Places come before coordinates; classes after the places, or before the places as in
+    NonMaxSuppression's inputs.
     """
     wanted = [value.shape for value in boxes]
     shapes = [value.shape for value in others]
@@ -195,7 +200,7 @@ def _classes_axis(boxes: Sequence[Tensor], others: Sequence[Tensor]) -> int | No
 
 
 def _are_scores(values: Sequence[Tensor], classes: int) -> bool:
-    """Whether values never leave 0…1, find something, and are near 0 at most places."""
+    """Return True if values never leave 0…1, find something, and are near 0 at most places."""
     if min(value.size for value in values) == 0:
         return False
     best = [value.max(classes) for value in values]
@@ -211,7 +216,7 @@ def _are_scores(values: Sequence[Tensor], classes: int) -> bool:
 
 
 class _Channels(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of each channel of an output.
+    """Statistics of each channel of an output.
 
     Attributes:
         sizes: float64 (channels,), root-mean-square over all samples, padding left out.
@@ -224,7 +229,7 @@ class _Channels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _channels(values: Sequence[Tensor], axis: int) -> _Channels | None:
-    """None where samples differ in shape, or channels are too few or too many."""
+    """Return the statistics; None for unlike shapes, or for too few or too many channels."""
     count = values[0].shape[axis]
     same = all(value.ndim > axis and value.shape[axis] == count for value in values)
     if not same or not 2 <= count <= _MOST_CHANNELS:
@@ -242,7 +247,7 @@ def _channels(values: Sequence[Tensor], axis: int) -> _Channels | None:
 
 
 def _parts_of(name: str, axis: int, channels: _Channels | None) -> list[Part]:
-    """The parts of one output along one axis; one or none where all channels are alike."""
+    """Return the parts of an output along an axis; at most 1 part if all channels are alike."""
     if channels is None or not np.isfinite(channels.sizes).all():
         return []
     scores = _scores(channels)
@@ -257,10 +262,11 @@ def _parts_of(name: str, axis: int, channels: _Channels | None) -> list[Part]:
 
 
 def _scores(channels: _Channels) -> tuple[int, ...]:
-    """Channels that never leave 0…1, beside others that do and are of another kind or size.
+    """Return channels that never leave 0…1, if other channels do and are of another kind or size.
 
-    Of another kind are others that all take both signs, where one of those within finds something
-    and elsewhere next to nothing: a channel that hardly leaves its own bias lies within by chance.
+    Other channels are of another kind if all take both signs, and a channel within 0…1 is high at
+    few places and near 0 elsewhere: a channel that hardly leaves its own bias lies within by
+    chance.
     """
     sizes = channels.sizes
     within = (channels.least >= 0.0) & (channels.greatest <= 1.0) & (sizes > 0.0)
@@ -275,11 +281,11 @@ def _scores(channels: _Channels) -> tuple[int, ...]:
 
 
 def _groups(sizes: Floats, among: Sequence[int]) -> list[tuple[int, ...]]:
-    """Channels of like size, those with the largest values first; one group where all are alike.
+    """Group channels by size, largest values first; return a single group if all are alike.
 
     Args:
         sizes: Of all channels.
-        among: Those that are divided.
+        among: The channels to divide.
     """
     largest = sizes[list(among)].max(initial=0.0)
     order = sorted((i for i in among if sizes[i] > _TINY * largest), key=lambda i: (-sizes[i], i))

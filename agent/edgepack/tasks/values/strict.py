@@ -1,11 +1,12 @@
 """Measure quantities column by column and within each sample.
 
-A pool over columns says what the column of the largest unit keeps: of ten sensor quantities, five
-were dead while a pool kept .998. A pool over samples says what the level keeps: of a forecast of
-series that differ in scale, the course was lost while a pool kept .9999.
+A pool over columns measures the column with the largest unit: of ten sensor quantities, five were
+dead while a pool kept .998. A pool over samples measures the level: for a forecast of series with
+different scales, the course was lost while a pool kept .9999.
 
 Measured on small models by their own truth (mean R2, skill): variants that lost the task had .98 or
-less by column or within samples, those that kept it .991 or more; see the table of evidence.
+less by column or within samples, variants that kept the task .991 or more; see the table of
+evidence.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ def measure_columns(
 
     Args:
         output: Its name.
-        expected, got: The float model's values and others, one array a sample.
+        expected, got: The float model's values and others, an array per sample.
 
     Returns:
         The measure and the loss of each sample, mean over columns; None where samples are few or
@@ -93,7 +94,7 @@ def measure_within(
 
     Args:
         output: Its name.
-        expected, got: The float model's values and others, one array a sample.
+        expected, got: The float model's values and others, an array per sample.
 
     Returns:
         The measure and the loss of each sample; None where samples hold few values.
@@ -121,14 +122,14 @@ def measure_within(
 def measure_relative(
     output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
 ) -> tuple[Measure, Floats] | None:
-    """Measure the median relative error, of quantities of one sign that span magnitudes.
+    """Measure the median relative error, for quantities of a single sign that span magnitudes.
 
     A log-normal quantity kept .98 of its variance while its median error was 2.8 %: the largest
     values make the variance.
 
     Args:
         output: Its name.
-        expected, got: The float model's values and others, one array a sample.
+        expected, got: The float model's values and others, an array per sample.
 
     Returns:
         The measure and the loss of each sample; None where values are many, change sign or do not
@@ -154,7 +155,9 @@ def measure_relative(
 
 
 def is_row(values: Sequence[Tensor]) -> bool:
-    """Return whether each sample holds one row of values, or one value for each of many steps."""
+    """Return whether each sample holds a single row of values, or a single value for each of many
+    steps.
+    """
     shape = values[0].shape
     return len([size for size in shape if size > 1]) <= 1
 
