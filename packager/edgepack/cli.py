@@ -1,4 +1,4 @@
-"""The `edgepack` command: everything a host does, each group loaded only when it is called.
+"""The `edgepack` command: all commands of a host, each group loaded only on demand.
 
 The device's command is `edgepack-agent` (`edgepack.agent.cli`).
 """
@@ -26,7 +26,7 @@ took 83 s of processor time on two CPUs, and takes 31 s. Who sets the variable i
 
 
 class _Entry(NamedTuple):
-    """A command: where it is, what it does, and the extra that has all it needs."""
+    """A command: its module, summary, and required extra."""
 
     module: str
     summary: str
@@ -74,10 +74,10 @@ _NEEDED = (
 
 
 class LazyGroup(click.Group):
-    """Lists all commands but imports only the one that is called.
+    """Lists all commands but imports only the called command.
 
-    What is imported stays to the end: no look for cycles goes through it, nor does the last one, as
-    Python ends, which took 70 ms of a small build.
+    Imported modules stay to the end: the garbage collector skips them, also at Python's exit, which
+    took 70 ms of a small build.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -88,7 +88,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, entry.summary) for name, entry in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command, which may import what it needs as late as here."""
+        """Run a command, which may import its modules only here."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -124,7 +124,7 @@ def _missing(command: str, error: ModuleNotFoundError) -> Exception:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="edgepack")
 def cli() -> None:
-    """Prepare ONNX models for edge hardware, sign them, and roll them out to a fleet.
+    """Prepare ONNX models for edge hardware, sign bundles, and roll bundles out to a fleet.
 
     \b
     Example:
@@ -136,7 +136,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command; an `EdgepackError` becomes a message on stderr and exit code 1.
 
-    So does what the system says of a file or folder that a command counted on.
+    A system error about a file or folder of the command is reported likewise.
     """
     forbid_core_files()
     gc.set_threshold(_OBJECTS_A_COLLECTION)

@@ -19,7 +19,7 @@ def stacks(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[slice]
 
     Yields:
         Slices that together are all samples, in order; a sample without a matching neighbour is a
-            slice by itself.
+        slice by itself.
     """
     start = 0
     for number in range(1, len(expected) + 1):

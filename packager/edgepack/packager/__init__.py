@@ -1,7 +1,7 @@
-"""Host side: makes a signed bundle with one variant per hardware profile from an ONNX model.
+"""Host side: makes a signed bundle with a variant per hardware profile from an ONNX model.
 
-The names below are the Python API: typed, and stable from release to release. Each is loaded when
-it is first used, so that importing the package costs nothing.
+The names below are the Python API: typed, and stable from release to release. Each name is loaded
+at its first use, so that importing the package costs nothing.
 
 Example:
     ```python

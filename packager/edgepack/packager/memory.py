@@ -1,4 +1,4 @@
-"""Keeps a build small: what was freed goes back, and what is summed is summed in parts that fit."""
+"""Memory of a build: return of freed memory, and division into parts that fit."""
 
 import ctypes
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ _T = TypeVar("_T")
 
 
 def return_freed_memory() -> None:
-    """Give back what the C library keeps of freed memory, where it can (glibc).
+    """Return the C library's freed memory to the system, where possible (glibc).
 
-    It keeps what lies between blocks in use: most of a closed session's memory, and after a build's
-    many short-lived sessions 20 MB and more, which a child with a vendor's simulator would come on
-    top of.
+    glibc keeps the gaps between blocks in use: most of a closed session's memory, and after a
+    build's many short-lived sessions 20 MB and more, in addition to a child with a vendor's
+    simulator.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -23,7 +23,7 @@ def divide_by_size(sized: Iterable[tuple[_T, int]], most_bytes: int) -> list[lis
     """Divide things, in their order, so that each part takes at most so many bytes.
 
     Args:
-        sized: Each with the bytes it takes.
+        sized: Each with its size in bytes.
         most_bytes: Room for a part; a thing that alone needs more is a part by itself.
     """
     parts: list[list[_T]] = []

@@ -1,4 +1,4 @@
-"""Progress of a build, reported as events; the caller decides how to show it."""
+"""Progress of a build, reported as events; the caller decides on the display."""
 
 from collections.abc import Callable
 
@@ -10,14 +10,14 @@ class BuildStep(msgspec.Struct, frozen=True, kw_only=True):
     """Step of a build, with its progress.
 
     Attributes:
-        what: The step; it continues until another one is reported. "" where this is a part of the
+        what: The step; the step continues until the next report. "" where this is a part of the
             step that continues.
-        detail: Which part of the step; "" where it has none.
+        detail: Part of the step; "" without parts.
         done, total: How many pieces are done, and how many there are; total 0 means unknown.
-        profile: For which profile; "" where it is for all.
+        profile: Profile of the step; "" for all.
         outcome: Result of the step, reported at its end; "" before, and without a result.
         candidates: How many candidates the search has measured.
-        best: The best of them so far, in words; "" where none was.
+        best: The best candidate so far, in words; "" before the first.
         left_s: Seconds that are left for the search; None without a limit.
     """
 
@@ -53,7 +53,7 @@ def for_profile(progress: Progress, name: str) -> Progress:
 
 
 def within(progress: Progress, what: str) -> Progress:
-    """Report steps as parts of one that continues all the while."""
+    """Report steps as parts of a continuing step."""
 
     def told(step: BuildStep) -> None:
         detail = ", ".join(part for part in (step.what, step.detail) if part)

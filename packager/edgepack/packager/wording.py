@@ -1,4 +1,4 @@
-"""Names as a file wants them, and as people read them."""
+"""Names in forms for files and for people."""
 
 import difflib
 from collections.abc import Callable, Collection, Sequence
@@ -13,7 +13,7 @@ def toml_key(name: str) -> str:
     """Return a name as a TOML key, quoted where a bare key is not allowed.
 
     Args:
-        name: Any name, such as an input's.
+        name: Any name, for example an input's.
     """
     return printable(tomlkit.key([name]).as_string())
 
@@ -36,10 +36,10 @@ def unknown_name(
 
     Args:
         noun: "input" or "output".
-        name: What was named.
-        known: The model's own, at least one.
-        found_in: Where it was named.
-        remedy: What to write there, by the name that was probably meant.
+        name: Given name.
+        known: The model's own names, at least 1.
+        found_in: Place of the name.
+        remedy: Builds the text to write, from the probable name.
     """
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     return BuildError(

@@ -139,7 +139,7 @@ class CertificateKeeper:
 
         Returns:
             True if the certificate is installed now; False if the same certificate was installed
-                already.
+            already.
 
         Raises:
             DeviceError: The certificate is not this device's, or not newer; nothing is stored.

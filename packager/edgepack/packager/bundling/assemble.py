@@ -1,4 +1,4 @@
-"""Lays out a bundle's folder from prepared variants, and signs it."""
+"""Assembly of a bundle's folder from prepared variants, and its signature."""
 
 import shutil
 from pathlib import Path
@@ -57,7 +57,7 @@ class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
     """Files that lie in a bundle's folder, with their digests and chunks.
 
     Attributes:
-        variants: Variants as the manifest has them.
+        variants: Variants of the manifest.
         golden: Entry of the golden samples.
         hooks: Entries of the hooks.
         deltas: Entries of deltas from older bundles.
@@ -74,7 +74,7 @@ def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
 
     Args:
         folder: The bundle's folder; exists and is empty.
-        parts: What goes in.
+        parts: Content of the bundle.
 
     Raises:
         OSError: The disk is full, or a file cannot be read.
@@ -95,12 +95,12 @@ def finish(
     record: BuildRecord,
     key: SigningKey,
 ) -> str:
-    """Add the report, the bill of materials, the provenance and the manifest, and sign it all.
+    """Add the report, the bill of materials, the provenance and the manifest, and sign the folder.
 
     Args:
         folder: The folder that `lay_out` filled.
-        parts: What went in.
-        laid_out: What `lay_out` returned.
+        parts: Content of `lay_out`.
+        laid_out: Result of `lay_out`.
         report: The report, without times.
         record: Where everything came from.
         key: Signs.
@@ -159,7 +159,7 @@ def _copy_files(source: Path, target: Path, *, mode: int = 0o644) -> tuple[str, 
     """Copy the files below a folder that are not by-product; see `_is_by_product`.
 
     Returns:
-        Their POSIX paths below it, sorted.
+        Their POSIX paths below the folder, sorted.
     """
     names = sorted(
         path.relative_to(source).as_posix()

@@ -1,4 +1,4 @@
-"""Writes deltas from older bundles into a bundle, where they spare a device enough.
+"""Deltas from older bundles in a bundle, if a delta saves a device enough.
 
 A changed chunk follows from the chunk that lay as far behind the start of the same tensor before.
 """
@@ -25,14 +25,15 @@ WORTH_SHARE = 0.75
 
 
 class WrittenDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one variant's delta.
+    """Result of a variant's delta.
 
     Attributes:
         base: The older bundle, in words.
         variant: The variant.
         lacking_bytes: Of the chunks that a device with the older bundle lacks.
-        sent_bytes: Of delta and chunks that still lack then; as before where it is not worth it.
-        file: The delta, None where it is not worth it.
+        sent_bytes: Bytes of the delta and of the chunks still missing then; equal to
+            `lacking_bytes` for a worthless delta.
+        file: The delta, None if worthless.
     """
 
     base: str
@@ -50,7 +51,7 @@ class WrittenDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_older(older: Sequence[Path], name: str, *, is_encrypted: bool) -> None:
-    """Reject what no delta can lead from, before anything is built.
+    """Reject older bundles that cannot serve as a base of a delta, before the build.
 
     Args:
         older: Older bundles.
@@ -58,8 +59,8 @@ def check_older(older: Sequence[Path], name: str, *, is_encrypted: bool) -> None
         is_encrypted: Whether the new bundle will be.
 
     Raises:
-        BundleError: One is damaged.
-        BuildError: One is of another model, or something is encrypted.
+        BundleError: An older bundle is damaged.
+        BuildError: An older bundle is of another model, or a bundle is encrypted.
     """
     if older and is_encrypted:
         raise BuildError(
@@ -74,18 +75,18 @@ def check_older(older: Sequence[Path], name: str, *, is_encrypted: bool) -> None
 def write_deltas(
     folder: Path, name: str, variants: Sequence[Variant], older: Path
 ) -> Iterator[WrittenDelta]:
-    """Write the deltas from one older bundle; variants are matched by name.
+    """Write the deltas from an older bundle; variants are matched by name.
 
     Args:
         folder: The new bundle, laid out and not encrypted.
         name: Its model.
         variants: Its variants.
-        older: The older bundle, in either form. It is believed: what it says decides what is short,
-            and never what is installed.
+        older: The older bundle, in either form. The bundle is trusted: its content decides the
+            length of a delta, and never the installed result.
 
     Raises:
         BundleError: The older bundle is damaged.
-        BuildError: It is of another model, or encrypted.
+        BuildError: The older bundle is of another model, or encrypted.
         OSError: The disk is full.
     """
     with open_bundle(older) as opened:
@@ -153,7 +154,7 @@ class _Chunk(NamedTuple):
 
     Attributes:
         digest: Its SHA-256 digest.
-        start: Where it starts in its file, bytes.
+        start: Offset in its file, bytes.
         size: Its length, bytes.
     """
 
@@ -179,7 +180,7 @@ def _changed(
     old_starts: dict[str, int],
     there: set[bytes],
 ) -> Iterator[tuple[_Chunk, _Chunk | None]]:
-    """Yield each chunk that is not there, and the old one in its place."""
+    """Yield each missing chunk, and the old chunk in its place."""
     places = {chunk.start: chunk for chunk in _chunks(old.chunks)} if old else {}
     anchors = sorted([(0, ""), *((start, name) for name, start in starts.items())])
     before = {"": 0, **old_starts}

@@ -1,6 +1,7 @@
-"""Encrypts what a bundle's folder holds of the model, for the devices that may read it.
+"""Encryption of a bundle's model files, for the devices that may read them.
 
-It comes last, when the plain bundle was rehearsed: what a device decrypts is what was rehearsed.
+Encryption comes last, after the rehearsal of the plain bundle: devices decrypt exactly the
+rehearsed files.
 """
 
 import hashlib
@@ -26,16 +27,16 @@ def encrypt_files(
 
     Args:
         folder: The folder that `lay_out` filled.
-        parts: What went in.
-        laid_out: What `lay_out` returned.
-        recipients: Who may read it.
+        parts: Content of `lay_out`.
+        laid_out: Result of `lay_out`.
+        recipients: Recipients of the bundle.
 
     Returns:
-        Both as they are now, to be given to `finish`.
+        Both with the encrypted files, for `finish`.
 
     Raises:
         OSError: The disk is full.
-        BuildError: What was written cannot be decrypted again.
+        BuildError: The written files cannot be decrypted again.
     """
     content_key = os.urandom(KEY_BYTES)
     encryption = seal_content_key(content_key, recipients)

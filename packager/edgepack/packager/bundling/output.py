@@ -61,7 +61,7 @@ def check_output(output: Path, *, replace: bool) -> None:
 
 
 def read_output_name(output: Path) -> tuple[str, str]:
-    """Return model name and version where the output's name says them, as in `ocr-1.2.0.edgepack`.
+    """Return model name and version from the output's name, such as `ocr-1.2.0.edgepack`.
 
     Returns:
         Both, or two empty strings.
@@ -74,7 +74,7 @@ def check_name(name: str) -> str:
     """Return a model name that fits file names, topics and the manifest.
 
     Raises:
-        BuildError: It has other characters.
+        BuildError: The name has other characters.
     """
     if not _NAME.fullmatch(name):
         raise BuildError(
@@ -85,7 +85,7 @@ def check_name(name: str) -> str:
 
 
 def choose_release(version: str, release: int | None) -> int:
-    """Return the release counter: the one given, or `1.2.0` -> 1 002 000.
+    """Return the release counter: the given counter, or `1.2.0` -> 1 002 000.
 
     Args:
         version: Version for people.

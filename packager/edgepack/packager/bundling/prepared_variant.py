@@ -1,4 +1,4 @@
-"""Variants that passed their gates, before they lie in a bundle."""
+"""Variants that passed their gates, before they are in a bundle."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from edgepack.packager.reports.report import RefusedProfile, VariantReport
 class PreparedVariant(VariantReport, frozen=True, kw_only=True):
     """A variant that passed its gates, on disk but not yet in a bundle.
 
-    It has what its report will tell, times included, but no `files` and no rehearsal yet.
+    The variant has the facts of its report, times included, but no `files` and no rehearsal yet.
 
     Attributes:
         folder: Folder that holds its files (model, external data, context binaries).
         model_file: The model inside `folder`.
         compatibility_string, session_options, provider_options: See `Variant`.
-        plain_runtime, plain_provider: See `VariantFacts`; None where it is not known.
+        plain_runtime, plain_provider: See `VariantFacts`; None if unknown.
         timed_notes: Notes with times; never part of the bundle's bytes.
     """
 
@@ -41,8 +41,8 @@ class PreparedVariants(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         variants: In the order of preference.
-        refused: Profiles that no variant was made for; only with `keep_going`, or where the
-            time of the build ended after others were finished.
+        refused: Profiles without a variant; only with `keep_going`, or if the time of the build
+            ended after other variants were finished.
     """
 
     variants: tuple[PreparedVariant, ...]

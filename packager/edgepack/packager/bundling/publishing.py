@@ -1,4 +1,4 @@
-"""The folder that a build works in, and the one step by which its bundle gets its name."""
+"""The work folder of a build, and the single step that gives the bundle its name."""
 
 import errno
 import fcntl
@@ -17,9 +17,10 @@ from edgepack.errors import BuildError
 
 @contextmanager
 def work_folder(output: Path) -> Iterator[Path]:
-    """Yield a hidden folder next to the output, on its file system, and delete it at the end.
+    """Yield a hidden folder next to the output, on the same file system, and delete the folder at
+    the end.
 
-    What a build left there that was killed is removed: one build at a time has an output.
+    Remains of a killed build are removed: only a single build at a time uses an output.
 
     Raises:
         BuildError: Another build of this output is running.
@@ -55,7 +56,7 @@ def _only_one(output: Path) -> Iterator[None]:
 
 
 def _take(path: Path, file: int) -> bool:
-    """Lock an open file, which must still have its name: the build that had it may just end."""
+    """Lock an open file, which must still have its name: the former owner may just end."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(path.stat(), os.fstat(file))
@@ -64,9 +65,9 @@ def _take(path: Path, file: int) -> bool:
 
 
 def publish(folder: Path, output: Path, work: Path) -> None:
-    """Give the bundle its name, once all of it is on the disk.
+    """Give the bundle its name, after a flush to the disk.
 
-    One that is replaced is moved aside first, then removed.
+    A replaced bundle is moved aside first, then removed.
     """
     if output.suffix == ".edgepack":
         pack(folder, output)

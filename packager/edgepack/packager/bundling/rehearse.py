@@ -1,11 +1,12 @@
-"""The dress rehearsal: a finished bundle goes through what a device would do with it.
+"""The rehearsal: a finished bundle goes through the steps of a device.
 
 1. The agent's verifier checks the signature and every byte.
 2. The agent's matching sorts the variants for this machine, simulators allowed.
 3. The agent's probe runs the golden inputs through each that can run here, in a process of its own:
-   that of the variant's trial, if it still runs, else a fresh one. Of slow simulators it runs two,
-   as a slow device does, and more where there is time; what the trial ran is not run again.
-4. The agent's choice picks one.
+   the process of the variant's trial, if still running, else a fresh process. A slow simulator runs
+   two samples, like a slow device, and more if time is left; samples of the trial are not run
+   again.
+4. The agent's choice picks a variant.
 """
 
 from collections.abc import Mapping
@@ -53,8 +54,8 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the bundle on a device like this machine.
 
     Attributes:
-        by_variant: What was seen of each.
-        choice: What would run here.
+        by_variant: Result of each variant.
+        choice: The variant that would run here.
     """
 
     by_variant: dict[str, Rehearsed]
@@ -73,18 +74,17 @@ def rehearse(
 
     Args:
         folder: The signed bundle's folder.
-        key: The public key of who signed it.
-        process: Where a variant was tried; it probes the same one.
+        key: The signer's public key.
+        process: Process of a variant's trial; the same process probes the variant.
         progress: Called for each probe.
-        toolchains: By variant the environment in which it is matched and probed, where that is
-            another than this one. What it makes of a variant is not a part of the choice: that is
-            this environment's.
+        toolchains: By variant the environment for matching and probing, if other than this
+            environment. Its result does not enter the choice, which is this environment's.
         deadline: The end of the build; None for no end. Probes may take `TAIL_S` at the least, and
             variants that are not probed until then are reported as not rehearsed.
 
     Raises:
-        BundleError: The verifier refuses what was built.
-        BuildError: A variant that can run here is not right, named with what was seen.
+        BundleError: The verifier rejects the build's result.
+        BuildError: A variant that can run here is wrong, named with the observation.
     """
     # 1
     trust = TrustPolicy(keys=(key,), allow_degraded_unsafe=True)

@@ -10,14 +10,14 @@ _SHOWN = 3
 
 
 def check_shipped_hooks(folder: Path) -> None:
-    """Reject a folder without hooks: all of it would be shipped, and none of it would run.
+    """Reject a folder without hooks: the whole folder would be shipped, and nothing would run.
 
     Args:
-        folder: What was given as `--hooks`.
+        folder: Value of `--hooks`.
 
     Raises:
-        BuildError: It is not a folder, or holds no hook.
-        DeviceError: It holds a stage that does not exist, or a hook that cannot run.
+        BuildError: The path is not a folder, or holds no hook.
+        DeviceError: The folder holds a stage that does not exist, or a hook that cannot run.
     """
     if not folder.is_dir():
         raise BuildError(

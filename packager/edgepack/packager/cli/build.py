@@ -74,8 +74,8 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
     MODEL is an .onnx file, or a local Hugging Face model folder (which needs the extra
     huggingface).
 
-    Each profile gives one variant. A profile that cannot meet its accuracy budget refuses, with
-    the numbers, and then nothing is written.
+    Each profile gives a variant. A profile that cannot meet its accuracy budget refuses, with the
+    numbers, and then nothing is written.
 
     \b
     Example:
@@ -164,8 +164,9 @@ def _confirm(code: Sequence[NamedCode]) -> bool:
 def init(model: Path, output: Path, calibration: str) -> None:
     """Write an edgepack.toml for a model.
 
-    It declares the model's inputs (as images, where they look like it), with every key explained.
-    With samples it declares the task of each output too, as edgepack build finds it.
+    The file declares the model's inputs (as images, if their shapes fit images), with every key
+    explained. With samples the file declares the task of each output too, as edgepack build
+    recognizes tasks.
 
     \b
     Example:
@@ -194,7 +195,7 @@ def init(model: Path, output: Path, calibration: str) -> None:
 
 
 def _as_argument(path: Path) -> str:
-    """Return a path as a shell takes it, and as no option."""
+    """Return a path as an argument for a shell, never as an option."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 

@@ -40,11 +40,11 @@ _PRESENCE: dict[Presence, str] = {"both": "", "only a": " (only A)", "only b": "
 @click.argument("b", type=_side)
 @json_option
 def compare(a: Path, b: Path, as_json: bool) -> None:
-    """Show what differs between two bundles, or two reports of builds.
+    """Show the differences between two bundles, or two reports of builds.
 
-    A and B are bundles (archive or folder) or report.json files. Of two bundles it also says how
-    many bytes a device that holds A still has to fetch for B. It believes the manifests: verify
-    bundles that you did not build with edgepack verify.
+    A and B are bundles (archive or folder) or report.json files. For two bundles the number of
+    bytes is shown that a device with A still has to fetch for B. The manifests are trusted: verify
+    other people's bundles with edgepack verify.
 
     \b
     Example:

@@ -22,14 +22,14 @@ _MOST_LISTED = 8
 
 
 class VariantDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """Cost of an update for a device that runs one variant.
+    """Cost of an update for a device that runs a variant.
 
     Attributes:
         name: The variant of the new bundle.
         is_new: Whether the old bundle has none of that name.
         transfer, tensors: See `VariantComparison`.
-        wire_bytes: What is sent to it: the chunks that it lacks, or the delta that the new bundle
-            carries, and manifest and signature.
+        wire_bytes: Bytes sent to the device: missing chunks, or the delta of the new bundle, and
+            manifest and signature.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of an update.
 
     Attributes:
-        old, new: What was given.
-        variants: Those of the new bundle.
+        old, new: Given paths.
+        variants: Variants of the new bundle.
         head_bytes: Manifest and signature, which every device fetches.
     """
 
@@ -59,11 +59,11 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("new", type=_side)
 @json_option
 def delta(old: Path, new: Path, as_json: bool) -> None:
-    """Show what an update from one bundle to another costs on the wire.
+    """Show the bytes on the wire of an update between two bundles.
 
-    For each variant: the chunks that a device with OLD has already, the tensors that changed, and
-    the bytes that it still fetches. It believes the manifests: verify bundles that you did not
-    build with edgepack verify. What else differs, edgepack compare tells.
+    For each variant: the chunks of a device with OLD, the changed tensors, and the remaining bytes
+    to fetch. The manifests are trusted: verify other people's bundles with edgepack verify.
+    edgepack compare shows all other differences.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Options that commands share, and what those of `edgepack build` say, from text to values."""
+"""Common options of commands, and conversion of `edgepack build` options from text to values."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """Read `--shape INPUT=1,3,320,320`.
 
     Raises:
-        BuildError: It is not a shape, or names no input.
+        BuildError: The text is not a shape, or names no input.
     """
     refusal = partial(BuildError, found_in="--shape", remedy="--shape images=1,3,320,320")
     name, _, sizes = text.rpartition("=")
@@ -30,7 +30,7 @@ def parse_toolchain(text: str) -> tuple[str, str]:
     """Read `--toolchain PROFILE=PYTHON`.
 
     Raises:
-        BuildError: One of both is missing.
+        BuildError: PROFILE or PYTHON is missing.
     """
     profile, _, python = text.partition("=")
     if not profile or not python:

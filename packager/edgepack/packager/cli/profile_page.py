@@ -20,7 +20,7 @@ def print_profile(profile: Profile, given: str) -> None:
 
     Args:
         profile: The profile.
-        given: How it was named.
+        given: Name as given.
     """
     about = profile.about
     title = click.style(printable(profile.name), bold=True)

@@ -60,7 +60,7 @@ def list_command(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show a profile, what it inherits included: NAME, or the path of a .toml file.
+    """Show a profile, including inherited settings: NAME, or the path of a .toml file.
 
     \b
     Example:

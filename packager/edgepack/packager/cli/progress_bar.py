@@ -1,4 +1,4 @@
-"""Progress on stderr: one bar where it is a terminal, lines where it is not."""
+"""Progress on stderr: a bar on a terminal, else lines."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Show what is being done, in the way that suits where stderr goes, and nothing else there."""
+    """Show the current step on stderr: a bar on a terminal, else lines."""
     keep_runtime_quiet()
     if not sys.stderr.isatty():
         with progress_lines(lambda line: click.echo(line, err=True)) as lines:
@@ -33,7 +33,7 @@ def show_progress() -> Iterator[Progress]:
 
 @contextmanager
 def progress_bar(console: "Console") -> Iterator[Progress]:
-    """Yield a progress bar of one line that disappears at the end: step, candidates, the best so
+    """Yield a progress bar in a single line that disappears at the end: step, candidates, best so
     far, time.
     """
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -84,7 +84,7 @@ def progress_bar(console: "Console") -> Iterator[Progress]:
 
 
 def _together(before: BuildStep, step: BuildStep) -> BuildStep:
-    """Return a step with the earlier facts about it and about its profile's search."""
+    """Return a step with the earlier facts about the same step and about its profile's search."""
     if not step.what:
         step = replace(step, what=before.what, profile=before.profile)
     if step.profile != before.profile:

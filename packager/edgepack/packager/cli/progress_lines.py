@@ -1,4 +1,4 @@
-"""Progress where nobody watches a terminal: a line for each step, with the time it took."""
+"""Progress without a terminal: a line for each step, with its duration."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ class ProgressLines:
         self._since = self._told = clock()
 
     def __call__(self, step: BuildStep) -> None:
-        """Take down what is being done now."""
+        """Record the current step."""
         with self._lock:
             if not step.what:
                 step = replace(step, what=self._step.what, profile=self._step.profile)
@@ -45,7 +45,7 @@ class ProgressLines:
                 self._end()
 
     def tell_still(self, every_s: float) -> None:
-        """State what continues, where nothing was said for so many seconds."""
+        """Report the current step after a silence of `every_s` seconds."""
         with self._lock:
             if self._step.what and self._clock() - self._told >= every_s:
                 self._tell(f"{self._step} …")
@@ -68,7 +68,7 @@ class ProgressLines:
 
 @contextmanager
 def progress_lines(write: Callable[[str], None], every_s: float = _STILL_S) -> Iterator[Progress]:
-    """Write lines; while a step is long, it says so again and again.
+    """Write lines; during a long step, repeat the line.
 
     Args:
         write: Writes a line.

@@ -68,8 +68,7 @@ def print_summary(result: BuildResult) -> None:
 
 
 def _wrapped(words: str) -> str:
-    """Return lay words out as wide as the terminal; a piped line stays whole, for those who search
-    it.
+    """Wrap words to the width of the terminal; a piped line stays whole, for searches.
 
     The words may hold names of the model's nodes and tensors, and are made printable.
     """
@@ -88,7 +87,7 @@ def _wrapped(words: str) -> str:
 
 
 def _row(variant: VariantReport, source_bytes: int) -> tuple[tuple[str, str], ...]:
-    """Return the cells of one variant, each of up to two lines."""
+    """Return the cells of a variant, each of up to two lines."""
     mark = ", degraded" if variant.degraded else ""
     provider = short_provider(variant.provider, variant.device)
     accuracy = variant.accuracy

@@ -15,12 +15,12 @@ Cells = Sequence[tuple[str, str]]
 
 
 def plain(*cells: str) -> Cells:
-    """Return a row of one line."""
+    """Return a row of a single line."""
     return [(cell, "") for cell in cells]
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Cells], *, right: Sequence[str]) -> None:
-    """Print a table; if it is wider than the terminal, a list with a line for each cell.
+    """Print a table; if wider than the terminal, print a list with a line for each cell.
 
     Cells may hold another party's text, and are made printable.
 
@@ -37,7 +37,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Cells], *, right: Sequen
 
 
 def text_list(headings: Sequence[str], rows: Sequence[Cells]) -> Iterator[str]:
-    """Yield lines of the same facts, one below the other.
+    """Yield lines of the same facts, a fact per line.
 
     Args:
         headings, rows: See `text_table`; the first cell of a row is its title.
@@ -57,10 +57,10 @@ def _length(line: str) -> int:
 def text_table(
     headings: Sequence[str], rows: Sequence[Cells], *, right: Sequence[str]
 ) -> Iterator[str]:
-    """Yield lines of a table whose cells have up to two lines, the second one dimmed.
+    """Yield lines of a table with cells of up to two lines, the second line dimmed.
 
     Args:
-        headings: One for each column.
+        headings: A heading for each column.
         rows: Cells of each row: first and second line, "" for none.
         right: Headings of the columns that are aligned to the right.
     """

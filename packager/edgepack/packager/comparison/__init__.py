@@ -1,1 +1,1 @@
-"""`edgepack compare`: what differs between two bundles or reports."""
+"""`edgepack compare`: differences between two bundles or reports."""

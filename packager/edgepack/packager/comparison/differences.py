@@ -34,7 +34,7 @@ _NEXT_SETTING = re.compile(r", (?=[a-z0-9_]+ )")
 def compare(a: str | Path, b: str | Path) -> Comparison:
     """Compare two bundles or reports; include the files that a device with `a` must fetch.
 
-    It believes the manifests: verify bundles that you did not build.
+    The manifests are trusted: verify other people's bundles.
 
     Example:
         ```python
@@ -52,7 +52,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
         The differences; variants and files are matched by name.
 
     Raises:
-        BundleError: One of them is neither, or is damaged.
+        BundleError: A path is neither a bundle nor a report, or is damaged.
     """
     return compare_sides(read_compared(Path(a)), read_compared(Path(b)))
 
@@ -128,7 +128,7 @@ def _facts(side: Compared) -> dict[str, str]:
 
 
 def _settings(a: ComparedVariant, b: ComparedVariant) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the settings of both sides, without settings that only one side records."""
+    """Return the settings of both sides, without settings that only a single side records."""
     with_recipe = a.recipe is not None and b.recipe is not None
     with_options = a.options is not None and b.options is not None
     found = []
@@ -151,7 +151,9 @@ def _settings(a: ComparedVariant, b: ComparedVariant) -> tuple[dict[str, str], d
 
 
 def _recipe_settings(recipe: tuple[str, ...]) -> dict[str, str]:
-    """`quantize: ops compute, weights int8` becomes `quantize.ops` and `quantize.weights`."""
+    """Split a recipe into settings: `quantize: ops compute, weights int8` becomes `quantize.ops`
+    and `quantize.weights`.
+    """
     settings = {}
     for line in recipe:
         name, _, words = line.partition(": ")
@@ -237,7 +239,7 @@ def _transfer(
     had: tuple[str, ...],
     wanted: tuple[str, ...],
 ) -> Transfer | None:
-    """Return the counts as a device does: a chunk that it has, in whatever file, is not fetched."""
+    """Return the counts of a device: a chunk that the device has, in any file, is not fetched."""
     held, offered = a.manifest, b.manifest
     if held is None or offered is None:
         return None

@@ -17,7 +17,7 @@ _MOST_LISTED = 20
 
 
 class LayerChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor whose error differs clearly; signal to noise in decibels, more is better."""
+    """A tensor with a clearly different error; signal to noise in decibels, more is better."""
 
     node: str
     op: str
@@ -26,11 +26,11 @@ class LayerChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RangeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor whose scale covers clearly more or less.
+    """A tensor with a scale that covers clearly more or less.
 
     Attributes:
         tensor: Its name.
-        a_low, a_high, b_low, b_high: What is covered.
+        a_low, a_high, b_low, b_high: Covered ranges.
         a_clipped_share, b_clipped_share: Share of values that saturate, 0…1.
     """
 
@@ -48,8 +48,8 @@ class InsideComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         shared_layers: How many layers both have.
-        a_median_db, b_median_db: Median signal to noise over those, decibels.
-        worse, better: Layers whose error is clearly larger, or smaller, in B; the greatest
+        a_median_db, b_median_db: Median signal to noise over the shared layers, decibels.
+        worse, better: Layers with a clearly larger, or smaller, error in B; the greatest
             differences first, at most 20.
         shared_ranges: How many scales both have.
         ranges: Scales that cover clearly more or less in B; likewise.
@@ -68,7 +68,7 @@ def compare_inside(a: Inspection | None, b: Inspection | None) -> InsideComparis
     """Set two looks inside against each other; None where a side has none, or nothing in common.
 
     Args:
-        a, b: What the build saw of each.
+        a, b: The build's inspections.
     """
     if a is None or b is None:
         return None

@@ -1,7 +1,7 @@
-"""Reads what `edgepack compare` compares: a bundle in either form, or a build's report.
+"""Reader for `edgepack compare`: a bundle in either form, or a build's report.
 
 A report knows less: nothing of single nodes, of provider options, or of how files are cut into
-chunks. What a side does not know is None there, and is then not compared.
+chunks. Unknown facts of a side are None, and are not compared.
 """
 
 import json
@@ -47,7 +47,7 @@ class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: See `Variant`.
         requires, toolchain: See `VariantFacts`.
-        side: What is shown of it.
+        side: Shown facts of the variant.
         files: Its files.
         recipe: The profile's passes in words; None where a bundle carries no report.
         notes: Decisions of the build; None as above.
@@ -56,8 +56,8 @@ class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
             was compiled ahead of time.
         tensors: Its weights by name; None in a report, and for a model that is compiled ahead of
             time or encrypted.
-        inspection: What the build saw inside; None where nothing was lowered, or in a report of an
-            older release.
+        inspection: The build's inspection; None if nothing was lowered, or in a report of an older
+            release.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """Side of a comparison.
 
     Attributes:
-        path: What was given.
+        path: Given path.
         facts: Name, version, release and tools.
         source_sha256: Of the source model.
         variants: In the order of preference.
@@ -85,7 +85,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         manifest: The manifest, which knows the chunks; None in a report.
         head_bytes: Length of manifest and signature, which every device fetches.
         digest: The root digest, hex; "" for a report.
-        deltas: By the path of each delta that it carries: the chunks that follow from it.
+        deltas: By the path of each delta of the bundle: the chunks that follow from the delta.
     """
 
     path: Path
@@ -105,7 +105,7 @@ def read_compared(path: Path) -> Compared:
     The manifest is believed: no signature is verified.
 
     Raises:
-        BundleError: It is neither, or it is damaged.
+        BundleError: The path is neither a bundle nor a report, or is damaged.
     """
     if path.is_file() and _is_json(path):
         return _from_report(path, _read_report(path))
@@ -227,7 +227,7 @@ def _compared(
 
 
 def _read_model(path: Path) -> tuple[NodePrecision | None, dict[str, TensorMark] | None]:
-    """Return nodes and weights; what was compiled ahead of time has neither."""
+    """Return nodes and weights; a model compiled ahead of time has neither."""
     try:
         model = onnx.load(path, load_external_data=False)
         nodes = node_precision(model)

@@ -13,7 +13,7 @@ FileState = Literal["equal", "changed", "added", "removed"]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Difference of a setting or fact, as text; "" for a side without it."""
+    """Difference of a setting or fact, as text; "" for a side without a value."""
 
     what: str
     a: str
@@ -21,10 +21,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantSide(msgspec.Struct, frozen=True, kw_only=True):
-    """Variant of one side; see `ComparedVariant`.
+    """Variant of a side; see `ComparedVariant`.
 
     Attributes:
-        quantized_nodes, float_nodes: Their number; None where it is not known.
+        quantized_nodes, float_nodes: Numbers of nodes; None if unknown.
     """
 
     precision: str
@@ -43,12 +43,12 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """Transfer for a device with A that fetches B, without manifest and signature.
 
     Attributes:
-        wanted_bytes: Length of the files that it wants of B.
-        fetch_bytes: Length of the chunks that it has nowhere, each counted once.
+        wanted_bytes: Length of the needed files of B.
+        fetch_bytes: Length of the chunks missing on the device, each counted once.
         wanted_chunks, fetch_chunks: The same in chunks.
         share: `fetch_bytes` / `wanted_bytes`; 0 where nothing is wanted.
-        with_delta_bytes: What it fetches instead where B carries a delta from A: the delta, and the
-            chunks that do not follow from it; None where it carries none.
+        with_delta_bytes: Bytes to fetch if B carries a delta from A: the delta, and the chunks that
+            do not follow from the delta; None without a delta.
     """
 
     wanted_bytes: int
@@ -64,19 +64,19 @@ class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name.
-        presence: Which sides have it.
+        presence: Sides that have the variant.
         a, b: The sides.
-        has_equal_files: Whether all its files are the same bytes; None where a side lacks it.
+        has_equal_files: Whether all files have the same bytes; None if a side lacks the variant.
         differences: Settings and facts that differ.
-        quantized_only_in_a, quantized_only_in_b: Nodes that both sides have, quantized in one of
-            them only; None where nodes are not known.
+        quantized_only_in_a, quantized_only_in_b: Nodes of both sides that are quantized only in A,
+            or only in B; None if nodes are unknown.
         nodes_only_in_a, nodes_only_in_b: Nodes that the other side does not have; None as above.
-        notes_only_in_a, notes_only_in_b: What the build decided there only.
+        notes_only_in_a, notes_only_in_b: Decisions of a single build.
         inside: Errors of layers and ranges of scales, where both sides tell.
         tensors: Weights that differ; None where a side lacks the variant, for reports, and for
             models that are compiled ahead of time or encrypted.
-        transfer: What a device fetches that held this variant of A (golden samples and hooks, where
-            A had none); None for a report, or where B has no such variant.
+        transfer: Transfer for a device that held this variant of A (golden samples and hooks, if A
+            had none); None for a report, or without this variant in B.
     """
 
     name: str
@@ -109,15 +109,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A whole comparison.
 
     Attributes:
-        a, b: What was given.
+        a, b: Given paths.
         differences: Facts of the whole that differ: name, version, source model, tools.
-        variants: A's in their order, then those that only B has.
+        variants: A's in their order, then the variants of B alone.
         files: Every file that both sides could know of, by path.
-        transfer: What a device fetches that held, and wants, every variant.
+        transfer: Transfer for a device that held, and needs, every variant.
         head_bytes: Manifest and signature of B, which every device fetches besides; None for
             reports.
-        equal_for_devices: Whether all that a device runs or proves with is equal: models, golden
-            samples, hooks, and how they are run. None where a report leaves it open.
+        equal_for_devices: Whether all models, golden samples, hooks and run settings of devices are
+            equal. None if a report leaves the answer open.
     """
 
     a: str

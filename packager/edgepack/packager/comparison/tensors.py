@@ -17,7 +17,7 @@ class TensorMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that differs, by name; a length in bytes is None where a side has no such tensor."""
+    """A differing tensor, by name; a length in bytes is None on a side without the tensor."""
 
     name: str
     a_bytes: int | None
@@ -29,7 +29,7 @@ class TensorComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         equal: How many tensors both have with the same values.
-        changes: Those that differ, the longest first.
+        changes: Differing tensors, the longest first.
     """
 
     equal: int
@@ -67,7 +67,7 @@ def _mark(tensor: onnx.TensorProto, folder: Path) -> TensorMark:
 def compare_tensors(
     a: Mapping[str, TensorMark] | None, b: Mapping[str, TensorMark] | None
 ) -> TensorComparison | None:
-    """Set the weights of two models against each other; None where one of them is not known."""
+    """Compare the weights of two models; return None if either model's weights are unknown."""
     if a is None or b is None:
         return None
     changes = tuple(_changes(a, b))

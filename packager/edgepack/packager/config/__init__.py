@@ -1,1 +1,1 @@
-"""`edgepack.toml`: what a model's inputs are and how to build it, declared once."""
+"""`edgepack.toml`: a model's inputs and build settings, declared once."""

@@ -1,8 +1,8 @@
 """Description of a model and its data by the user: `[about]` and `[datasets]` of an
 `edgepack.toml`.
 
-A build cannot find it out, and anyone that runs the model asks for it: it goes into the bundle's
-bill of materials.
+A build cannot find these facts, and every user of the model needs them: the bundle's bill of
+materials contains all.
 """
 
 from collections.abc import Mapping
@@ -24,25 +24,25 @@ _REFERENCES = ("documentation", "distribution", "license", "model-card", "vcs", 
 
 
 class AboutSection(Section, frozen=True, kw_only=True):
-    """`[about]`: the model, and who answers for it.
+    """`[about]`: the model, and its responsible people.
 
     Attributes:
         license: SPDX license expression; `LicenseRef-NAME` for a license that SPDX does not list.
-        producer: Organisation or person who made the model.
-        authors: Who wrote the bill of materials; the producer where it is left out.
-        description: What the model is.
-        identifier: Its package URL (`pkg:huggingface/…`), where it has one.
-        task: What it does, e.g. `object detection`.
+        producer: Organisation or person that made the model.
+        authors: Authors of the bill of materials; by default the producer.
+        description: Description of the model.
+        identifier: Its package URL (`pkg:huggingface/…`), if any.
+        task: Task of the model, e.g. `object detection`.
         architecture: E.g. `YOLOX-S`.
-        training: How it was trained: hyperparameters, preparation of data, fine-tuning.
-        intended_use: What it is for.
-        limitations: What it is not for, or does badly.
-        data_flow: Where what goes in comes from, and where what comes out goes.
-        data_usage: What is done with the data, personal data above all.
-        security_controls: What protects the model beyond the bundle's own signature.
-        security_compliance: Standards and laws that it was judged by.
+        training: Training method: hyperparameters, preparation of data, fine-tuning.
+        intended_use: Intended use.
+        limitations: Unsuitable uses, and weaknesses.
+        data_flow: Source of the inputs, and destination of the outputs.
+        data_usage: Use of the data, personal data above all.
+        security_controls: Protection of the model beyond the bundle's own signature.
+        security_compliance: Standards and laws that the model was assessed against.
         security_contact: URL of the policy on vulnerabilities, e.g. of a security.txt.
-        vulnerabilities: URL of what is known of its vulnerabilities (a VEX document).
+        vulnerabilities: URL of the known vulnerabilities (a VEX document).
         security_metrics: Numbers by name, e.g. of robustness against attacks.
         references: URLs by kind: documentation, distribution, license, model-card, vcs, website.
     """
@@ -71,15 +71,16 @@ class DatasetSection(Section, frozen=True, kw_only=True):
     """`[datasets.NAME]`: data that the model was made or judged with.
 
     Attributes:
-        used_for: `training`, `calibration`, `captured` (by devices) or `evaluation`. Where one data
-            set is named for one of the last three, it is what such samples of the build come from.
-        description: What is in it.
+        used_for: `training`, `calibration`, `captured` (by devices) or `evaluation`. If a single
+            data set is named for any of the last three, the build's samples for that purpose come
+            from this data set.
+        description: Content of the data set.
         content: Kind of data, e.g. `image`, `text`, `audio`, `tabular`.
         identifier: URL or DOI.
-        sha256: Digest of its archive; of samples the build knows it.
-        provenance: How, when and where it was collected and prepared.
+        sha256: Digest of its archive; known by the build for samples.
+        provenance: Method, time and place of collection and preparation.
         statistics: Size, classes, known bias.
-        sensitivity: Whether it holds personal or confidential data.
+        sensitivity: Presence of personal or confidential data.
         license: SPDX license expression.
     """
 
@@ -100,12 +101,12 @@ def check_about(
     """Reject licenses, digests and URLs that are none, and spells licenses as SPDX does.
 
     Args:
-        about: What was read.
+        about: The section as read.
         datasets: By name.
         path: The file, for messages.
 
     Raises:
-        BuildError: A value is not what its key says.
+        BuildError: A value does not fit its key.
     """
     place = f"{path}, about"
     about = replace(

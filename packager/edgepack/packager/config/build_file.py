@@ -1,4 +1,4 @@
-"""Reads an `edgepack.toml`: the model, what goes in and comes out, and what options default to."""
+"""Reader of an `edgepack.toml`: model, inputs, outputs, and defaults of options."""
 
 import codecs
 import os
@@ -35,14 +35,14 @@ class SamplesSection(Section, frozen=True, kw_only=True):
 
 
 class EvaluationSection(Section, frozen=True, kw_only=True):
-    """`[evaluation]`: held-out samples, and a file with the class of each, if there is one."""
+    """`[evaluation]`: held-out samples, and optionally a file with the class of each."""
 
     path: str = ""
     labels: str = ""
 
 
 class BuildSection(Section, frozen=True, kw_only=True):
-    """`[build]`: what the options of `edgepack build` default to."""
+    """`[build]`: defaults of the options of `edgepack build`."""
 
     profiles: tuple[str, ...] = ()
     shape: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
@@ -57,7 +57,7 @@ class BuildSection(Section, frozen=True, kw_only=True):
 
     @property
     def values(self) -> dict[str, Numbers]:
-        """Inputs that become constants, a single number as one of one."""
+        """Inputs that become constants, a single number as a list."""
         return {
             name: value if isinstance(value, tuple) else (value,)
             for name, value in self.value.items()
@@ -83,14 +83,14 @@ class BuildConfig(Section, frozen=True, kw_only=True):
 
 
 def read_config(path: Path) -> BuildConfig:
-    """Read and check an `edgepack.toml`; paths in it become relative to the current folder.
+    """Read and check an `edgepack.toml`; its paths become relative to the current folder.
 
     Args:
         path: The file.
 
     Raises:
-        BuildError: It is missing, no TOML, or has an unknown or ill-typed key, or a license, URL or
-            digest that is none.
+        BuildError: The file is missing, not TOML, or has an unknown or ill-typed key, or an invalid
+            license, URL or digest.
     """
     try:
         content = path.read_bytes()

@@ -1,7 +1,7 @@
 """Inputs of a model: `[inputs]` of an `edgepack.toml`.
 
-Calibration, evaluation and golden inputs all read their files by these declarations, so that
-a preprocessing cannot be one thing here and another there.
+Calibration, evaluation and golden inputs all read their files by these declarations, so that all
+use the same preprocessing.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="imag
 
     Attributes:
         layout: Order of the axes.
-        color: Order of the channels; `GRAY` for models with one.
+        color: Order of the channels; `GRAY` for models with a single channel.
         size: Height and width; empty takes the model's own.
-        resize: `stretch` ignores the aspect, `letterbox` keeps it and pads with `pad`, `crop`
-            keeps it and cuts the middle out.
+        resize: `stretch` ignores the aspect, `letterbox` keeps the aspect and pads with `pad`,
+            `crop` keeps the aspect and cuts the middle out.
         pad: Value of the padding, 0 … 255, before scale, mean and std.
-        scale, mean, std: See above; mean and std have one value or one a channel.
+        scale, mean, std: See above; mean and std have a single value or a value per channel.
         prepared_as_trained: A person compared this with the training: nothing is doubted.
     """
 
@@ -48,15 +48,15 @@ class TokenInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="toke
     """`[inputs.NAME] kind = "tokens"`: integers below a vocabulary's size, from array files.
 
     Attributes:
-        vocabulary: Number of tokens; a sample with another value is refused, and random samples
-            are drawn below it.
+        vocabulary: Number of tokens; a sample with a larger value is rejected, and random samples
+            are drawn below this number.
     """
 
     vocabulary: int
 
 
 class RawInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="raw"):
-    """`[inputs.NAME] kind = "raw"`: arrays are fed as the files hold them (the default).
+    """`[inputs.NAME] kind = "raw"`: arrays are fed unchanged (the default).
 
     Attributes:
         fed_from: `from` in the file: the output of the inference before that feeds this input, a
@@ -76,9 +76,9 @@ class WantedInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         specs: The model's inputs.
-        declarations: What is declared of them, by name.
-        fixed: Inputs that became constants; samples may hold them still, with that value, and are
-            read without them.
+        declarations: Declarations of the inputs, by name.
+        fixed: Inputs that became constants; samples may still hold these inputs, with that value,
+            and are read without them.
     """
 
     specs: tuple[TensorSpec, ...]
@@ -91,7 +91,7 @@ def check_declarations(wanted: WantedInputs, path: str) -> None:
 
     Args:
         wanted: Inputs with their declarations, without constant inputs.
-        path: The file they were read from, for messages.
+        path: File of the declarations, for messages.
 
     Raises:
         BuildError: An unknown input, an image for an input without four axes, a wrong number of

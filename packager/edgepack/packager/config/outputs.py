@@ -1,7 +1,7 @@
-"""Read what a model's outputs mean: `[outputs]` of an `edgepack.toml`.
+"""Meaning of a model's outputs: `[outputs]` of an `edgepack.toml`.
 
-The float model's own values tell most of it (`tasks.describe`); not that a row of numbers is
-an embedding which the application brings to unit length, or that nobody reads an output.
+The float model's own values show most meanings (`tasks.describe`), but not an embedding that the
+application normalizes, or an output without readers.
 """
 
 import difflib
@@ -82,7 +82,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
 
 
 def declared_parts(declarations: Mapping[str, OutputDeclaration]) -> tuple[TaskOutputs, ...]:
-    """Return the outputs that a person described, save those of detectors, readers and decoders.
+    """Return the outputs that a person described, except detectors, recognizers and decoders.
 
     Args:
         declarations: By output name, checked.
@@ -119,10 +119,10 @@ def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHea
 
 
 def declared_keys(part: TaskOutputs) -> dict[str, str | int]:
-    """Return the keys beside `task` that declare a part of a description.
+    """Return the further keys that declare a part of a description, besides `task`.
 
     Args:
-        part: Outputs of one task; the first one is declared.
+        part: Outputs of a task; the first output is declared.
     """
     if part.task == "detections":
         head = DetectionHead.of(part)
@@ -138,12 +138,12 @@ def declared_keys(part: TaskOutputs) -> dict[str, str | int]:
 def check_outputs(
     declarations: Mapping[str, OutputDeclaration], outputs: tuple[TensorSpec, ...], path: str
 ) -> None:
-    """Refuses declarations that do not fit the model.
+    """Reject declarations that do not fit the model.
 
     Args:
         declarations: By output name.
         outputs: The model's outputs.
-        path: The file they were read from, for messages.
+        path: File of the declarations, for messages.
 
     Raises:
         BuildError: An unknown task or output, probabilities or an embedding where there is no row

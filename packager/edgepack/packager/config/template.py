@@ -76,7 +76,7 @@ def template(
         model_file: Name of the model's file.
         inputs: The model's inputs.
         shapes: Sizes with which the model runs, by input; at least of inputs with open sizes.
-        description: What the outputs mean; None where no samples were given.
+        description: Meaning of the outputs; None without samples.
         calibration: Path of the samples; "" for none.
     """
     document = tomlkit.document()
@@ -128,14 +128,14 @@ def _comment(container: Table | tomlkit.TOMLDocument, text: str) -> None:
 
 
 def _add(table: Table, name: str, value: Any, comment: str) -> None:
-    """Add a key with a comment behind it."""
+    """Add a key with a comment."""
     item = tomlkit.item(value)
     item.comment(comment)
     table.add(name, item)
 
 
 def _input_table(spec: TensorSpec) -> Table:
-    """Return the declaration of one input."""
+    """Return the declaration of an input."""
     table = tomlkit.table()
     table.comment(printable(str(spec)))
     picture = _picture_of(spec)
@@ -160,7 +160,7 @@ def _input_table(spec: TensorSpec) -> Table:
 
 
 def _output_tables(part: TaskOutputs) -> Iterator[tuple[str, Table]]:
-    """Yield the declaration of each output of one task."""
+    """Yield the declaration of each output of a task."""
     names = part.outputs[:1] if part.task == "detections" else part.outputs
     if part.task not in DECLARABLE:
         return
@@ -174,7 +174,7 @@ def _output_tables(part: TaskOutputs) -> Iterator[tuple[str, Table]]:
 
 
 def _ask_for_tasks(description: ModelDescription) -> Iterator[str]:
-    """Yield comment lines that declare the outputs whose meaning nothing shows."""
+    """Yield comment lines that declare the outputs of unknown meaning."""
     names = description.outputs_of(UNKNOWN)
     if names:
         yield f"Nothing shows what these outputs mean. Tasks: {', '.join(DECLARABLE)}"
@@ -220,7 +220,7 @@ class _Picture(NamedTuple):
 
 
 def _picture_of(spec: TensorSpec) -> _Picture | None:
-    """Return how an input takes a picture, if its shape is that of one; an open size is empty."""
+    """Return the layout of a picture input, if its shape fits a picture; an open size is empty."""
     if len(spec.shape) != 4 or spec.dtype not in ("float32", "float16", "uint8"):
         return None
     for layout, axes in (("NCHW", (1, 2, 3)), ("NHWC", (3, 1, 2))):

@@ -1,9 +1,9 @@
-"""Code and files that a file of the build names, and whether a person allowed them.
+"""Code and files named in a file of the build, and their confirmation by a person.
 
 An `edgepack.toml` or a profile may come with somebody else's model. Its settings may configure a
-build. A program, a library or a module that it names runs only after a person confirmed it, and so
-does a provider that reads or writes a file that it names: by `--trust-config`, or once at the
-terminal, which `TrustedCodeFile` remembers.
+build. A named program, library or module runs only after a person confirmed its file, and so does a
+provider that reads or writes a named file: by `--trust-config`, or once at the terminal, which
+`TrustedCodeFile` remembers.
 """
 
 import os
@@ -30,10 +30,10 @@ class NamedCode(msgspec.Struct, frozen=True, order=True):
 
     Attributes:
         file: Absolute path of the file.
-        key: The setting, as the file writes it.
+        key: The setting, as in the file.
         value: The path, or the module's name.
-        folder: Where a value that is not a absolute path is looked for: the current folder. ""
-            where it is one. What was confirmed in one folder is asked about again in another.
+        folder: Where a value that is not a absolute path is looked for: the current folder. "" for
+            an absolute path. A confirmation in a folder does not count in another folder.
     """
 
     file: str
@@ -98,9 +98,10 @@ def find_in_config(
 def find_in_profiles(
     profiles: Iterable[Profile], searched: Mapping[str, str]
 ) -> Iterator[NamedCode]:
-    """Yield the libraries that profiles make a provider load, and files that it reads or writes.
+    """Yield the libraries that profiles make a provider load, and files that a provider reads or
+    writes.
 
-    A shipped profile names none. An option that is newer than edgepack's list may name one.
+    A shipped profile names none. An option that is newer than edgepack's list may name a file.
 
     Args:
         profiles: The profiles, with the values that are searched.

@@ -1,1 +1,1 @@
-"""How good a variant is: measured on samples, held against budgets, turned into tolerances."""
+"""Gates: evaluation of variants on samples, comparison with budgets, and tolerances for devices."""

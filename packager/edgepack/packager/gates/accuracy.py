@@ -1,6 +1,6 @@
 """Judge how near a variant stays to the float model, and whether that is near enough.
 
-What outputs mean decides how they are compared (`edgepack.tasks`). A decoder is judged on chains of
+The meaning of outputs decides their comparison (`edgepack.tasks`). A decoder is judged on chains of
 tokens (`tokens`), and the outputs that tell these are not judged otherwise.
 """
 
@@ -41,10 +41,10 @@ class Reference:
     """The float model's outputs on some samples, which candidates are judged against.
 
     Args:
-        expected: The float model's outputs, one dict a sample.
-        budgets: What each task must keep.
-        description: What outputs mean; by default what their values tell.
-        tokens: Of a decoder, what the float model says after the samples.
+        expected: The float model's outputs, a dict per sample.
+        budgets: Required shares of each task.
+        description: Meaning of the outputs; by default recognized from their values.
+        tokens: Of a decoder, the float model's continuations of the samples.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Reference:
         return (*said, *describe_scores(self.expected, self.description, names))
 
     def of(self, indices: Sequence[int]) -> "Reference":
-        """Return the same with some of the outputs, and with the budgets of all of them."""
+        """Return the same with some of the outputs, and with the budgets of all outputs."""
         shortened = copy.copy(self)
         shortened.expected = tuple(self.expected[index] for index in indices)
         shortened._noise = NoiseMeter(shortened.expected, self.description)
@@ -84,8 +84,8 @@ class Reference:
         """Compare a candidate's outputs on the same samples, in the same order.
 
         Args:
-            got: One dict a sample.
-            chains: Of a decoder, how it went on after each.
+            got: A dict per sample.
+            chains: Of a decoder, its chain after each sample.
         """
         agreements = [opened.measure(got) for _, opened in self._parts]
         if self._tokens and chains:
@@ -118,7 +118,7 @@ class Reference:
         )
 
     def _doubts(self, agreements: Sequence[Agreement], got: Sequence[Outputs]) -> Iterator[str]:
-        """Yield why agreements say little, each with the lines that would settle it."""
+        """Yield reasons for weak agreements, each with the lines that would settle the doubt."""
         for (part, _), agreement in zip(self._parts, agreements, strict=False):
             doubt = find_doubt(part, agreement, self.expected, got)
             if doubt:
@@ -128,16 +128,16 @@ class Reference:
                 yield f"{doubt}. {wanted} in edgepack.toml settles it: {_TASKS_TO_DECLARE}"
 
     def measure(self, got: Sequence[Outputs]) -> tuple[Agreement, ...]:
-        """Return what each task measures of single inferences."""
+        """Return the agreement of each task in single inferences."""
         return tuple(opened.measure(got) for _, opened in self._parts)
 
     def errors(self, got: Sequence[Outputs]) -> tuple[PlainError, ...]:
-        """Return how far each output that is judged is off, whatever it means."""
+        """Return the error of each evaluated output, regardless of its meaning."""
         names = self.description.evaluated(self.expected[0])
         return measure_errors(self.expected, got, names)
 
     def _entry(self, agreement: Agreement, measure: Measure) -> "_Entry":
-        """Return what must hold of one measure."""
+        """Return the required value of a measure."""
         least = measure.scale.least_for(keep_of(self._budgets, agreement.task))
         return _Entry(
             task=agreement.task,
@@ -164,7 +164,7 @@ def _bounds(measure: Measure) -> tuple[tuple[float, float], ...]:
 
 
 class _Entry(MetricCheck, frozen=True, kw_only=True):
-    """One thing that must hold: a value of at least the budget; `best` is the float model's.
+    """Required value: a value of at least the budget; `best` is the float model's.
 
     `cost` is known of decisions (`Measure.cost`), `task_kept` is `Verdict.task_kept`.
     """
@@ -175,12 +175,14 @@ class _Entry(MetricCheck, frozen=True, kw_only=True):
 
     @property
     def passes(self) -> bool:
-        """Return whether it holds, and nothing says that it surely loses more on other samples."""
+        """Return True if the value holds, and no significant further loss is expected on other
+        samples.
+        """
         return self._found_spare >= 0.0 and self._expected_spare >= 1.0 - _SURELY_TOO_MUCH
 
     @property
     def spare(self) -> float:
-        """Return how much of what the budget allows is left; see `Verdict.spare`."""
+        """Return the remaining share of the budget's allowance; see `Verdict.spare`."""
         return min(self._found_spare, self._expected_spare)
 
     @property
@@ -192,12 +194,12 @@ class _Entry(MetricCheck, frozen=True, kw_only=True):
 
     @property
     def _found_spare(self) -> float:
-        """Return what these samples leave."""
+        """Return the remaining share on these samples."""
         return (self.value - self.budget + 1e-12) / self._allowed
 
     @property
     def _expected_spare(self) -> float:
-        """Return what other samples like these are expected to leave."""
+        """Return the expected remaining share on other samples like these."""
         return 1.0 if self.expected_loss is None else 1.0 - self.expected_loss / self.may_lose
 
     @property

@@ -1,7 +1,8 @@
-"""The gates: what a finished variant must hold to be published.
+"""The gates: requirements for publishing a finished variant.
 
 A gate gives a refusal with numbers and a remedy, or None. With `--allow-degraded` the recipe
-publishes a refused variant all the same, marked, and agents refuse it unless told otherwise.
+publishes a refused variant all the same, marked, and agents reject the variant unless configured
+otherwise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,11 +55,11 @@ _REASONS_SHOWN = 3
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of other profiles for a device, where one serves a model badly.
+    """Advice about other profiles for a device, if a profile serves a model badly.
 
     Attributes:
-        instead: Those that there is reason to try, with the reason; "" where there are none.
-        learnt: What was learnt of the others, a sentence each.
+        instead: Recommended profiles, with the reason; "" without a recommendation.
+        learnt: Results of other profiles, a sentence each.
     """
 
     instead: str = ""
@@ -69,11 +70,11 @@ _TIME = "a longer --budget, or none: what was tried is kept, and the search goes
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search says of itself, where its best candidate is refused.
+    """Description of a search with a refused best candidate.
 
     Attributes:
-        words: What it tried, several lines.
-        is_cut_short: Whether its time ended it.
+        words: Attempts of the search, several lines.
+        is_cut_short: Whether the time limit ended the search.
     """
 
     words: str
@@ -81,12 +82,12 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a variant must not be published.
+    """Reason against publishing a variant.
 
     Attributes:
-        problem: One sentence with the numbers.
+        problem: A sentence with the numbers.
         found_in: Which nodes or candidates.
-        remedy: What to do.
+        remedy: Remedy.
     """
 
     problem: str
@@ -104,17 +105,17 @@ def check_accuracy(
     *,
     is_lowered: bool = True,
 ) -> Refusal | None:
-    """The accuracy gate, on held-out samples.
+    """Check the accuracy gate, on held-out samples.
 
     Args:
         profile: The profile.
         verdict: The variant against the float model.
         sample_count: How many held-out samples.
-        tried: What the search tried; None where nothing was quantized.
-        coverage: What the calibration samples do not cover, which no candidate makes up for.
-        advice: What other profiles for the device would do; None where it names none.
-        is_lowered: Whether the profile's recipe lowered it: more bits keep nothing of what is
-            the float model already, or what its maker quantized.
+        tried: Attempts of the search; None if nothing was quantized.
+        coverage: Gaps of the calibration samples, which no candidate makes up for.
+        advice: Expected results of other profiles for the device; None without alternatives.
+        is_lowered: Whether the profile's recipe lowered the variant: more bits do not help a float
+            model, or a model quantized by its maker.
     """
     if verdict.passed:
         return None
@@ -142,7 +143,7 @@ def check_accuracy(
 
 
 def _more_bits(lowering: Lowering | None) -> str:
-    """Profiles that keep more than this one; "" where it lowers nothing."""
+    """Return profiles that keep more than this profile; "" if the profile lowers nothing."""
     if lowering is None:
         return ""
     if isinstance(lowering, Quantize) and lowering.activations not in WIDE_TYPES:
@@ -153,7 +154,9 @@ def _more_bits(lowering: Lowering | None) -> str:
 
 
 def _in_the_recipe(lowering: Lowering | None) -> str:
-    """What else a recipe that lowers the precision offers; ends where an alternative follows."""
+    """Return further options of a recipe that lowers the precision; the text ends before an
+    alternative.
+    """
     if lowering is None:
         return ""
     learns = isinstance(lowering, Quantize | QuantizeWeights)
@@ -172,7 +175,9 @@ def _kept(verdict: Verdict) -> str:
 
 
 def _without_selection(verdict: Verdict) -> str:
-    """What helps where integers differ: a tail that ranks or selects makes them of near ties."""
+    """Return the remedy for differing integers: a tail that ranks or selects makes integers of near
+    ties.
+    """
     differ = [
         f"'{measure.output}'"
         for agreement in verdict.agreements
@@ -189,7 +194,7 @@ def _without_selection(verdict: Verdict) -> str:
 
 
 def _if_no_scores(verdict: Verdict) -> str:
-    """What helps where a row of numbers was taken for scores, and is an embedding, say."""
+    """Return the remedy for a row of numbers that was mistaken for scores, such as an embedding."""
     if verdict.metric != "top1_agreement" or verdict.decided is None:
         return ""
     name = verdict.decided.measures[0].output
@@ -200,7 +205,7 @@ def _if_no_scores(verdict: Verdict) -> str:
 
 
 def refuse_weak(profile: Profile, accuracy: Accuracy) -> Refusal:
-    """Return the refusal of a variant whose verdict says little of the task."""
+    """Return the refusal of a variant with a weak verdict."""
     return Refusal(
         problem=f"the verdict on profile '{profile.name}' is weak ({accuracy.metric} "
         f"{format_metric(accuracy.value)}), and --strict was given",
@@ -212,12 +217,11 @@ def refuse_weak(profile: Profile, accuracy: Accuracy) -> Refusal:
 def check_trial(
     profile: Profile, stand_in: Sequence[PlainError], real: Sequence[PlainError]
 ) -> Refusal | None:
-    """Whether the provider computes what the CPU's stand-in does, give or take its rounding.
+    """Check that the provider computes the same as the CPU's stand-in, apart from rounding.
 
     Args:
         profile: The profile.
-        stand_in: The variant on the CPU, as it stands, against the float model: all held-out
-            samples.
+        stand_in: The variant on the CPU, unchanged, against the float model: all held-out samples.
         real: The same on the provider: the samples that ran there, in the same order of outputs.
     """
     provider = profile.device.provider
@@ -240,7 +244,7 @@ def check_trial(
 
 
 def _other_types(profile: Profile) -> str:
-    """What to build in place of what a provider computes wrongly."""
+    """Return alternatives to operators that a provider computes wrongly."""
     if profile.lowering is None:
         return "export the model with other operators, or a report to the provider's vendor"
     other = f"another profile for this device whose types are not {profile.about.precision}"
@@ -256,12 +260,12 @@ def _other_types(profile: Profile) -> str:
 def check_placement(
     profile: Profile, placement: Placement, left_nodes: Sequence[UnassignedNode] = ()
 ) -> Refusal | None:
-    """The placement gate, where the provider ran on this host.
+    """Check the placement gate, if the provider ran on this host.
 
     Args:
         profile: The profile.
         placement: How many nodes the provider took.
-        left_nodes: Those that it left, with its reasons.
+        left_nodes: Nodes that the provider left, with its reasons.
     """
     if not placement.verified or not placement.total:
         return None
@@ -286,7 +290,7 @@ def check_placement(
 
 
 def check_size(profile: Profile, size_bytes: int, float_size_bytes: int) -> Refusal | None:
-    """The size gate."""
+    """Check the size gate."""
     limit = profile.gates.size_ratio_max
     if not limit or size_bytes <= limit * float_size_bytes:
         return None
@@ -300,11 +304,11 @@ def check_size(profile: Profile, size_bytes: int, float_size_bytes: int) -> Refu
 
 
 def least_speedup(size_share: float, prefer: Preference) -> float | None:
-    """Return how many times as fast as the float model a quantized one must be to be worth it.
+    """Return the least worthwhile speedup of a quantized model over the float model.
 
     Args:
         size_share: The quantized model's bytes as a share of the float model's.
-        prefer: What is wanted, see `Gates.prefer`.
+        prefer: Preference, see `Gates.prefer`.
 
     Returns:
         The factor; None where its time does not matter.

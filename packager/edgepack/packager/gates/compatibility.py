@@ -22,10 +22,10 @@ def check_compatibility(profile: Profile, model: onnx.ModelProto) -> Refusal | N
 
     Args:
         profile: The profile.
-        model: The model as it ships, quantized or compiled.
+        model: The shipped model, quantized or compiled.
 
     Returns:
-        A refusal that names every limit that the file exceeds; None if the file keeps them.
+        A refusal that names every exceeded limit; None if the file keeps all limits.
     """
     found = tuple(_find_violations(profile.limits, model))
     if not found:

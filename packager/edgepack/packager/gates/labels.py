@@ -1,4 +1,4 @@
-"""Accuracy by labels: the share of evaluation samples whose highest score is at their label."""
+"""Accuracy by labels: the share of evaluation samples with the highest score at their label."""
 
 from collections import Counter
 from pathlib import Path
@@ -31,8 +31,8 @@ class LabelledSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples and the class of each.
 
     Attributes:
-        samples: Every one of the files, those that repeat another too.
-        labels: Index of the right class, one a sample.
+        samples: All files, repeated samples included.
+        labels: Index of the right class, an integer per sample.
         source: The labels' file, for messages.
     """
 
@@ -42,15 +42,15 @@ class LabelledSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_labelled(labels: Path, evaluation: str, wanted: WantedInputs) -> LabelledSamples:
-    """Reads labels and the samples that they belong to.
+    """Read labels and their samples.
 
     Args:
-        labels: One integer a line, or an integer `.npy`; in the order of the samples' files.
+        labels: An integer per line, or an integer `.npy`; in the order of the samples' files.
         evaluation: The evaluation samples' path.
-        wanted: What each sample holds.
+        wanted: Inputs of each sample.
 
     Raises:
-        BuildError: The file cannot be read, holds something else, or not one label a sample.
+        BuildError: The file cannot be read, holds other content, or not exactly 1 label per sample.
     """
     raw = open_files(Path(evaluation), wanted)
     values = _read(labels)
@@ -65,10 +65,10 @@ def open_labelled(labels: Path, evaluation: str, wanted: WantedInputs) -> Labell
 
 
 def measure_accuracy(labelled: LabelledSamples, run: Run) -> float:
-    """Share of right answers.
+    """Return the share of right answers.
 
     Raises:
-        BuildError: No single output holds one row of scores, or a label is beyond its classes.
+        BuildError: No single output holds a row of scores, or a label is beyond its classes.
     """
     right = 0
     for feeds, label in zip(labelled.samples, labelled.labels, strict=True):
@@ -87,11 +87,11 @@ def describe_collapse(labelled: LabelledSamples, run: Run) -> str:
     """Return the class that the float model gives nearly all samples while labels differ; "" else.
 
     Args:
-        labelled: The samples; up to `_MOST_PREDICTED` of them run, evenly spread.
+        labelled: The samples; up to `_MOST_PREDICTED` samples run, evenly spread.
         run: The float model.
 
     Raises:
-        BuildError: No single output holds one row of scores.
+        BuildError: No single output holds a row of scores.
     """
     count = min(len(labelled.labels), _MOST_PREDICTED)
     chosen = [number * len(labelled.labels) // count for number in range(count)]
@@ -114,13 +114,13 @@ def describe_collapse(labelled: LabelledSamples, run: Run) -> str:
 def judge_by_labels(
     labelled: LabelledSamples, run: Run, float_run: Run, budgets: AccuracyBudgets
 ) -> Verdict:
-    """Judges a variant by how many labels it still gets right.
+    """Evaluate a variant by the number of right labels.
 
     Args:
         labelled: The samples.
         run, float_run: The variant and the float model.
-        budgets: That of `own` is the share of the float model's accuracy that must be
-            kept; from ten samples on, one answer more may always be wrong.
+        budgets: The budget of `own` is the share of the float model's accuracy that must be kept;
+            from ten samples on, an additional wrong answer is tolerated.
 
     Raises:
         BuildError: See `measure_accuracy`; or the float model does no better than chance.
@@ -146,7 +146,7 @@ def judge_by_labels(
 
 
 def _refuse_guesses(labelled: LabelledSamples, float_run: Run, float_value: float) -> None:
-    """Labels by which the float model only guesses are other samples', and refuse nothing."""
+    """Reject labels that the float model only guesses: the labels belong to other samples."""
     count = len(labelled.labels)
     classes = _scores(float_run(labelled.samples.read(0))).size
     if count < ONE_MISS_FROM or float_value > 1.0 / classes:

@@ -1,15 +1,16 @@
-"""What few held-out samples are worth: whether they prove a budget, and what they may forgive.
+"""Evidence of few held-out samples: proof of a budget, and limits of tolerated mismatches.
 
-A variant is published by what they show, not by what they prove: thirty that all agree are no
-proof of .98, and nobody gives the 133 that are for a first build. So what is not proven is said,
-with the number of samples that would do.
+A variant is published by its observed value, not by a proof: thirty samples that all agree do not
+prove .98, and nobody gives 133 samples for a first build. So a missing proof is reported, with the
+sufficient number of samples.
 
-Of few, one may always decide otherwise: a single near tie would refuse a build. That says nothing
-where the float model hesitated itself. Where it was sure, one of thirty is 3 % of its task.
+Among few samples, a single mismatch is tolerated: a single near tie would refuse a build. That says
+nothing where the float model hesitated itself. If the float model was sure, 1 of thirty is 3 % of
+its task.
 
-And of few, all may agree though others will not: what is expected of those is told by margins and
-errors (`metrics.decisions`). A variant that is expected to lose more than it may sends the search
-on; one that is expected to lose twice as much is refused.
+And few samples may all agree although others will not: margins and errors give the expected loss on
+others (`metrics.decisions`). A variant with an expected loss above the allowed loss makes the
+search continue; twice the allowed loss fails the gate.
 """
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ _MOST = 100_000
 
 
 def without_dear_forgiveness(verdict: Verdict) -> Verdict:
-    """The same, but where what is forgiven costs more than a model may lose: then it fails."""
+    """Return the verdict, failed if the tolerated mismatches cost more than the allowed loss."""
     if verdict.costs <= LOSS or verdict.asked is None:
         return verdict
     return replace(
@@ -36,10 +37,11 @@ def without_dear_forgiveness(verdict: Verdict) -> Verdict:
 
 
 def is_doubtful(verdict: Verdict) -> bool:
-    """Whether something is lost, and the odds are worse than four to one that the budget holds.
+    """Return True if there is a loss, and the odds are worse than four to one that the budget
+    holds.
 
-    Half of the way to the lower bound lie 0.82 standard errors: one value in five is further off.
-    What loses nothing on few samples gives no reason to doubt it.
+    Half of the distance to the lower bound is 0.82 standard errors: 1 value in five is further off.
+    A variant without a loss on few samples gives no reason for doubt.
     """
     low = verdict.low_as_seen
     if low is None or verdict.asked is None or verdict.value >= verdict.float_value:
@@ -48,17 +50,18 @@ def is_doubtful(verdict: Verdict) -> bool:
 
 
 def is_proven(verdict: Verdict) -> bool:
-    """Whether the lower bound holds the budget; what has no bound is not told."""
+    """Return True if the lower bound holds the budget; without a bound, too."""
     if verdict.low is None or verdict.asked is None:
         return True
     return verdict.low >= verdict.asked
 
 
 def samples_to_prove(verdict: Verdict, count: int) -> int | None:
-    """How many samples would prove the budget, if they agree as well; None where none would.
+    """Return the number of samples that would prove the budget at the same agreement; None if no
+    number would.
 
     Args:
-        verdict: What was found.
+        verdict: The verdict.
         count: On how many samples.
     """
     asked = verdict.asked

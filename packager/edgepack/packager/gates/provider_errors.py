@@ -1,4 +1,4 @@
-"""What a refusal of or by a provider means where its own words do not say it, and what to do."""
+"""Explanations and remedies for refusals of or by a provider whose own words are unclear."""
 
 import re
 from collections.abc import Iterator
@@ -27,13 +27,13 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     """A refusal that has been looked into.
 
     Attributes:
-        words: Regular expression that finds it in the provider's message.
-        meaning: What is known of it.
-        ops: Operator types that it was seen with.
-        without_ops: What to do with those; ends with their names.
-        ops_at_input: Operator types that it was seen with where they read the model's input.
-        before_ops: What to do with those; ends with their names.
-        in_any_case: What to do in any case.
+        words: Regular expression that matches the provider's message.
+        meaning: Known meaning of the message.
+        ops: Operator types that caused the refusal before.
+        without_ops: Remedy for these operators; ends with their names.
+        ops_at_input: Operator types that caused the refusal when reading the model's input.
+        before_ops: Remedy for these operators; ends with their names.
+        in_any_case: Remedy in any case.
     """
 
     words: str
@@ -70,12 +70,12 @@ _REFUSALS = (
 def explain_refusal(
     error: BuildError, model: Path, profile: Profile, sensitive_node: str = ""
 ) -> BuildError:
-    """A provider's refusal with what is known of it.
+    """Return a provider's refusal with known facts about the cause.
 
     Args:
         error: The refusal, in the provider's words.
-        model: The file that it refused.
-        profile: The profile that it was made for.
+        model: The rejected file.
+        profile: The profile of the file.
         sensitive_node: Up to which node the graph is refused, as `name (operator)`; "" if unknown.
 
     Returns:
@@ -102,7 +102,7 @@ def explain_refusal(
 
 
 def _without_known_ops(known: _Known, graph: onnx.GraphProto) -> list[str]:
-    """What to do with the nodes of a graph that such a refusal was seen with."""
+    """Return remedies for the nodes of a graph that caused such a refusal before."""
     seen = [node for node in graph.node if node.op_type in known.ops]
     at_input = [node for node in _first_readers(graph) if node.op_type in known.ops_at_input]
     return [
@@ -113,7 +113,7 @@ def _without_known_ops(known: _Known, graph: onnx.GraphProto) -> list[str]:
 
 
 def _chip(profile: Profile) -> str:
-    """The chip that a profile names, by its provider's options: ` for htp_arch = 68`."""
+    """Return the chip that a profile names, by its provider's options: ` for htp_arch = 68`."""
     plugin = known_provider(profile.device.provider).plugin
     chip_options = plugin.chip_options if plugin else ()
     options = ", ".join(
@@ -125,11 +125,12 @@ def _chip(profile: Profile) -> str:
 
 
 def name_known_wrong_ops(refusal: Refusal, model: Path, profile: Profile) -> Refusal:
-    """A refusal of wrong outputs with the nodes of types that the provider was seen to compute so.
+    """Return a refusal of wrong outputs with the nodes of types that are known to be computed
+    wrongly.
 
     Args:
         refusal: Why the outputs must not be published.
-        model: The file that gave them.
+        model: The file with the wrong outputs.
         profile: Its gates say which types.
     """
     nodes = [
@@ -146,7 +147,7 @@ def name_known_wrong_ops(refusal: Refusal, model: Path, profile: Profile) -> Ref
 
 
 def _first_readers(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes that read an input of the model, as it is or quantized."""
+    """Yield the nodes that read an input of the model, directly or quantized."""
     tensors = {value.name for value in graph.input}
     for node in graph.node:
         if not tensors.isdisjoint(node.input):

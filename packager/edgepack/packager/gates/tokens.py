@@ -1,4 +1,4 @@
-"""Judges a decoder by the tokens that it chooses, against the float model's choice."""
+"""Evaluation of a decoder by its chosen tokens, against the float model's choice."""
 
 from collections.abc import Sequence
 
@@ -34,12 +34,12 @@ from edgepack.text import counted
 
 
 class TokenReference:
-    """What the float model says after some samples.
+    """The float model's continuations of some samples.
 
     Args:
         decoder: How a model is fed.
         samples: Where chains begin.
-        float_run: The float model: it goes on from each sample, and reads what candidates say.
+        float_run: The float model: continues each sample, and reads the candidates' tokens.
     """
 
     def __init__(self, decoder: Decoder, samples: Samples, float_run: Run) -> None:
@@ -52,7 +52,7 @@ class TokenReference:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Those that chains judge."""
+        """Outputs that chains evaluate."""
         return self._decoder.outputs
 
     @property
@@ -71,12 +71,12 @@ class TokenReference:
         return [chain.first for chain in self._chains]
 
     def follow(self, run: Run, index: int) -> tuple[Outputs, ChainCounts]:
-        """Chains a candidate from a sample; see `follow_candidate`."""
+        """Chain a candidate from a sample; see `follow_candidate`."""
         feeds, chain = self._feeds[index], self._chains[index]
         return follow_candidate(run, self._run, self._decoder, feeds, chain, self._end)
 
     def unchanged(self, index: int) -> ChainCounts:
-        """What the float model itself would have there."""
+        """Return the counts of the float model itself for a sample."""
         return unchanged(self._chains[index])
 
     @property
@@ -117,7 +117,7 @@ def _lost(counts: ChainCounts) -> float:
 
 
 def describe_tokens(agreement: TokenAgreement) -> tuple[str, ...]:
-    """What chains showed, a sentence each."""
+    """Return the results of chains, a sentence each."""
     end = agreement.positions[-1]
     parted = [at.last for at in agreement.positions if at.same < 0.5]
     half = f"half of them part within {parted[0]}" if parted else f"{end.same:.0%} to the end"
@@ -135,7 +135,7 @@ def describe_tokens(agreement: TokenAgreement) -> tuple[str, ...]:
 
 
 def describe_rates(agreement: TokenAgreement) -> str:
-    """The agreement after either model's tokens, and how sure that is."""
+    """Return the agreement after either model's tokens, with its confidence."""
     return (
         f"after its own tokens {_describe_rate(agreement.free)}, after the float model's "
         f"{_describe_rate(agreement.forced)}"

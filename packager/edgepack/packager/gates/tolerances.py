@@ -1,12 +1,12 @@
-"""How far a device's golden outputs may be off, derived from what was measured here.
+"""Tolerances of a device's golden outputs, derived from measurements of the build.
 
 A probe must tell a broken model from another provider's rounding. So the limits start from the
-*worst* held-out sample (the golden ones are among them), with room for a provider that rounds
+*worst* held-out sample (the golden samples are included), with a margin for a provider that rounds
 differently: twice the error plus a little. An error twice as large takes four times as much from
-the cosine, which falls with its square. A device takes the cosine of all golden samples together:
-of outputs with one value, each sample's own is 1 whatever the value. Outputs that have nothing to
-do with the expected ones have a cosine near 0 and an nrmse of 1 or more; the caps stay clear of
-both.
+the cosine, which falls with its square. A device computes the cosine of all golden samples
+together: for outputs with a single value, each sample's cosine is 1 for any value. Outputs that are
+unrelated to the expected outputs have a cosine near 0 and an nrmse of 1 or more; the caps stay
+clear of both.
 """
 
 from collections.abc import Collection, Sequence
@@ -34,7 +34,7 @@ as of a count that is off by one, the device looks at the outputs beside it."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of a variant in one place (CPU, simulator).
+    """Measurements of a variant in a single place (CPU, simulator).
 
     Attributes:
         errors: Of each output.
@@ -51,8 +51,9 @@ def derive_tolerances(
     """Return limits by output.
 
     Args:
-        seen: What was measured in each place where the variant ran.
-        description: What outputs mean; selections have no limits, since their rows change places.
+        seen: Measurements in each place where the variant ran.
+        description: Meaning of the outputs; selections have no limits, since their rows change
+            places.
         watched: Outputs that a device's model does not have.
 
     Returns:
@@ -72,7 +73,7 @@ def derive_tolerances(
 def derive_agreements(
     seen: Sequence[Seen], description: ModelDescription, watched: Collection[str] = ()
 ) -> tuple[GoldenAgreement, ...]:
-    """Return what tasks must keep on a device, of the outputs that a device's model has.
+    """Return the required shares of tasks on a device, for the outputs of a device's model.
 
     Args:
         seen, description, watched: See `derive_tolerances`.

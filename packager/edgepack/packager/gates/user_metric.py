@@ -34,17 +34,17 @@ _REPAIR = "repair it: python -m py_compile and an import show the same"
 def load_metric(name: str) -> Metric:
     """Import a metric; its module may lie in the current folder.
 
-    Only the metric's own module is taken from the current folder first. What that module imports is
-    searched there last, so that no file stands in for a module of edgepack or of a library.
+    Only the metric's own module is taken from the current folder first. Its imports are searched
+    there last, so that no file stands in for a module of edgepack or of a library.
 
-    The function takes `run`, which takes the inputs of one inference by name and returns the
-    outputs by name, and returns a number, greater is better.
+    The function's argument is `run`, which takes the inputs of an inference by name and returns the
+    outputs by name; its result is a number, greater is better.
 
     Args:
         name: `module:function`.
 
     Raises:
-        BuildError: There is no such module or function, or it cannot be imported.
+        BuildError: There is no such module or function, or the import fails.
     """
     module_name, _, function_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
@@ -101,15 +101,15 @@ def _import_from(folder: Path, name: str) -> None:
 
 
 def metric_name(metric: Metric) -> str:
-    """`module:function`, for reports."""
+    """Return `module:function`, for reports."""
     return f"{metric.__module__}:{getattr(metric, '__qualname__', type(metric).__name__)}"
 
 
 def evaluate_metric(metric: Metric, run: Run) -> float:
-    """Calls a user's metric.
+    """Call a user's metric.
 
     Raises:
-        BuildError: It raised, or returned something that is no finite number.
+        BuildError: The metric raised, or returned something other than a finite number.
     """
     name = metric_name(metric)
     given: dict[str, None] = {}
@@ -137,7 +137,7 @@ def evaluate_metric(metric: Metric, run: Run) -> float:
 
 
 def _with_own_outputs(run: Run, given: dict[str, None]) -> Run:
-    """Runs the same, and gives arrays that whoever asks may change.
+    """Return a run with the same results as arrays that the caller may change.
 
     Args:
         run: Runs an inference.
@@ -153,7 +153,7 @@ def _with_own_outputs(run: Run, given: dict[str, None]) -> Run:
 
 
 def _where(error: BaseException, metric: Metric | None = None) -> str:
-    """The deepest line of the user's own file, else of any."""
+    """Return the deepest line of the user's own file, else of any file."""
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(sys.modules.get(metric.__module__), "__file__", None) if metric else None
     mine = [frame for frame in frames if own is None or frame.filename == own]
@@ -163,7 +163,7 @@ def _where(error: BaseException, metric: Metric | None = None) -> str:
 
 
 def judge_metric(metric: Metric, run: Run, float_value: float, budgets: AccuracyBudgets) -> Verdict:
-    """Judges a candidate by the user's own metric.
+    """Evaluate a candidate by the user's own metric.
 
     Args:
         metric: The metric.

@@ -1,4 +1,4 @@
-"""What the accuracy gate says of a candidate."""
+"""Verdict of the accuracy gate on a candidate."""
 
 import msgspec
 
@@ -16,18 +16,18 @@ class MetricCheck(msgspec.Struct, frozen=True, kw_only=True):
         budget: Least value that passes.
         low: Lower bound of `value` for samples like these, one-sided, 95 %; None where the samples
             do not tell (a user's metric, a cosine).
-        asked: The budget where nothing is forgiven, which samples may prove; None where there is
-            nothing to prove: a user's metric, labels, what nobody lowered.
-        forgiven: Whether it passes only because, of few samples, one may always differ: that says
-            little of how many would.
-        expected_loss: What decisions are expected to cost that come out otherwise on samples like
-            these, as a share of right answers; None where nothing tells.
-        may_lose: What may be: 1 %, or what a lower budget stands for.
-        output: Of which output; empty where there is one, or `metric` says it.
-        task: The task that measured it; "" for a user's metric and labels.
-        words: What is kept, where the metric's name does not say it; see `Measure.words`.
-        bounds: Lower bounds, each after what it comes near to with more samples.
-        low_as_seen: `low`, without what few samples that are all right leave open.
+        asked: The budget without tolerated mismatches, which samples may prove; None if there is
+            nothing to prove: a user's metric, labels, a float model.
+        forgiven: Whether the value passes only by the tolerated mismatch of few samples: weak
+            evidence of the share.
+        expected_loss: Expected cost of changed decisions on samples like these, as a share of right
+            answers; None if unknown.
+        may_lose: Allowed loss: 1 %, or the loss of a lower budget.
+        output: The output; empty for a single output, or if `metric` names the output.
+        task: The measuring task; "" for a user's metric and labels.
+        words: The kept property, if the metric's name is unclear; see `Measure.words`.
+        bounds: Lower bounds, each after the value that the bound approaches with more samples.
+        low_as_seen: `low` without the uncertainty of few samples that are all right.
     """
 
     metric: str
@@ -46,26 +46,24 @@ class MetricCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(MetricCheck, frozen=True, kw_only=True):
-    """What the accuracy gate says; what it is judged by is what has the least to spare.
+    """Verdict of the accuracy gate; the check with the least margin decides.
 
     Attributes:
         float_value: The float model's value.
         passed: Whether every output is within its budget.
-        spare: How much of what the budget allows is left: 1 at no loss, 0 at the budget, and where
-            all that may be lost is expected to be.
-        spare_at_most: What that is nearly certain not to exceed on many samples like these; None
-            where samples do not tell.
+        spare: Remaining share of the budget's allowance: 1 at no loss, 0 at the budget, and 0 if
+            the whole allowance is expected to be lost.
+        spare_at_most: Nearly certain upper bound of `spare` on many samples like these; None if
+            unknown.
         noise: Mean nrmse of the outputs and their parts, to order candidates that the metric finds
             equal.
-        task_kept: What is expected to be kept of what the float model is used for; None where
-            nothing says it.
-        costs: What the decisions that are forgiven are expected to cost, as a share of right
-            answers; 0 where the float model does not tell.
-        given_up_after: After how many samples it was certain to fail by far, whose numbers these
-            are; None where all ran.
-        remarks: What a person should know of how it was judged.
-        weak: Why it says little of what the model is used for, a sentence each, with what would
-            settle it.
+        task_kept: Expected kept share of the float model's task; None if unknown.
+        costs: Expected cost of the tolerated decisions, as a share of right answers; 0 if the float
+            model's confidence is unknown.
+        given_up_after: Number of samples after which a large failure was certain, the samples of
+            these numbers; None if all ran.
+        remarks: Remarks on the evaluation for a person.
+        weak: Why the verdict is weak evidence of the task, a sentence each, with the remedy.
         agreements: By task, how outputs agree with the float model's; none for a user's metric.
     """
 
@@ -83,28 +81,28 @@ class Verdict(MetricCheck, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """The metric, and of several outputs the one that decided: `cosine of output 'boxes'`."""
+        """The metric, and of several outputs the deciding output: `cosine of output 'boxes'`."""
         return f"{self.metric} of output '{self.output}'" if self.output else self.metric
 
     @property
     def told_budget(self) -> float:
-        """The budget as people are told it: what it passes by where that takes forgiving."""
+        """The budget for people: the effective budget with tolerated mismatches."""
         return self.budget if self.forgiven or self.asked is None else self.asked
 
     @property
     def is_costly(self) -> bool:
-        """Whether more is expected to be lost on samples like these than may be."""
+        """True if the expected loss on samples like these exceeds the allowed loss."""
         return self.expected_loss is not None and self.expected_loss > self.may_lose
 
     @property
     def found(self) -> str:
-        """Metric and value: `top1_agreement 1.0000`; and what is expected if that is too much."""
+        """Metric and value: `top1_agreement 1.0000`; and the expected loss if too large."""
         words = f"{self.metric} {format_metric(self.value)}"
         return f"{words}, {self.expectation}" if self.is_costly else words
 
     @property
     def expectation(self) -> str:
-        """What decisions on other samples are expected to cost; "" where nothing tells."""
+        """Expected cost of decisions on other samples; "" if unknown."""
         if self.expected_loss is None:
             return ""
         lost, allowed = format_percent(self.expected_loss), format_percent(self.may_lose)
@@ -122,5 +120,5 @@ class Verdict(MetricCheck, frozen=True, kw_only=True):
         return next((one for one in self.agreements if one.task == self.task), None)
 
     def beats(self, other: "Verdict") -> bool:
-        """Whether this is the better candidate."""
+        """Return True if this candidate is better."""
         return (self.passed, self.spare, -self.noise) > (other.passed, other.spare, -other.noise)

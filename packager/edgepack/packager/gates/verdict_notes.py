@@ -1,4 +1,4 @@
-"""A verdict in words: how sure it is, and on what it was found."""
+"""A verdict in words: confidence, and samples of the evaluation."""
 
 from collections.abc import Sequence
 
@@ -21,10 +21,10 @@ def describe_verdict(
     """Return sentences for the report.
 
     Args:
-        verdict: What the accuracy gate said on the samples.
-        count: Samples that it was found on.
+        verdict: Verdict of the accuracy gate on the samples.
+        count: Number of samples of the verdict.
         samples: The held-out samples.
-        single: What single inferences on them tell.
+        single: Agreements of single inferences.
     """
     notes = list(verdict.remarks)
     for agreement in verdict.agreements:
@@ -67,7 +67,9 @@ def describe_verdict(
 
 
 def _describe_proof(verdict: Verdict, count: int) -> str:
-    """What the lower bound says of the budget, as the end of a sentence; "" where it proves it."""
+    """Return the relation of the lower bound to the budget, as the end of a sentence; "" if the
+    bound proves the budget.
+    """
     if verdict.asked is None or not verdict.passed or is_proven(verdict):
         return ""
     asked = format_metric(verdict.asked)

@@ -1,15 +1,15 @@
-"""Runs a model on samples as it will be used: a state goes from one inference into the next.
+"""Runs of a model on samples as in use: states pass from each inference to the next.
 
-A model without states runs once a sample, and what it says of padding is left out. A model with
-states runs a chain of `STEPS` inferences from each sample: it begins with the sample's own state,
-goes on with the inputs of the samples that follow, in file order and around the end, and with the
-states that it gave itself. So a candidate's own errors come back to it, and what it loses over time
-shows.
+A model without states runs once per sample, and outputs at padding are left out. A model with
+states runs a chain of `STEPS` inferences from each sample: the chain begins with the sample's own
+state, and continues with the inputs of the following samples, in file order and around the end, and
+with the model's own states. So a candidate's own errors return to the candidate, and a loss over
+time shows.
 
-One long chain instead says the same less clearly: on a speech detector, twenty quantized models
-between 98 % and 100 % of the float model's ROC-AUC were ordered by chains of eight steps (above
-.985 explained variance, 99.9 % was kept; below .97, 98 to 99 %), while single inferences were
-above .99 for models that kept 96 %, and one chain through all samples hung on the few loud ones.
+A single long chain is less clear: on a speech detector, twenty quantized models between 98 % and
+100 % of the float model's ROC-AUC were ordered by chains of eight steps (above .985 explained
+variance, 99.9 % was kept; below .97, 98 to 99 %), while single inferences were above .99 for models
+that kept 96 %, and a chain through all samples depended on the few loud samples.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,16 +24,16 @@ STEPS = 8
 
 
 def run_samples(run: Run, samples: Samples, which: Sequence[int] | None = None) -> list[Outputs]:
-    """Outputs of every inference.
+    """Return the outputs of every inference.
 
     Args:
         run: The model.
-        samples: What to run, with their states.
-        which: The samples to run, or to begin a chain from; all where it is None.
+        samples: Samples with their states.
+        which: The samples to run, or to begin a chain from; None for all.
 
     Returns:
-        One a sample, NaN where it is padding; with states `STEPS` a sample, and without the outputs
-        that are states, if there are others: what a state is off by shows in what the model says.
+        Outputs per sample, NaN at padding; with states `STEPS` per sample, and without the outputs
+        that are states, if there are others: errors of states show in the other outputs.
     """
     chosen = range(samples.count) if which is None else which
     if not samples.states:
@@ -52,7 +52,7 @@ def _run_one(run: Run, samples: Samples, index: int) -> Outputs:
 
 
 def describe_chains(samples: Samples) -> str:
-    """The way of running in words, for the report; "" without states."""
+    """Describe the way of running, for the report; "" without states."""
     if not samples.states:
         return ""
     return f"{samples.count} chains of {STEPS} inferences, each feeding its state to the next"

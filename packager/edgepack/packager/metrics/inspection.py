@@ -1,8 +1,8 @@
 """Looks inside a lowered model: the error of each tensor, and the range each scale covers.
 
-Both models run a few samples, one after the other, and hand out a few thousand evenly spaced
-values of each tensor that they share; so memory depends on the number of tensors alone, and the
-cost is that of a few inferences. The same inputs give the same numbers: nothing is timed.
+Both models run a few samples in turn, and output a few thousand evenly spaced values of each common
+tensor; so memory depends on the number of tensors alone, and the cost is a few inferences. The same
+inputs give the same numbers: nothing is timed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,13 +42,13 @@ Values = dict[str, list[Floats]]
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look inside showed.
+    """Result of an inspection.
 
     Attributes:
-        sample_count: How many held-out samples both models ran; 0 where they were not run.
+        sample_count: How many held-out samples both models ran; 0 without a run.
         layers: Errors of the tensors that both models have, in graph order.
-        ranges: The quantized activations with one scale, in graph order.
-        note: What was left out, and why; "" where nothing was.
+        ranges: The quantized activations with a single scale, in graph order.
+        note: Omissions with the reason; "" without omissions.
     """
 
     sample_count: int
@@ -65,14 +65,14 @@ def inspect(
     calibrated: Mapping[str, Observation],
     work_dir: Path,
 ) -> Inspection:
-    """Runs both models on a few samples and compares the tensors they share.
+    """Run both models on a few samples and compare their common tensors.
 
     Args:
         float_model: The float model that was lowered; not changed.
-        lowered_path: What became of it.
+        lowered_path: The lowered model.
         samples: Held-out samples; the first `MOST_SAMPLES` are run.
-        calibrated: What calibration saw of each tensor; empty where nothing was calibrated.
-        work_dir: Folder for the instrumented models; it exists.
+        calibrated: Observations of each tensor at calibration; empty without calibration.
+        work_dir: Existing folder for the instrumented models.
 
     Returns:
         Errors and ranges, or a note why there are none.
@@ -117,7 +117,7 @@ def inspect(
 def _observe(
     model: onnx.ModelProto, tensors: tuple[str, ...], samples: Samples, path: Path
 ) -> Values:
-    """Values of tensors on each sample; those that hold no floats are left out."""
+    """Return values of tensors on each sample, without tensors of other types than float."""
     if not tensors:
         return {}
     names = add_subsamples(model.graph, tensors, _VALUES_A_SAMPLE)
@@ -133,7 +133,7 @@ def _observe(
 
 
 def _thin(entries: Sequence[_T]) -> tuple[_T, ...]:
-    """At most `MOST_TENSORS`, evenly spread."""
+    """Return at most `MOST_TENSORS`, evenly spread."""
     step = -(-len(entries) // MOST_TENSORS) if entries else 1
     return tuple(entries[::step])
 

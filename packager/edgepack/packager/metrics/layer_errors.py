@@ -1,4 +1,4 @@
-"""How far each tensor of a lowered model is from the float model's."""
+"""Error of each tensor of a lowered model against the float model's."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _LEAST_DB = -40.0
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that both models have, and the node of the lowered one that computes it.
+    """A tensor of both models, and the lowered node that computes the tensor.
 
     Attributes:
         tensor: Its name.
@@ -49,9 +49,9 @@ class LayerError(Layer, frozen=True, kw_only=True):
 
 
 def shared_layers(reference: onnx.GraphProto, lowered: onnx.ModelProto) -> tuple[Layer, ...]:
-    """The tensors to compare, in the float graph's order.
+    """Return the tensors to compare, in the float graph's order.
 
-    Operators that only move values repeat the error of what they move, and are left out, and so are
+    Operators that only move values repeat the error of their input, and are left out, and so are
     sequences and optional values, which hold no numbers themselves.
 
     Args:
@@ -96,11 +96,12 @@ def _is_inserted(node: onnx.NodeProto) -> bool:
 def measure_layer(
     layer: Layer, expected: Sequence[Floats], got: Sequence[Floats]
 ) -> LayerError | None:
-    """The error of one tensor over all samples.
+    """Return the error of a tensor over all samples.
 
     Args:
         layer: The tensor.
-        expected, got: float64 (values,), one array a sample: the float model's, the lowered one's.
+        expected, got: float64 (values,), an array per sample: the float model's, the lowered
+            model's.
 
     Returns:
         The error; None where the float model gives nothing but zeros or the shapes differ.

@@ -1,4 +1,4 @@
-"""Which range of reals each scale of a quantized model covers, and what falls outside."""
+"""Range of each scale of a quantized model, and values outside the range."""
 
 from collections.abc import Sequence
 
@@ -18,10 +18,10 @@ _CENTRAL = (0.0005, 0.9995)
 
 
 class ActivationScale(msgspec.Struct, frozen=True, kw_only=True):
-    """The scale of one activation, as the model's file has it.
+    """Scale of an activation in the model's file.
 
     Attributes:
-        tensor: The float model's name of it.
+        tensor: The float model's name of the tensor.
         dtype: Integer type, numpy's name.
         scale, zero_point: real = (integer - zero_point) * scale.
     """
@@ -42,7 +42,7 @@ class ActivationScale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorRange(ActivationScale, frozen=True, kw_only=True):
-    """What a scale covers of what a tensor takes; reals with four digits.
+    """Covered range of a scale and the tensor's values; reals with four digits.
 
     Attributes:
         covered_low, covered_high: Least and greatest real number that can be expressed.
@@ -50,8 +50,8 @@ class TensorRange(ActivationScale, frozen=True, kw_only=True):
             samples where nothing was calibrated here.
         central_low, central_high: Between these lie 99.9 % of the values on held-out samples.
         clipped_share: Share of the held-out samples' values that saturate, 0…1.
-        outlier_factor: How many times wider the values' range is than that of 99.9 % of them;
-            0 where those are all alike.
+        outlier_factor: Ratio of the values' range to the range of 99.9 % of the values; 0 if the
+            latter are all alike.
     """
 
     covered_low: float
@@ -65,18 +65,18 @@ class TensorRange(ActivationScale, frozen=True, kw_only=True):
 
     @property
     def has_outliers(self) -> bool:
-        """Whether few values make the range much wider than the others need."""
+        """True if few values make the range much wider than all others need."""
         return self.outlier_factor >= OUTLIER_FACTOR
 
 
 def find_scales(
     lowered: onnx.GraphProto, reference: onnx.GraphProto
 ) -> tuple[ActivationScale, ...]:
-    """The activations that have one scale, in graph order, each once.
+    """Find the activations with a single scale, in graph order, each once.
 
     Args:
         lowered: The quantized graph.
-        reference: The float graph, whose names people know.
+        reference: The float graph, with the names for people.
     """
     index = index_graph(lowered)
     known = {name for node in reference.node for name in node.output if name}
@@ -104,12 +104,12 @@ def find_scales(
 def describe_range(
     scale: ActivationScale, calibrated: Observation | None, values: Sequence[Floats]
 ) -> TensorRange:
-    """Sets a scale against the values that the float model gives.
+    """Compare a scale with the float model's values.
 
     Args:
         scale: The scale.
-        calibrated: What calibration saw of the tensor, or None.
-        values: float64 (values,), one array a held-out sample; not empty.
+        calibrated: Observation of the tensor at calibration, or None.
+        values: float64 (values,), an array per held-out sample; not empty.
     """
     flat = np.concatenate(values)
     flat = flat[np.isfinite(flat)]
@@ -138,5 +138,5 @@ def describe_range(
 
 
 def _digits(value: float, count: int = 4) -> float:
-    """So many significant digits, and no minus before a zero."""
+    """Round to `count` significant digits, without a minus before zero."""
     return float(f"{value:.{count}g}") + 0.0

@@ -1,7 +1,7 @@
-"""Both forms of a model in one bundle: each device takes the one that is faster on it.
+"""Both forms of a model in a single bundle: each device takes the faster form.
 
-Which one that is differs by CPU: 8-bit products are fast where there is VNNI, and the float model
-often is where there is none. The build host knows of itself alone.
+The faster form depends on the CPU: 8-bit products are fast with VNNI, and without VNNI the float
+model is often faster. The build host knows of itself alone.
 """
 
 from collections.abc import Sequence

@@ -1,18 +1,19 @@
 """`edgepack build`, from the model file to the signed and rehearsed bundle.
 
 1. Refuse early: output, key, profiles, their toolchains, hooks (`check_request`).
-2. Open the model, and refuse declarations that do not fit it (`open_model`).
-3. Divide the samples, and choose golden ones (`build_samples`).
+2. Open the model, and reject declarations that do not fit the model (`open_model`).
+3. Divide the samples, and choose golden samples (`build_samples`).
 4. Prepare a variant for each profile (`variants`). The last one's provider stays loaded until 6, so
    that little else is left to do that takes memory.
-5. Lay the bundle out, write its report, its provenance and its bill of materials, sign it.
-6. Rehearse it with the agent's own verifier, matching, probe and choice.
-7. Encrypt it, where that is asked for, and sign it anew.
-8. Move it to its place in one step, and put the report with times beside it.
+5. Lay the bundle out, write its report, its provenance and its bill of materials, and sign the
+  bundle.
+6. Rehearse the bundle with the agent's own verifier, matching, probe and choice.
+7. Encrypt the bundle, if requested, and sign again.
+8. Move the bundle to its place in a single step, and put the report with times next to the bundle.
 
-All work lies in a hidden folder next to the output, which is removed whatever happens: a build that
-fails, is interrupted or fills the disk leaves what was there before. Only a report of what was
-tried stays, where gates refused, and what a search measured (`search/journal.py`).
+All work lies in a hidden folder next to the output, which is removed in any case: a failed or
+interrupted build, or a full disk, leaves existing files unchanged. Only the report of a refused
+build stays, and the measurements of a search (`search/journal.py`).
 """
 
 import time
@@ -57,8 +58,8 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
         output: The bundle.
         digest: Its digest, hex.
         report: The report with times.
-        report_html, report_json: Where it lies, next to the bundle.
-        unsaid: What the bill of materials lacks of the G7's minimum elements, by their names.
+        report_html, report_json: Paths of the report, next to the bundle.
+        unsaid: Names of the G7's minimum elements that the bill of materials lacks.
     """
 
     output: Path
@@ -82,7 +83,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
 def build(
     model: str | Path, *, progress: Progress = silent, **options: Unpack[BuildOptions]
 ) -> BuildResult:
-    """Build, sign and rehearses a bundle with one variant for each profile.
+    """Build, sign and rehearse a bundle with a variant for each profile.
 
     Example:
         ```python
@@ -107,8 +108,8 @@ def build(
         Where the bundle lies, its digest, and the report.
 
     Raises:
-        EdgepackError: Anything that keeps a bundle from being made, in three lines; nothing is left
-            behind but the report of what was tried.
+        EdgepackError: Any reason for a failed build, in three lines; only the report of the attempt
+            is left behind.
     """
     return build_bundle(derive_request(model, options), progress)
 
@@ -119,7 +120,7 @@ def build_bundle(
     """Run the steps of a build; see above.
 
     Args:
-        request: What to build.
+        request: Request for the build.
         progress: Called with the progress.
         clock: Returns seconds, which `budget_s` bounds; only differences count.
 
@@ -150,7 +151,7 @@ def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -
         laid_out = _add_deltas(folder, request, laid_out, progress, checked.deadline)
 
         def sign() -> tuple[str, Report, BuildRecord]:
-            """Write report and documents, and sign; the report is the one without times."""
+            """Write report and documents, and sign; the report has no times."""
             report = compose_report(opened, parts, laid_out, prepared, checked.learnt)
             report = name_in_report(report, own_names(source.model.graph))
             record = compose_record(opened, parts, laid_out, report)

@@ -22,10 +22,10 @@ def compose_record(
     """Return the record of a build: no times, and only the last part of paths.
 
     Args:
-        opened: What was asked for, the model, and what it was measured with.
-        parts: What goes into the bundle.
+        opened: The request, the model, and the samples.
+        parts: Content of the bundle.
         laid_out: The same, with digests.
-        report: Tells the model as people read it.
+        report: Describes the model for people.
     """
     request, samples = opened.request, opened.samples
     split = samples.split
@@ -79,7 +79,7 @@ def _materials(request: BuildRequest) -> Iterator[Material]:
 
 
 def _external(request: BuildRequest) -> dict[str, Any]:
-    """Return the options of the build; what was left out is left out here too."""
+    """Return the options of the build, without unset options."""
     asked: dict[str, Any] = {
         "model": request.model.name,
         "name": request.name,

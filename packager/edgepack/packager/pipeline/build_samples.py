@@ -45,15 +45,15 @@ RANDOM_WHEN_NONE = "random:16"
 
 
 class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples, opened and divided, and what a person should know of them and of the model.
+    """Samples, opened and divided, and facts about samples and model for a person.
 
     Attributes:
-        golden: Some of the held-out samples, with what a device is to answer.
+        golden: Some of the held-out samples, with the expected outputs.
         float_source: Runs the source model, for every profile.
         input_values: How each input was prepared, and its values.
-        doubts: What speaks against that; a person must see it first.
+        doubts: Reasons against that preparation; shown to a person first.
         labelled: The held-out samples with their labels; None where none were given.
-        captured: What devices captured of it.
+        captured: Samples that devices captured.
         reference: Features that devices measure drift by; empty if samples are random, or the
             bundle is encrypted.
     """
@@ -72,7 +72,7 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     def provider_samples(self, most: int) -> Samples:
         """Return the first samples for a provider: golden samples, in a device's order.
 
-        Large samples make few golden ones: others of the held-out ones follow.
+        Large samples make few golden samples: further held-out samples follow.
 
         Args:
             most: How many at the most.
@@ -92,9 +92,9 @@ class OpenedBuild(msgspec.Struct, frozen=True, kw_only=True):
     """A request with its model and samples.
 
     Attributes:
-        request: What was asked for.
+        request: The request.
         source: The model.
-        samples: What variants are made from and judged by.
+        samples: Samples that variants are made from and evaluated on.
     """
 
     request: BuildRequest
@@ -109,18 +109,18 @@ def open_build_samples(
     work: Path,
     progress: Progress,
 ) -> BuildSamples:
-    """Open and divide the samples that a build was given, and choose golden ones.
+    """Open and divide the samples of a build, and choose golden samples.
 
     Args:
-        request: What is to be built.
+        request: The build's request.
         source: The model; samples are checked against its inputs.
         profiles: Whether any needs calibration decides whether samples must be given.
         work: Folder for states that are carried along.
         progress: Called for each file.
 
     Raises:
-        BuildError: There are none, too few, or they do not fit the model, or the model does not run
-            on them.
+        BuildError: There are no samples, too few, or samples do not fit the model, or the model
+            does not run on the samples.
     """
     held_out = _read_source(request.evaluation, work / "evaluation")
     calibrating = [profile.name for profile in profiles if profile.lowering is not None]
@@ -264,7 +264,7 @@ def _open_given(
 
 
 def _check_sizes(source: SourceModel) -> None:
-    """Reject to draw samples of a model that leaves more open than how many it takes at once."""
+    """Refuse to draw samples for a model with open sizes other than the batch size."""
     open_inputs = [
         spec for spec in source.inputs if any(isinstance(size, str) for size in spec.shape[1:])
     ]

@@ -1,7 +1,7 @@
 """Selection of the model for the gates: a quantized candidate, or the float model.
 
-The search finds the best quantized candidate. Where the profile says so, the float model is
-published in its place when it is faster on the provider itself, or when nothing keeps the budget.
+The search finds the best quantized candidate. If the profile allows, the float model is published
+instead if it is faster on the provider itself, or if no candidate keeps the budget.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ _TO_OR_WITH = {"quantized": "with", "converted": "to"}
 
 
 class _Scope(NamedTuple):
-    """A maker of candidates, and the operators that it lowers: "" for the profile's own scope."""
+    """A maker of candidates, and the lowered operators: "" for the profile's own scope."""
 
     maker: CandidateMaker
     name: str
@@ -85,16 +85,18 @@ class _Scope(NamedTuple):
 
 @dataclass
 class CandidateSelector:
-    """Quantizes where the profile asks for it, and decides between that and the float model.
+    """Quantizes if the profile requests quantization, and decides between quantized and float
+    model.
 
-    It remembers what it measured, so that selecting again with a stricter target only adds to that.
+    The selector stores its measurements, so that another selection with a stricter target only adds
+    measurements.
 
     Attributes:
         prepared: The float model.
         profile: The profile.
-        venue: Where it can run here.
-        inputs: What candidates are made from and judged by.
-        conditions: What the search may take and what it remembers.
+        venue: Place of a run on this host.
+        inputs: Samples that candidates are made from and evaluated on.
+        conditions: Limits and memory of the search.
         work_dir: Folder for everything that is written.
         progress: Called for each step.
     """
@@ -198,11 +200,11 @@ class CandidateSelector:
         return search(measurer, self.profile.lowering.max_float_share, self.progress, is_hopeless)
 
     def _search_other_scope(self, own: SearchResult, target: SearchTarget) -> SearchResult:
-        """Search the scope that did not go on so far, and return the result that goes on.
+        """Search the scope that has not continued so far, and return the continuing result.
 
-        The first time the best candidates of both are raced, and the faster one goes on: the
-        profile's own one where that is undecided. After that, the other scope is for where the
-        faster one misses a stricter target.
+        The first time the best candidates of both are raced, and the faster candidate continues:
+        the profile's own candidate if the race is undecided. After that, the other scope is used if
+        the faster scope misses a stricter target.
         """
         race, scope = dataclasses.replace(self._race, prepared=own.best.path), self._scopes[1]
         raced: Speedup | None = None
@@ -249,10 +251,10 @@ class CandidateSelector:
         return self._scopes[0].maker.names if self._scopes else ()
 
     def make_again(self, candidate: Candidate, float_nodes: Collection[str]) -> Path:
-        """Return a candidate with more nodes float, as a file that the next one takes the place of.
+        """Return a candidate with more float nodes, as a file that the next call overwrites.
 
         Args:
-            candidate: One that was found.
+            candidate: A found candidate.
             float_nodes: Names of nodes.
         """
         if not self._scopes:
@@ -379,7 +381,9 @@ class CandidateSelector:
 
 
 def _scopes(profile: Profile) -> Iterator[tuple[str, Lowering]]:
-    """Yield the scopes of a profile's lowering: "" for its own one, and one to race it against."""
+    """Yield the scopes of a profile's lowering: "" for the profile's own scope, and another scope
+    for a race.
+    """
     settings = profile.lowering
     if settings is not None:
         yield "", settings
@@ -388,7 +392,7 @@ def _scopes(profile: Profile) -> Iterator[tuple[str, Lowering]]:
 
 
 def _with_attempts(found: SearchResult, *searched: SearchResult) -> SearchResult:
-    """Return a search's result with what the searches of both scopes tried, in order."""
+    """Return a search's result with the attempts of the searches of both scopes, in order."""
     return replace(
         found,
         attempts=tuple(attempt for result in searched for attempt in result.attempts),

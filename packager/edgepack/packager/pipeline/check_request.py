@@ -1,4 +1,4 @@
-"""Step 1 of a build: what can be refused before the model is opened."""
+"""Step 1 of a build: checks before the model is opened."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +29,11 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: The key that signs.
-        recipients: To whom the bundle is encrypted; nobody where it is not.
-        combinations: For each profile what is searched, at least one combination.
-        learnt: What a fleet's feedback says of the profiles that were asked for.
-        toolchains: By profile the environment that has what its devices have, if one is named.
-        venues: By profile where it can run here.
+        recipients: Recipients of an encrypted bundle; none without encryption.
+        combinations: For each profile the combinations to search, at least 1.
+        learnt: Feedback of a fleet about the requested profiles.
+        toolchains: By profile the named environment with its devices' packages, if any.
+        venues: By profile the place of runs on this host.
         plain_releases: Where variants run in ONNX Runtime by itself.
         deadline: The end of the build.
     """
@@ -56,10 +56,10 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
 def check_request(
     request: BuildRequest, clock: Callable[[], float] = time.monotonic
 ) -> CheckedRequest:
-    """Read key, profiles, toolchains and hooks, and reject what cannot be.
+    """Read key, profiles, toolchains and hooks, and reject an impossible request.
 
     Args:
-        request: What to build.
+        request: Request for the build.
         clock: Returns seconds, which `budget_s` bounds.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Description of a model's outputs before a build, as a build would find them."""
+"""Description of a model's outputs before a build, equal to a build's description."""
 
 from pathlib import Path
 

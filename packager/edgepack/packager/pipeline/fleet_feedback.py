@@ -1,10 +1,10 @@
 """Feedback of a fleet about earlier releases, and its use in a build.
 
-A profile whose variant lost to the CPU on every kind of hardware that tried it is left out: it
-costs build time and bytes on every device, and serves on none. The others come in the order of how
-many devices they serve, which is the order in which a device tries them. Simulators are passed
-over: their times say nothing of real hardware. Where devices saw more errors than a budget lets
-pass, a tighter one is proposed (`proposed_budget`).
+A profile is left out if its variant lost to the CPU on every kind of tested hardware: the variant
+costs build time and bytes on every device, and serves on none. All other profiles are ordered by
+the number of devices that serve their variants; devices try variants in this order. Simulators are
+passed over: their times say nothing of real hardware. If devices reported more errors than a budget
+allows, a tighter budget is proposed (`proposed_budget`).
 """
 
 from collections import Counter, defaultdict
@@ -29,8 +29,8 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that a build takes from feedback.
 
     Attributes:
-        evidence: What was measured of the profiles that were asked for, the newest release first.
-        left_out: By profile why it is not built.
+        evidence: Measurements of the requested profiles, the newest release first.
+        left_out: By profile the reason for leaving the profile out.
         serves_on: By profile on how many devices its variant serves.
         proposals: Budgets that profiles might ask for; none is changed.
     """
@@ -47,16 +47,16 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def learn(path: Path | None, model: str, profiles: Sequence[Profile]) -> Learnt:
-    """Read a file of feedback, and judge the profiles that are asked for by it.
+    """Read a file of feedback, and evaluate the requested profiles.
 
     Args:
         path: The file; None where there is none.
         model: The name of the model that is built.
-        profiles: What is asked for.
+        profiles: Requested profiles.
 
     Raises:
-        BuildError: It is of another model.
-        EdgepackError: It cannot be read.
+        BuildError: The feedback is for another model.
+        EdgepackError: The file cannot be read.
     """
     if path is None:
         return Learnt()
@@ -74,8 +74,8 @@ def judge(feedback: Feedback, profiles: Sequence[Profile]) -> Learnt:
     """Evaluate the feedback for profiles.
 
     Args:
-        feedback: What a fleet measured.
-        profiles: What is asked for.
+        feedback: Measurements of a fleet.
+        profiles: Requested profiles.
     """
     names = {profile.name for profile in profiles}
     evidence = tuple(entry for entry in feedback.evidence if entry.variant in names)
@@ -98,7 +98,7 @@ def judge(feedback: Feedback, profiles: Sequence[Profile]) -> Learnt:
 
 
 def _why_it_loses(name: str, evidence: Iterable[Evidence]) -> str:
-    """Return why a variant serves on no device; "" if it may serve."""
+    """Return why a variant serves on no device; "" if the variant may serve."""
     places: dict[tuple[str, str], list[Evidence]] = defaultdict(list)
     for entry in evidence:
         places[entry.digest, entry.hardware_class].append(entry)

@@ -1,20 +1,22 @@
 """Validation on held-out samples and on the provider; the search continues after a failure.
 
-The search chooses by few samples, and the best of many candidates is partly the luckiest one. So
-held-out samples judge it, and what they refuse is searched on with a stricter target (a small miss
-makes a slightly stricter one: `search_target`), at most three times. What passes only because one
-of few samples may differ is searched on too, at most twice: one of 29 may stand for one in a
-hundred or for one in ten. So is what holds the budget so barely that one in five like it does not
-(`gates.proof`), and what all samples agree with though others are expected not to. Where what is
-found then is refused, the one before is kept. Certainty is not bought with all that quantization
-saves: where a surer candidate has the bytes and the multiply-accumulates of the float model, the
-one before is kept. Likewise where the provider computes something else than the CPU's stand-in.
+The search chooses by few samples, and the best of many candidates is partly the luckiest. So
+held-out samples evaluate the choice, and after a failure the search continues with a stricter
+target (a small miss makes a slightly stricter target: `search_target`), at most three times. A
+candidate that passes only by the tolerated single mismatch leads to another search, too, at most
+twice: 1 of 29 may stand for 1 in a hundred or for 1 in ten. So does a candidate with a narrow
+margin, which 1 in five similar candidates would miss (`gates.proof`), and a candidate with full
+agreement on all samples but an expected loss on others. If the next candidate fails, the previous
+candidate is kept. Certainty must not cost all savings of quantization: if a surer candidate has the
+bytes and the multiply-accumulates of the float model, the previous candidate is kept. Likewise
+where the provider computes something else than the CPU's stand-in.
 
-Where they refuse to the end, and the profile says so, the float model is published.
+If every candidate fails, and the profile allows, the float model is published.
 
-What leaks: of the held-out samples the search learns up to three times "no", and by how much. A
-candidate that is truly below the budget has at most four chances to pass by luck, and each must be
-nearer to the float model than the one before. No candidate is compared with another by them.
+The search learns from the held-out samples up to three times a failure and its size. A candidate
+that is truly below the budget has at most four chances to pass by luck, and each candidate must be
+nearer to the float model than the previous candidate. Held-out samples never compare two
+candidates.
 """
 
 from msgspec.structs import replace
@@ -49,15 +51,15 @@ _RELAXED = "None does: half of what the most accurate candidate gains is taken f
 def search_until_valid(
     search: SettingsSearch, searched: SearchedCombination, validator: VariantValidator
 ) -> ValidatedCombination:
-    """Validate what was found, and search on while held-out samples or provider object.
+    """Validate a candidate, and continue the search while held-out samples or provider fail.
 
     Args:
         search: Searches on.
-        searched: What it found first.
+        searched: First result of the search.
         validator: Judges by held-out samples, and runs on the provider.
 
     Returns:
-        What continues to the gates, within the budget or not.
+        Candidate for the gates, within the budget or not.
 
     Raises:
         BuildError: A candidate cannot be made or run.
@@ -106,7 +108,7 @@ def search_until_valid(
 def _finish(
     search: SettingsSearch, validated: ValidatedCombination, validator: VariantValidator
 ) -> ValidatedCombination:
-    """Return the float model where every lowered one is refused; what did not run yet runs."""
+    """Return the float model if every lowered model fails; run models that have not run yet."""
     searched = validated.searched
     may_be_float = "inaccurate" in searched.profile.gates.float_instead
     if not _passes(validated) and searched.selection.is_lowered and may_be_float:
@@ -130,7 +132,9 @@ def _passes(validated: ValidatedCombination) -> bool:
 def _has_as_much_to_spare(
     validated: ValidatedCombination, before: ValidatedCombination | None
 ) -> bool:
-    """Return True if a candidate has as much to spare on the held-out samples as one before."""
+    """Return True if a candidate's margin on the held-out samples is at least the previous
+    candidate's.
+    """
     return before is None or validated.verdict.spare >= before.verdict.spare
 
 

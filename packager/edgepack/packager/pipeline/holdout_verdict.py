@@ -20,9 +20,9 @@ class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verdict: The verdict.
-        count: How many held-out samples gave it.
-        errors: Of each output, on the held-out samples one by one.
-        single: What tasks measure there, of single inferences.
+        count: Number of held-out samples.
+        errors: Errors of each output, on the held-out samples one by one.
+        single: Agreements of the tasks there, of single inferences.
     """
 
     verdict: Verdict
@@ -34,11 +34,11 @@ class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
 def judge_on_holdout(
     run: Run, budgets: AccuracyBudgets, inputs: EvaluationInputs
 ) -> HoldoutVerdict:
-    """Judges a model by the held-out samples.
+    """Evaluate a model on the held-out samples.
 
     Args:
         run: The model, with the outputs that are only watched.
-        budgets: What each task must keep.
+        budgets: Required shares of each task.
         inputs: Have the held-out samples, and the metric or the labels that judge.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Step 2 of a build: the source model, and what is declared of it."""
+"""Step 2 of a build: the source model, and its declarations."""
 
 from pathlib import Path
 
@@ -24,13 +24,13 @@ from edgepack.packager.tasks.describe import with_heads
 def open_model(
     request: BuildRequest, profiles: tuple[Profile, ...], work: Path, progress: Progress
 ) -> SourceModel:
-    """Open the source model and check what is declared of it.
+    """Open the source model and check its declarations.
 
     Args:
         request: Names the model, shapes and values to fix, declarations.
-        profiles: Whether any needs static shapes; checked one by one later where others are to be
-            built all the same.
-        work: Folder for what an export writes, and for large weights.
+        profiles: The profiles decide whether static shapes are needed; checked later for each
+            profile if `keep_going` is set.
+        work: Folder for exported files, and for large weights.
         progress: Called for an export.
 
     Raises:
@@ -59,7 +59,7 @@ def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -
         request: Its samples, where there are any, tell which sizes devices feed.
 
     Raises:
-        BuildError: It has, and the profile does.
+        BuildError: The model has open sizes, and the profile needs static shapes.
     """
     if profile.limits.static_shapes and not all(spec.is_static for spec in source.inputs):
         advice = advise_cache(source, request.declarations, request.declared_in)
@@ -72,9 +72,7 @@ def wanted_inputs(source: SourceModel, request: BuildRequest) -> WantedInputs:
 
 
 def _sample_shapes(source: SourceModel, request: BuildRequest) -> Shapes | None:
-    """Return those of the first sample that was given as a file; None where that does not fit
-    either.
-    """
+    """Return the shapes of the first sample file; None if the sample does not fit either."""
     where = request.calibration
     if not isinstance(where, str) or not where or where.startswith(RANDOM_PREFIX):
         return None

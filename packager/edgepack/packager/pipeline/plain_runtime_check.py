@@ -1,10 +1,9 @@
-"""Result of a variant in plain ONNX Runtime, for users who take it out of the bundle.
+"""Result of a variant in plain ONNX Runtime, for users of the file outside the bundle.
 
-A variant is judged with the settings that the agent opens it with. Without them ONNX Runtime's
-optimizer may fuse what was to be computed as it stands, and its 8-bit kernels may saturate. So it
-is run once more with ONNX Runtime's own settings, on the CPU, and on its own provider where that is
-another one and runs here or in a toolchain. Where it is not right, the bundle says which settings
-it needs.
+A variant is evaluated with the agent's settings. Without these settings ONNX Runtime's optimizer
+may fuse operators that must stay separate, and its 8-bit kernels may saturate. So the variant runs
+once more with ONNX Runtime's own settings, on the CPU, and on its own provider if another provider
+runs here or in a toolchain. If the result is wrong, the bundle states the required settings.
 """
 
 import sys
@@ -47,7 +46,7 @@ class PlainCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the check.
 
     Attributes:
-        found: On the CPU provider, for the manifest; None where it did not run.
+        found: On the CPU provider, for the manifest; None without a run.
         on_provider: The same on the variant's own provider, where that is another.
         notes: For people; none where ONNX Runtime's own settings will do.
     """
@@ -69,11 +68,11 @@ def check_plain_runtime(
 
     Args:
         model: Its file, with the outputs that are only watched.
-        searched: What it is, and where it was measured.
-        verdict: What it reached there: it is right where it reaches that, or its budget.
+        searched: The candidate, and the place of its measurement.
+        verdict: Its verdict there: the result is right if it reaches that value, or the budget.
         inputs: Have the held-out samples.
-        releases: Where to run it.
-        resources: The time that is left, and who is notified.
+        releases: Releases of ONNX Runtime to run.
+        resources: Remaining time, journal, provider process, and receiver of progress.
     """
     if searched.evaluator.is_on_cpu and not searched.profile.provider.session and not releases[1:]:
         return PlainCheck(found=PlainRuntime(releases=(releases[0].release,), right=True))

@@ -1,16 +1,16 @@
 """From a float model and a profile to a variant that passed its gates.
 
-1. Search: the float passes, after which the model must still compute what the source computes;
-   then, where the profile lowers the precision, candidates for accuracy and speed; the float model
-   is kept where it is better (`settings_search`).
-2. Validate by held-out samples, by a look inside (the error of each tensor, the range of each
-   scale) and by a run on the provider in a fresh process, where it is here or simulated; what is
-   refused is searched on (`holdout_validation`).
-3. Look at other profiles for the device, where this one serves the model badly (`profile_advice`).
-4. The gates: what they refuse is an error, or marked with `--allow-degraded`.
-5. Compile ahead of time, where the profile asks for it.
-6. Check the file that ships against the profile's limits, whoever wrote the file.
-7. Run what is not compiled in ONNX Runtime by itself (`plain_runtime_check`).
+1. Search: the float passes, after which the model must still compute the same as the source; then,
+   if the profile lowers the precision, candidates for accuracy and speed; the float model is kept
+   if better (`settings_search`).
+2. Validate by held-out samples, by an inspection (the error of each tensor, the range of each
+   scale) and by a run on the provider in a fresh process, if the provider is here or simulated;
+   after a failure the search continues (`holdout_validation`).
+3. Check other profiles for the device, if this profile serves the model badly (`profile_advice`).
+4. Apply the gates: a failed gate is an error, or a mark with `--allow-degraded`.
+5. Compile ahead of time, if the profile requests compilation.
+6. Check the shipped file against the profile's limits, regardless of its writer.
+7. Run an uncompiled variant in ONNX Runtime by itself (`plain_runtime_check`).
 """
 
 from collections.abc import Sequence
@@ -60,12 +60,12 @@ _MOST_SENSITIVE = 20
 def prepare_variant(
     inputs: EvaluationInputs, plan: VariantPlan, resources: Resources, work_dir: Path
 ) -> PreparedVariant:
-    """Prepare the variant of one profile; see the steps above.
+    """Prepare the variant of a profile; see the steps above.
 
     Args:
-        inputs: What it is made from and judged by.
-        plan: The profile with the settings to search, and where it can run here.
-        resources: The time that is left, the journal, the provider's process, who is notified.
+        inputs: The source model and samples.
+        plan: The profile with the settings to search, and the place of runs on this host.
+        resources: Remaining time, journal, provider process, and receiver of progress.
         work_dir: Folder for everything that is written; the variant ends up inside.
 
     Returns:

@@ -1,10 +1,10 @@
-"""Handling of a quantized source model: it keeps its own scales.
+"""Handling of a quantized source model, which keeps its own scales.
 
-One whose weights alone are integers is a float model to who wants integers: see `unfold`.
+A model with quantized weights alone is a float model for targets of integers: see `unfold`.
 
-It is judged like any variant, against itself computed as its Quantize/DequantizeLinear pairs stand.
-What differs from what the profile's own recipe would have made is said in notes: whether the
-provider takes it all the same is shown by its placement.
+The model is evaluated like any variant, against itself computed with its Quantize/DequantizeLinear
+pairs unchanged. Differences from the profile's own recipe are notes: the placement shows whether
+the provider takes the model all the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,14 +34,15 @@ _BITS_OF_INTEGERS = 8
 
 
 def unfold(model: onnx.ModelProto, profile: Profile) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return the float model that a profile prepares in place of one whose weights alone are
-    integers.
+    """Return the float model that a profile prepares in place of a model with quantized weights
+    alone.
 
-    Where its activations stay floats, a target of integers gets no integers to compute with. Where
-    the profile publishes floats too, narrower weights than its own would only grow: they stay.
+    Where its activations stay floats, a target of integers gets no integers to compute with. If the
+    profile publishes floats too, wider weights would only grow the file: narrower weights stay.
 
     Returns:
-        That and a note of it; the model unchanged where it is none, or the profile takes such.
+        The float model and a note; the model unchanged if its activations are quantized, or if the
+        profile accepts quantized weights.
     """
     own = read_source_quantization(model.graph)
     if own is None or not own.is_of_weights:
@@ -61,10 +62,10 @@ def unfold(model: onnx.ModelProto, profile: Profile) -> tuple[onnx.ModelProto, t
 
 
 def check_own_scales(own: SourceQuantization, profile: Profile) -> None:
-    """Reject a quantized model whose scales a profile's provider cannot keep.
+    """Reject a quantized model with scales that a profile's provider cannot keep.
 
     Args:
-        own: What the model says of its integers.
+        own: Quantization of the source model.
         profile: The profile.
 
     Raises:
@@ -94,8 +95,8 @@ def check_own_scales(own: SourceQuantization, profile: Profile) -> None:
 def avoid_int16_saturation(
     combinations: Sequence[tuple[Combination, ...]], source: SourceModel
 ) -> list[tuple[Combination, ...]]:
-    """Return profiles whose CPU provider computes what a quantized model means, with VNNI or
-    without.
+    """Return profiles with settings for correct results of a quantized model on the CPU provider,
+    with VNNI or without.
 
     Args:
         combinations: Of each profile.

@@ -1,9 +1,9 @@
-"""Advice about other profiles if one profile serves a model badly.
+"""Advice about other profiles if a profile serves a model badly.
 
-A profile names others with more bits. That they have more does not say that they help: a detector
-whose scores power-of-two scales spoil may lose as much with 8 bits of any scale. So before one is
-advised it is looked at: its float passes, its first method with every node lowered, judged on the
-samples that candidates are chosen by.
+A profile names alternatives with more bits. More bits need not help: a detector with scores that
+power-of-two scales spoil may lose as much with 8 bits of any scale. So an alternative is tested
+before advice: its float passes, its first method with every node lowered, evaluated on the samples
+for choosing candidates.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _MUCH_LESS = 0.5
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """Outlook for one profile.
+    """Outlook for a profile.
 
     Attributes:
         name: The profile.
@@ -51,9 +51,9 @@ def look_at_alternatives(
     """Look at the profiles that a profile names.
 
     Args:
-        inputs: What candidates are made from and judged by.
+        inputs: Samples that candidates are made from and evaluated on.
         profile: The profile that serves the model badly.
-        resources: The time that is left, and what was measured before.
+        resources: Remaining time, and earlier measurements.
         work_dir: Folder for everything that is written.
     """
     context = describe_context(inputs.source, inputs.split, profile, inputs.metric)
@@ -64,7 +64,7 @@ def look_at_alternatives(
 
 
 def _with_budget(other: Profile, profile: Profile) -> Profile:
-    """Return a profile with the accuracy that another one asks for."""
+    """Return a profile with the accuracy budget of another profile."""
     gates = replace(other.gates, accuracy=profile.gates.accuracy)
     return replace(other, gates=gates)
 
@@ -109,7 +109,7 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
 
     Args:
         outlooks: Results of the profiles.
-        found: What the search for the profile itself tried.
+        found: Attempts of the search for the profile itself.
     """
     own = _all_lowered(found)
     instead, learnt = [], []
@@ -142,7 +142,7 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
 
 
 def _value(own: Verdict, *, beside: Verdict) -> str:
-    """Return a verdict's value, with what it is of where that is not what it stands next to."""
+    """Return a verdict's value, with its metric if other than the neighbour's."""
     value = f"{own.value:.4f}"
     return value if own.what == beside.what else f"{own.what} {value}"
 

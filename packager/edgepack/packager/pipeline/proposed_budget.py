@@ -1,15 +1,15 @@
 """A tighter accuracy budget, where real devices saw more errors than the build's gate accepted.
 
-It is proposed and nothing else: a person who wants it writes it into a profile. Two things are
+The budget is only proposed: a person who agrees writes the budget into a profile. Two things are
 evidence, of the newest release that has any:
 
-- shadow inferences, where the gate judged decisions: the share that agreed, if it is below the
-  budget with a confidence of 97.5 %;
+- shadow inferences, if the gate evaluated decisions: the share that agreed, if below the budget
+  with a confidence of 97.5 %;
 - golden samples, where the gate judged numbers: the greatest error, if devices found the outputs
   wrong and the error alone is more than the budget allows.
 
-The budget is tightened as much as it was missed: where the field lost 2.5 times what is allowed,
-2.5 times less is.
+The budget is tightened by the factor of the miss: if the field lost 2.5 times the allowed loss, the
+budget allows 2.5 times less.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,11 +40,11 @@ def propose_budgets(
     """Propose tighter budgets from devices' measurements of a profile's variants.
 
     Args:
-        profiles: What is built.
-        evidence: What a fleet measured, the newest release first.
+        profiles: Profiles of the build.
+        evidence: Measurements of a fleet, the newest release first.
 
     Returns:
-        At most one a profile; none that asks for less than the profile does.
+        At most 1 per profile; never less strict than the profile.
     """
     return tuple(
         proposal

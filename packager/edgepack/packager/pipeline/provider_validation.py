@@ -37,8 +37,8 @@ class ProviderRun(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a run.
 
     Attributes:
-        trial: Placement and outputs, of the samples that run whatever the time.
-        seen: What they show: on a slower machine a bundle is the same.
+        trial: Placement and outputs, of the samples that always run.
+        seen: Evidence from these samples: a slower machine makes the same bundle.
         refusal: Why the outputs of all samples that ran must not be published, or None.
     """
 
@@ -49,12 +49,12 @@ class ProviderRun(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ProviderValidation:
-    """Runs variants of one model on their provider, where it is here or simulated.
+    """Runs a model's variants on their provider, if the provider is here or simulated.
 
     Attributes:
         float_source: Runs the source model.
-        tried: Samples, of which the first run, and the others as the time allows.
-        process: Where they run, and what is kept for the rehearsal; None keeps none.
+        tried: Samples; the first always run, further samples as the time allows.
+        process: Process of the runs, kept for the rehearsal; None keeps none.
         progress: Called for each run.
         deadline: The end of the profile's time.
     """
@@ -66,7 +66,7 @@ class ProviderValidation:
     deadline: Deadline = field(default_factory=Deadline)
 
     def load_ahead(self, profile: Profile, venue: Venue) -> None:
-        """Start the process that `run` will ask, if it will, so that it loads meanwhile."""
+        """Start the process for a later `run` if needed, so that the process loads meanwhile."""
         if self.process is not None and venue.can_run:
             load = msgspec.json.encode(Asked(load=profile.device.provider))
             self.process.start_anew(profile.name, load, _child(venue))
@@ -126,7 +126,7 @@ class ProviderValidation:
         return Seen(errors=reference.errors(got), agreements=reference.measure(got))
 
     def is_taken(self, model: Path, evaluator: Evaluator, *, timeout_s: float) -> bool:
-        """Return True if the provider opens a model and runs one sample, in a process for it alone.
+        """Return True if the provider opens a model and runs a sample, in a separate process.
 
         Args:
             model: Its file.
@@ -157,7 +157,7 @@ class ProviderRefusedError(BuildError):
 
     Args:
         error: The refusal, in the provider's words.
-        model: The file that it refused.
+        model: The rejected file.
     """
 
     def __init__(self, error: BuildError, model: Path) -> None:

@@ -11,8 +11,8 @@ class VariantRefusedError(BuildError):
     """A gate refused a variant.
 
     Args:
-        refusals: Why; where to look and what to try is what the first says.
-        variant: What is known of it.
+        refusals: Reasons; place and remedy come from the first.
+        variant: Known facts of the variant.
     """
 
     def __init__(self, refusals: Sequence[Refusal], variant: MeasuredVariant) -> None:
@@ -22,7 +22,7 @@ class VariantRefusedError(BuildError):
 
 
 class TimeEndedError(BuildError):
-    """The time of the build ended before it, or a profile, had a result."""
+    """The time of the build ended before the build, or a profile, had a result."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -33,9 +33,7 @@ class TimeEndedError(BuildError):
 
 
 def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
-    """Return a profile that no variant was made for, with what was measured before it was
-    refused.
-    """
+    """Return the refusal of a profile without a variant, with its measurements."""
     best = error.variant if isinstance(error, VariantRefusedError) else None
     return RefusedProfile(
         profile=profile,

@@ -1,4 +1,4 @@
-"""Puts a build's report together from what each of its steps yielded."""
+"""Composition of a build's report from the results of its steps."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def compose_report(
     prepared: PreparedVariants,
     learnt: Learnt,
 ) -> Report:
-    """Return the report without times: what goes into the bundle."""
+    """Return the report without times: content of the bundle."""
     facts, samples = parts.facts, opened.samples
     return Report(
         name=facts.name,
@@ -59,7 +59,7 @@ def _describe_unfinished(prepared: PreparedVariants) -> Iterator[str]:
 
 
 def _describe_weak(prepared: PreparedVariants) -> Iterator[str]:
-    """Yield each reason for a weak verdict, with the variants that it holds for."""
+    """Yield each reason for a weak verdict, with its variants."""
     variants: dict[str, list[str]] = {}
     for variant in prepared.variants:
         if variant.accuracy.weak:
@@ -71,7 +71,7 @@ def _describe_weak(prepared: PreparedVariants) -> Iterator[str]:
 def compose_refusal(
     opened: OpenedBuild, refused: tuple[RefusedProfile, ...], notes: tuple[str, ...]
 ) -> Report:
-    """Return the report of a build that made no bundle: what was tried, and what was too little."""
+    """Return the report of a build without a bundle: attempts, and missed limits."""
     request = opened.request
     return Report(
         name=request.name,
@@ -87,7 +87,7 @@ def compose_refusal(
 
 
 def add_times(report: Report, prepared: PreparedVariants, rehearsal: Rehearsal) -> Report:
-    """Return the report next to the bundle: with times, and with what the rehearsal saw."""
+    """Return the report next to the bundle: with times, and with the rehearsal's results."""
     timed = {variant.name: variant for variant in prepared.variants}
     return replace(
         report,

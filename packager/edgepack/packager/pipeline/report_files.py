@@ -1,4 +1,4 @@
-"""Puts reports next to bundles, those of refused builds too."""
+"""Writing of reports next to bundles, also for refused builds."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def report_refusals(
 ) -> str:
     """Write the report of a build that makes no bundle, and state where; "" if nothing is known.
 
-    It lies where the bundle's report would; next to that of an older bundle, if there is one.
+    The report has the bundle's report path, or lies next to the report of an older bundle.
     """
     if not any(entry.best for entry in refused):
         return ""
@@ -41,8 +41,8 @@ def write_report(report: Report, output: Path, prefix: str = "") -> tuple[Path, 
 def refusal_error(
     profile: Profile, error: EdgepackError, report: str, *, several: bool
 ) -> BuildError:
-    """Return a profile's refusal as the build's: it names the profile, the report and the way
-    round.
+    """Return a profile's refusal as the build's: the error names the profile, the report and the
+    alternative.
     """
     problem = error.problem
     if profile.name not in problem:

@@ -43,12 +43,12 @@ class Option(NamedTuple):
     """Command line option of a build.
 
     Attributes:
-        help: What the option means, for people.
+        help: Meaning of the option, for people.
         flags: Its names; by default from the name of the field.
         metavar: How a value is written.
-        multiple: Whether it may be given several times.
+        multiple: Whether the option may be given several times.
         path: Whether a value is a path.
-        envvar: Environment variable that stands in for it.
+        envvar: Environment variable that replaces the option.
     """
 
     help: str
@@ -60,12 +60,13 @@ class Option(NamedTuple):
 
 
 class BuildOptions(TypedDict, total=False):
-    """Options of a build; each may be left out. `edgepack build` derives its options from them.
+    """Options of a build; each may be left out. `edgepack build` derives its options from these
+    fields.
 
-    Python takes more than text: `calibration` and `evaluation` may be an iterable of dictionaries,
-    by input name an array of the input's shape and dtype, one sample each. `metric` may be a
-    function: it is called with `run`, which takes the inputs of one inference by name and returns
-    the outputs by name, and returns a number. `search` may be a dictionary,
+    Python accepts more than text: `calibration` and `evaluation` may be an iterable of
+    dictionaries, by input name an array of the input's shape and dtype, a dictionary per sample.
+    `metric` may be a function: its argument is `run`, which takes the inputs of an inference by
+    name and returns the outputs by name; its result is a number. `search` may be a dictionary,
     `{"quantize.activations": ["uint8", "uint16"]}`. `budget` may be seconds. `trust_config` may be
     the `NamedCode` entries that a person confirmed.
     """
@@ -280,12 +281,11 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
             evaluation, shapes, values, metric, labels, hooks, feedback, captured, encrypt_to,
-            delta_from,
-            toolchains, plain_runtimes, allow_degraded, strict, keep_going, replace, trust_config:
-            See `BuildOptions`; "" and None stand for what is left out.
+            delta_from, toolchains, plain_runtimes, allow_degraded, strict, keep_going, replace,
+            trust_config: See `BuildOptions`; "" and None stand for unset options.
         declarations, outputs: Declared inputs and outputs by name.
-        declared_in: The file they came from.
-        about, datasets: What it says of the model and of its data.
+        declared_in: The file of the declarations.
+        about, datasets: Statements of that file about the model and its data.
         searched: Settings with several values to try.
         budget_s: Seconds that the build may take; None for no limit.
     """
@@ -332,7 +332,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
 
     Args:
         model: The ONNX file, or a local Hugging Face model folder.
-        options: What was given.
+        options: Given options.
 
     Raises:
         BuildError: Something is missing, or cannot be.
@@ -430,10 +430,10 @@ def _version(given: str, configured: str, in_output: str, path: str | Path | Non
 
 
 def _agreed(what: str, configured: str, in_output: str, path: str | Path | None) -> str:
-    """Return what the file and the output's name give, or the one that gives something.
+    """Return the common value of file and output name, or the value of either.
 
     Raises:
-        BuildError: They contradict each other: nobody could tell which release it is.
+        BuildError: The values contradict each other, so the release would be ambiguous.
     """
     if configured and in_output and configured != in_output:
         raise BuildError(
@@ -463,7 +463,7 @@ def _budget_s(given: str | float | None, configured: str, path: str) -> float | 
     """Return seconds that the search may take: the option's, else the file's; None for no limit.
 
     Raises:
-        BuildError: It is not a duration.
+        BuildError: The text is not a duration.
     """
     if given is None:
         return parse_duration(configured, f"{path}, [build] budget") if configured else None
@@ -474,7 +474,7 @@ def _builder_id(given: str | None) -> str:
     """Return the builder: the option, else the environment, else a default.
 
     Raises:
-        BuildError: It is not a URI.
+        BuildError: The text is not a URI.
     """
     builder = given or os.environ.get(BUILDER_VARIABLE, "") or UNNAMED_BUILDER
     if not _URI.fullmatch(builder):
@@ -490,7 +490,7 @@ def _creation_time(given: str | None) -> str:
     """Return the time to record: the option, else `SOURCE_DATE_EPOCH`, else none.
 
     Raises:
-        BuildError: It is not a time.
+        BuildError: The text is not a time.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     try:

@@ -14,7 +14,7 @@ class Resources(msgspec.Struct, kw_only=True):
 
     Attributes:
         limit: Ends the search in time.
-        journal: What was measured before, and what is measured now.
+        journal: Earlier and present measurements.
         process: Runs the variant on its provider, and is kept for its rehearsal; None keeps none.
         progress: Called for each step.
     """

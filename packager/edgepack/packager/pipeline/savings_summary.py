@@ -18,9 +18,7 @@ _MUCH_OF_THE_WEIGHTS = 0.5
 
 
 def saves_nothing(searched: SearchedCombination) -> bool:
-    """Return True if a lowered model has the bytes and the multiply-accumulates of the float
-    one.
-    """
+    """Return True if a lowered model has the bytes and the multiply-accumulates of the float model."""
     found, best = searched.selection.found, _lowered(searched)
     if found is None or best is None:
         return False
@@ -43,8 +41,8 @@ def describe_little(searched: SearchedCombination, advice: Advice | None) -> tup
     """State so where little is saved.
 
     Args:
-        searched: What is published.
-        advice: What other profiles for the device would do; None where nothing is known.
+        searched: The published model.
+        advice: Expected results of other profiles for the device; None if unknown.
     """
     best, share = _lowered(searched), _size_share(searched)
     if best is None:

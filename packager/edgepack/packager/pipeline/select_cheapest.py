@@ -1,8 +1,8 @@
-"""Selection of one combination of a search, with all attempts.
+"""Selection of a single combination of a search, with all attempts.
 
-Of those within their budget the cheapest: the fastest where the provider is here, of these the
-smallest, and of equals the one that was named first; where the profile prefers size, the smallest
-first. If none is within, the nearest to its budget.
+Among combinations within their budget the cheapest wins: the fastest if the provider is here, then
+the smallest, then the first named; if the profile prefers size, the smallest first. If none is
+within, the nearest to its budget.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _SAME_SIZE = 1.01
 
 
 def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombination:
-    """Select one of the combinations; see above."""
+    """Select a combination; see above."""
     within = [entry for entry in searched if entry.selection.holds]
     if not within:
         best = searched[0]
@@ -33,7 +33,7 @@ def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombinat
 
 
 def _fastest(entries: Sequence[SearchedCombination]) -> list[SearchedCombination]:
-    """Return those that take the least time, in order; all where not every time is known."""
+    """Return the fastest combinations, in order; all if any time is unknown."""
     latencies = [entry.selection.latency_ms for entry in entries]
     known = [latency for latency in latencies if latency is not None]
     if len(known) < len(entries):
@@ -60,7 +60,7 @@ def _verdict(entry: SearchedCombination) -> Verdict:
 def with_whole_search(
     best: SearchedCombination, searched: Sequence[SearchedCombination], skipped: Sequence[str]
 ) -> SearchedCombination:
-    """Return the combination that was kept, with what was tried in all of them."""
+    """Return the kept combination, with the attempts of all combinations."""
     if len(searched) + len(skipped) < 2:
         return best
     note = (

@@ -1,4 +1,4 @@
-"""The values of one variant's way through the pipeline: what it is made from, what was selected."""
+"""Values of a variant's way through the pipeline: inputs, plan and selection."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,15 +26,15 @@ class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of every variant's preparation and evaluation.
 
     Attributes:
-        source: The source model, with static shapes where a profile needs them.
+        source: The source model and samples.
         split: Samples for ranges, for choosing, and for the verdict.
-        provider_samples: Of those for the verdict some, golden ones first; as many of them as its
-            speed allows run on the provider.
+        provider_samples: Some of the held-out samples, golden samples first; as many as the
+            provider's speed allows run on the provider.
         float_source: Runs the source model.
         metric: The user's own metric, which then decides in place of agreement with the float
             model; or None.
         labelled: Held-out samples with labels, which then give the verdict; candidates are still
-            chosen by how near they are to the float model. None where there are none.
+            chosen by their agreement with the float model. None where there are none.
     """
 
     source: SourceModel
@@ -46,15 +46,15 @@ class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan of the variant for one profile.
+    """Plan of a profile's variant.
 
     Attributes:
-        combinations: The profile with each combination of searched settings, at least one, in the
+        combinations: The profile with each combination of searched settings, at least 1, in the
             order to try.
         venue: Where the profile can run here.
         plain_releases: Where its variant runs in ONNX Runtime by itself.
         allow_degraded: Publish a variant that gates refuse, marked.
-        is_strict: Refuse a variant whose verdict is weak.
+        is_strict: Reject a variant with a weak verdict.
     """
 
     combinations: tuple[Combination, ...]
@@ -79,10 +79,10 @@ class PreparedFloat(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: In memory.
-        published: The file that is published where nothing lowered is: the same model, or, where
-            its weights alone came quantized, the one that still has them so.
-        precision: Of what is published then.
-        notes: What the passes left and noted.
+        published: The file to publish if nothing lowered is published: the same model, or the
+            source model with its quantized weights.
+        precision: Precision of the published file.
+        notes: Notes of the passes.
     """
 
     model: onnx.ModelProto
@@ -101,15 +101,15 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: The model, in the work folder.
-        precision: What it is.
-        found: What the search tried; None where nothing was quantized.
+        precision: Precision of the model.
+        found: Attempts of the search; None if nothing was quantized.
         notes: Decisions on the way, without times.
         timed_notes: The same with times.
-        float_because: Why it is the float model in place of a quantized one; "" where it is not.
+        float_because: Why the float model replaces a quantized model; "" for a quantized model.
         latency_ms, float_latency_ms: Medians; None where its provider is not here.
         speedup: The races of the best candidate against the float model; None where none ran.
-        latencies_ms: Medians of the best candidate, whether it is this model or not, and of others,
-            by their words and their accuracy: words alone may come twice.
+        latencies_ms: Medians of the best candidate, whether this model or not, and of others, by
+            their words and their accuracy: words alone may occur twice.
     """
 
     path: Path
@@ -125,21 +125,23 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_lowered(self) -> bool:
-        """True if it is the search's best candidate, and not the float model."""
+        """True if this model is the search's best candidate, and not the float model."""
         return self.found is not None and self.path == self.found.best.path
 
     @property
     def holds(self) -> bool:
-        """True if it is within the accuracy budget on the search samples."""
+        """True if the model is within the accuracy budget on the search samples."""
         return self.found is None or not self.is_lowered or self.found.best.verdict.passed
 
     @property
     def can_improve(self) -> bool:
-        """True if a search could find something nearer: it stopped at what was near enough."""
+        """True if a search could find a nearer candidate: the search stopped at a sufficient
+        candidate.
+        """
         return self.is_lowered and self.holds
 
     def with_float_model(self, prepared: PreparedFloat, because: str) -> "Selection":
-        """Return the float model in its place, and why; what was tried stays known."""
+        """Return the selection of the float model, with the reason; attempts are kept."""
         return replace(
             self,
             path=prepared.published,
@@ -187,7 +189,7 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
         return found.best.measured.size_bytes
 
     def with_attempts_of(self, further: "SearchedCombination") -> "SearchedCombination":
-        """Return the same model, with what was tried after it."""
+        """Return the same model, with later attempts."""
         found, tried = self.selection.found, further.selection.found
         if found is None or tried is None:
             return self
@@ -195,7 +197,7 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, selection=replace(self.selection, found=found))
 
     def with_selection(self, selection: Selection) -> "SearchedCombination":
-        """Return another model, with what was tried before it."""
+        """Return another model, with earlier attempts."""
         before, found = self.selection.found, selection.found
         if before is not None and found is not None:
             attempts = tuple(dict.fromkeys((*before.attempts, *found.attempts)))

@@ -1,9 +1,10 @@
-"""The search of one profile: its settings in each combination, and the candidates of each.
+"""The search of a profile: its settings in each combination, and the candidates of each.
 
 1. For each combination: the float passes, then a choice between lowered and float
    (`candidate_selection`).
-2. Of all of them one is kept (`select_cheapest`).
-3. It may be searched on: for a candidate nearer to the float model, or with nodes that stay float.
+2. Of all combinations a single combination is kept (`select_cheapest`).
+3. The search may continue: for a candidate nearer to the float model, or with nodes that stay
+  float.
 """
 
 from collections.abc import Collection
@@ -39,14 +40,14 @@ from edgepack.packager.search.search_target import SearchTarget
 
 
 class SettingsSearch:
-    """Searches the settings of one profile, and continues in the combination that it kept.
+    """Searches the settings of a profile, and continues in the kept combination.
 
-    It remembers what it measured; what it returns are values.
+    The search stores its measurements; its results are values.
 
     Args:
-        inputs: What candidates are made from and judged by.
-        plan: What to try.
-        resources: The time that is left, the journal, and who is notified.
+        inputs: Samples that candidates are made from and evaluated on.
+        plan: Combinations to try.
+        resources: Remaining time, journal, and receiver of progress.
         work_dir: Folder for everything that is written.
     """
 
@@ -194,7 +195,7 @@ def run_passes(
         inputs: Has the source model, and the samples that passes may look at.
         profile: The profile.
         venue: Venue of the trials.
-        folder: Where it is written; it must exist.
+        folder: Folder for the model; must exist.
         progress: Called for each pass.
 
     Raises:

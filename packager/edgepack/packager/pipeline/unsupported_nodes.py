@@ -1,11 +1,11 @@
 """Handling of a graph that a provider rejects: responsible nodes stay float, or are reported.
 
-A vendor's compiler may refuse all of a graph for one node, in words that name none. The whole build
-would be refused for a node whose float form the provider takes, or leaves to the CPU. So the nodes
-are looked for (`runtime.refusal_bisection`), the search runs again with these float, and the report
-says so; how many nodes the provider must take, the placement gate says as always. Where that does
-not help, the refusal names what was found. Nor does it help where nothing else is lowered: what is
-left would be the float model under another name.
+A vendor's compiler may reject a whole graph because of a single node, in words that name no node.
+The whole build would fail for a node whose float form the provider takes, or leaves to the CPU. So
+the nodes are looked for (`runtime.refusal_bisection`), the search runs again with these float, and
+the report says so; how many nodes the provider must take, the placement gate says as always. If
+that does not help, the refusal names the found nodes. Exclusion does not help either if nothing
+else is lowered: the rest would be the float model under another name.
 """
 
 import time
@@ -60,13 +60,13 @@ def exclude_unsupported(
 
     Args:
         search: Searches again.
-        searched: What the provider refused.
+        searched: The rejected candidate.
         error: In which words.
-        provider_validation: Opens models on it.
+        provider_validation: Opens models on the provider.
         progress: Called for each opening.
 
     Raises:
-        BuildError: The refusal, with the nodes where they were found.
+        BuildError: The refusal, with the nodes if found.
     """
     openings = _Openings(search, searched, provider_validation, progress)
     found, profile = openings.find_nodes(), searched.profile
@@ -84,7 +84,7 @@ def exclude_unsupported(
 
 @dataclass
 class _Openings:
-    """Opens what was found, changed or in part, as often and as long as may be."""
+    """Opens changed or partial models, within limits of number and time."""
 
     search: SettingsSearch
     searched: SearchedCombination
@@ -150,7 +150,9 @@ def _describe(nodes: Iterable[onnx.NodeProto]) -> str:
 
 
 def _anything(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return hardly a model, of the same operator sets: what refuses it takes nothing at all."""
+    """Return a minimal model with the same operator sets: a provider that rejects this model takes
+    nothing at all.
+    """
     value = model.graph.input[0]
     is_float = value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     node = onnx.helper.make_node("Relu" if is_float else "Identity", [value.name], ["taken"])

@@ -11,7 +11,7 @@ from edgepack.tasks.details import SAMPLES_TO_PROVE, TASK_KEPT, VALUE_LOW
 
 
 def unverified_placement(profile: Profile) -> Placement:
-    """Return the placement of a variant whose provider cannot run here."""
+    """Return the placement of a variant with a provider that cannot run here."""
     return Placement(provider=profile.device.provider, taken=0, total=0, verified=False)
 
 
@@ -39,11 +39,11 @@ def toolchain_of(compiled: CompiledContext | None) -> Toolchain:
 
 
 def accuracy_of(validated: HoldoutVerdict, verdict: Verdict, provider: str) -> Accuracy:
-    """Return the verdict and what is behind it, rounded to what it tells.
+    """Return the verdict with its evidence, rounded to significant digits.
 
     Args:
-        validated: What was measured on the held-out samples.
-        verdict: Its verdict, as people are told it.
+        validated: Measurements on the held-out samples.
+        verdict: The verdict for people.
         provider: Where the model ran.
     """
     details = {}

@@ -1,7 +1,7 @@
-"""Validates what was found: by held-out samples, and by a run on the provider itself.
+"""Validation of a candidate: by held-out samples, and by a run on the provider itself.
 
-What is looked at inside a model is looked at before the provider runs it: a simulator takes 200 MB,
-and stays until the rehearsal.
+The inspection comes before the provider's run: a simulator takes 200 MB, and stays until the
+rehearsal.
 """
 
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
     """A model with its verdict, within the budget or not.
 
     Attributes:
-        searched: What was searched.
+        searched: The searched combination.
         size_bytes: Size of the model that was written.
         provider_run: Result of the run on the provider; None if the provider cannot run here, or
             before the run.
-        inspection: What a look inside showed; None where nothing was lowered.
+        inspection: Result of the inspection; None if nothing was lowered.
         is_out_of_time: Whether its run on the provider was left out, or ended, for want of time.
         notes: How often the search went on, and why.
     """
@@ -58,9 +58,10 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
 
     @property
     def is_sure(self) -> bool:
-        """True if the held-out samples pass it, not by the one that may differ, and not barely.
+        """True if the held-out samples pass the model without the tolerated mismatch, and with a
+        sufficient margin.
 
-        Neither is what they expect others to lose too much of.
+        A model with too large an expected loss on other samples is not sure either.
         """
         verdict = self.verdict
         in_doubt = verdict.forgiven or verdict.is_costly or is_doubtful(verdict)
@@ -72,7 +73,7 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
         return self.provider_run is not None and self.provider_run.refusal is not None
 
     def with_note(self, note: str) -> "ValidatedCombination":
-        """Return the same with one more note."""
+        """Return the same with another note."""
         return replace(self, notes=(*self.notes, note))
 
 
@@ -85,11 +86,11 @@ def measured_model(work_dir: Path, source: SourceModel) -> Path:
 
 @dataclass(frozen=True)
 class VariantValidator:
-    """Writes a variant's model and validates it.
+    """Writes a variant's model and validates the model.
 
     Attributes:
-        inputs: What it is judged by.
-        provider_validation: Runs it on its provider.
+        inputs: Samples for the evaluation.
+        provider_validation: Runs the model on its provider.
         work_dir: The variant is written in its folder `variant`.
         progress: Called for each step.
         limit: The time of the search, of the profile, and of the build.
@@ -108,16 +109,16 @@ class VariantValidator:
         notes: tuple[str, ...],
         deadline: Deadline,
     ) -> ValidatedCombination:
-        """Judge by held-out samples; what these are sure of runs on the provider.
+        """Evaluate on held-out samples; a sure candidate runs on the provider.
 
         Args:
             search: Leaves nodes float that the provider refuses.
-            searched: What was found.
-            notes: What led to it.
+            searched: The candidate.
+            notes: Notes on earlier steps.
             deadline: When the verdict must be there.
 
         Raises:
-            BuildError: The model cannot be run, or the provider refuses all of it.
+            BuildError: The model cannot be run, or the provider rejects the whole model.
             OutOfTimeError: There is no verdict until then.
         """
         with deadline.interrupting():
@@ -125,16 +126,17 @@ class VariantValidator:
         return self.run_on_provider(search, validated) if validated.is_sure else validated
 
     def write_again(self, validated: ValidatedCombination) -> None:
-        """Write a model again in the place of another one that was written after it."""
+        """Write a model again in the place of a later written model."""
         self._write(validated.searched)
 
     def run_on_provider(
         self, search: SettingsSearch, validated: ValidatedCombination
     ) -> ValidatedCombination:
-        """Run it on the provider; nodes for which that refuses the whole graph stay float.
+        """Run the model on the provider; nodes that make the provider reject the whole graph stay
+        float.
 
         Raises:
-            BuildError: The provider refuses all of it.
+            BuildError: The provider rejects the whole model.
         """
         for _ in range(_MOST_TIMES_REFUSED):
             try:
@@ -152,7 +154,7 @@ class VariantValidator:
         """Look inside the best lowered candidate, published or not; only informs, so not in haste.
 
         Returns:
-            What was seen; None where nothing was lowered, or the time of the search is used up.
+            The inspection; None if nothing was lowered, or the time of the search is used up.
         """
         if searched.selection.found is None or self.limit.left_s == 0.0:
             return None
@@ -197,7 +199,7 @@ class VariantValidator:
         )
 
     def _run_in_time(self, validated: ValidatedCombination) -> ValidatedCombination:
-        """Run it on the provider where there is time; a verdict is there already."""
+        """Run the model on the provider if time is left; the verdict exists already."""
         profile = validated.searched.profile
         try:
             return self._run(validated)

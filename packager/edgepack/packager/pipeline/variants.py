@@ -1,4 +1,4 @@
-"""Step 4 of a build: a variant for each profile, one after the other."""
+"""Step 4 of a build: a variant for each profile in turn."""
 
 from pathlib import Path
 
@@ -37,15 +37,15 @@ def prepare_variants(
     profiles are reported as not finished.
 
     Args:
-        opened: What they are made from and judged by; whether others are built where one refuses,
-            and how long the search may take.
-        checked: The profiles, and where they can run here.
+        opened: Source and samples; its request decides whether the build continues after a refusal,
+            and the time of the search.
+        checked: The profiles, and their places of runs.
         work: Folder for everything that is written.
-        process: Runs variants on their provider; that of the last one stays.
+        process: Runs variants on their provider; the last process stays.
         progress: Called for each step.
 
     Raises:
-        BuildError: A profile refuses, or each one does.
+        BuildError: A profile is refused, or all profiles are.
     """
     request, source, samples = opened.request, opened.source, opened.samples
     inputs = EvaluationInputs(
@@ -107,7 +107,7 @@ def _prepare(
 def _refuse(
     opened: OpenedBuild, plan: VariantPlan, error: EdgepackError, built: list[PreparedVariant]
 ) -> BuildError:
-    """Return a profile's refusal, which ends the build, with the report of what was tried."""
+    """Return a profile's refusal, which ends the build, with the report of the attempts."""
     notes = tuple(f"{variant.name} was built, and is not published." for variant in built)
     refusal = report_refusal(plan.profile.name, error)
     hint = report_refusals(opened, (refusal,), notes)

@@ -1,1 +1,1 @@
-"""Profiles: read from TOML, checked for contradictions; the chips that they name."""
+"""Profiles: TOML files, checked for contradictions, and their chips."""

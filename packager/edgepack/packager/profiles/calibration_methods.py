@@ -1,9 +1,9 @@
 """Names of calibration methods: how the values that were observed become a range.
 
 `minmax` covers every value, `percentile-P` leaves the rest outside, `mse` loses the least squared
-error, `entropy` the least information. For powers of two, AMD's tools have names of their own:
-`nonoverflow` is the smallest one that covers every value, `minmse` the one with the least squared
-error.
+error, `entropy` the least information. For powers of two, AMD's tools have other names:
+`nonoverflow` is the smallest scale that covers every value, `minmse` the scale with the least
+squared error.
 """
 
 from collections.abc import Mapping

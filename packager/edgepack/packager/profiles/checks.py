@@ -1,6 +1,6 @@
-"""Settings of a profile that contradict each other: each with why it cannot work.
+"""Contradictory settings of a profile, each with the reason.
 
-Nothing here knows a provider by name; what a target can do is said by its own settings.
+This module knows no provider by name; a target's abilities are its own settings.
 """
 
 import re
@@ -30,7 +30,7 @@ _FIRST_OPSET_WITH_PER_CHANNEL = 13
 
 
 def check_consistency(profile: Profile, source: str) -> None:
-    """Reject a profile whose settings cannot all hold.
+    """Reject a profile with contradictory settings.
 
     Args:
         profile: The resolved profile.

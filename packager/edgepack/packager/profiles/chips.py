@@ -13,8 +13,8 @@ class Chip(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         htp_arch: Version of its Hexagon processor, `68` for v68.
         soc_model: The SDK's number of the chip.
-        soc: Its name as the device's kernel tells it.
-        known_as: What people call it.
+        soc: Its name in the device's kernel.
+        known_as: Common name.
     """
 
     htp_arch: str

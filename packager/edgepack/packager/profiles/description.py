@@ -1,4 +1,4 @@
-"""Description of a profile for a person who does not know its TOML."""
+"""Description of a profile for readers who do not know its TOML."""
 
 from collections.abc import Iterator, Mapping
 
@@ -66,7 +66,7 @@ def describe_target(profile: Profile) -> Facts:
 
 
 def describe_recipe(profile: Profile) -> Facts:
-    """Return its passes in order, and who compiles."""
+    """Return the profile's passes in order, and the compiler."""
     for entry in profile.passes:
         name = str(entry.__struct_config__.tag)
         for line in _describe_pass(name, entry):
@@ -143,7 +143,7 @@ def _unused_bit(reduce_range: bool) -> str:
 
 
 def _first_help(entry: Lowering) -> str:
-    """Return the first remedy for costly nodes before they stay float."""
+    """Return the first remedy for costly nodes, before float nodes."""
     if isinstance(entry, Quantize) and entry.has_high_precision:
         return f"nodes that cost too much get {entry.high_precision_activations} activations; "
     if isinstance(entry, QuantizeWeights) and entry.has_high_precision:

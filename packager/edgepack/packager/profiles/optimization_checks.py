@@ -10,7 +10,7 @@ _STANDARD = frozenset({"LayerNormalization", "Gelu"})
 
 
 class Contradiction(NamedTuple):
-    """Settings that cannot both hold: where, why, and what to do."""
+    """Contradictory settings: place, reason and remedy."""
 
     place: str
     problem: str

@@ -1,9 +1,9 @@
 """Check that a provider and a session support the options of a profile.
 
-ONNX Runtime takes session entries that nobody reads, and providers take values that they do not
-know, without a word: what was meant to make a device faster then does nothing on all of them. What
-each provider documents is data next to the profiles (`options/NAME.toml`), with the source named
-there. An option that is newer than the list is named under `unchecked`.
+ONNX Runtime silently accepts session entries that nobody reads, and providers silently accept
+unknown values: a setting for faster devices then has no effect on any device. The documented
+options of each provider are data next to the profiles (`options/NAME.toml`), with their source. An
+option that is newer than the list is named under `unchecked`.
 """
 
 import difflib
@@ -38,7 +38,7 @@ class _Options(Section, frozen=True, kw_only=True):
 
 
 def check_options(profile: Profile) -> Iterator[Contradiction]:
-    """Find options and session entries that nobody reads, and values that they cannot have."""
+    """Find unknown options and session entries, and impossible values."""
     given = profile.provider
     unchecked = set(given.unchecked)
     provider = profile.device.provider
@@ -63,7 +63,7 @@ def check_options(profile: Profile) -> Iterator[Contradiction]:
 def names_file(provider: str, option: str) -> bool:
     """Return whether a provider loads, reads or writes the file that an option names.
 
-    An option that is missing from the provider's list may do so: nobody knows it here.
+    An option that is missing from the provider's list may do so: its meaning is unknown here.
 
     Args:
         provider: Its name; `SESSION` for entries of a session.

@@ -1,6 +1,6 @@
 """Settings of each pass in a profile: the keys of `[[pass]]` entries.
 
-The lists of settings here are the reference: `docs/reference/passes.md` tells what they are for.
+The lists of settings here are the reference: `docs/reference/passes.md` explains their purpose.
 """
 
 from typing import Annotated, Literal, get_args
@@ -52,20 +52,20 @@ class Optimize(Section, frozen=True, kw_only=True, tag_field="name", tag="optimi
     """ONNX Runtime's own graph optimization, offline.
 
     Attributes:
-        level: `O1` folds constants and batch normalization and stays standard ONNX; `O2` also
-            fuses into ONNX Runtime's own operators; `O3` also takes the approximation of GELU;
-            `O4` is `O3` for GPUs, with a `float16` pass after it.
+        level: `O1` folds constants and batch normalization and stays standard ONNX; `O2` also fuses
+            into ONNX Runtime's own operators; `O3` also uses the approximation of GELU; `O4` is
+            `O3` for GPUs, with a `float16` pass after it.
     """
 
     level: Literal["O1", "O2", "O3", "O4"] = "O1"
 
 
 class FuseTransformer(Section, frozen=True, kw_only=True, tag_field="name", tag="fuse_transformer"):
-    """Chains of small operators become the one operator of a transformer that they compute.
+    """Fusion of small operators into the transformer operator that they compute.
 
     Attributes:
-        ops: What to fuse: `LayerNormalization` and `Gelu` are standard ONNX (Gelu from opset 20
-            on); `FastGelu` (GELU by its tanh formula), `SkipLayerNormalization` and `Attention`
+        ops: Operators to fuse: `LayerNormalization` and `Gelu` are standard ONNX (Gelu from opset
+            20 on); `FastGelu` (GELU by its tanh formula), `SkipLayerNormalization` and `Attention`
             are ONNX Runtime's own.
     """
 
@@ -76,13 +76,13 @@ class FuseTransformer(Section, frozen=True, kw_only=True, tag_field="name", tag=
 
 
 class QnnPreprocess(Section, frozen=True, kw_only=True, tag_field="name", tag="qnn_preprocess"):
-    """Chains that Qualcomm's HTP has one operator for become that operator."""
+    """Replacement of chains by a single operator of Qualcomm's HTP."""
 
 
 class VitisAiPreprocess(
     Section, frozen=True, kw_only=True, tag_field="name", tag="vitisai_preprocess"
 ):
-    """Chains that AMD's NPUs have one operator for become that operator."""
+    """Replacement of chains by a single operator of AMD's NPUs."""
 
 
 class ClampMask(Section, frozen=True, kw_only=True, tag_field="name", tag="clamp_mask"):
@@ -102,9 +102,9 @@ class ApplyWorkarounds(
 ):
     """Writes operators that a simulator computes wrongly as other operators with the same result.
 
-    `passes/workarounds/table.py` lists the defects and the releases of the simulator that have
-    them. A workaround applies if the simulator that tries the variant is one of these releases.
-    No chip was seen with a defect.
+    `passes/workarounds/table.py` lists the defects and the affected releases of the simulator. A
+    workaround applies if the simulator that tries the variant has an affected release. No chip was
+    seen with a defect.
 
     Attributes:
         ops: Operators to replace.
@@ -122,39 +122,39 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         ops: `compute` quantizes convolutions and matrix products only; `all` every operator
             that works on floats, so that the whole graph stays on an integer-only device.
         raced_ops: `all` also searches candidates with every operator quantized, and races the best
-            of both scopes where the provider is here; the faster one is published. Empty: no race.
+            of both scopes if the provider is here; the faster candidate is published. Empty: no
+            race.
         activations, weights: Integer types.
-        high_precision_activations: Integer type of 16 bits that the activations of nodes which cost
-            too much get, before any node returns to float; their weights stay as they are. Empty:
-            none do. It says nothing where `activations` have 16 bits already.
+        high_precision_activations: Integer type of 16 bits for the activations of costly nodes,
+            before any node returns to float; their weights stay unchanged. Empty: none do. The
+            setting has no effect if `activations` have 16 bits already.
         activation_symmetric: Zero point in the middle of the type's range.
         weight_symmetric: The same for weights.
-        per_channel: Operator types whose weights get one scale per output channel; such weights
-            are always symmetric.
-        per_channel_weights: Integer type of those; empty means `weights`.
+        per_channel: Operator types with a weight scale per output channel; such weights are always
+            symmetric.
+        per_channel_weights: Integer type of these weights; empty means `weights`.
         scales: `float`, or `power_of_two` exponents (AMD XINT8).
         weight_ranges: `minmax`, or `mse`: the range with the least mean squared error.
-        output_ops: With `ops = "compute"`: operator types whose *output* is quantized too;
-            the others get integers in and give floats out.
+        output_ops: With `ops = "compute"`: operator types with a quantized *output*, too; all other
+            operators read integers and write floats.
         exclude_ops: Operator types that stay float.
-        tie_ops: Operator types whose inputs and outputs must share one scale, beyond those
-            that only move data.
-        fixed_scales: Whether Sigmoid, Tanh and HardSigmoid get the scales that Qualcomm's NPU
-            computes by, and Log and HardSwish such as it computes rightly.
-        ranges: Ways to turn the calibration into ranges, in the order in which they are tried:
+        tie_ops: Operator types with a common scale of inputs and outputs, beyond operators that
+            only move data.
+        fixed_scales: Whether Sigmoid, Tanh and HardSigmoid get the scales of Qualcomm's NPU, and
+            Log and HardSwish the scales that the NPU computes rightly.
+        ranges: Methods for ranges from the calibration, in the order of attempts:
             `minmax`, `percentile-99.99`, `mse`, `entropy` …
-        prepare: What is tried on the float model where no plain range holds the budget: `smooth`
-            (SmoothQuant: outliers of activations move into weights), `cross-layer` (equalization
-            of layers in a row). Each keeps what the model computes.
+        prepare: Changes of the float model if no plain range holds the budget: `smooth`
+            (SmoothQuant: outliers of activations move into weights), `cross-layer` (equalization of
+            consecutive layers). Each keeps the model's function.
         smooth_alpha: Share of the outliers that SmoothQuant moves, 0…1.
-        bias_correction: `try` also tries candidates whose biases make up for the mean error that
-            quantization makes in each channel.
-        weight_rounding: `nearest`, or `gptq`: also tries candidates whose weights are rounded one
-            column after the other, later ones making up for the errors of earlier ones on the
-            calibration samples.
-        backend: Whose quantizer: `edgepack`, or `quark`: AMD Quark, in an environment of its own.
-        backend_timeout_s: Limit of one run of another's quantizer, seconds.
-        reduce_range: Leave one bit of the weights unused (x86 CPUs without VNNI saturate).
+        bias_correction: `try` also tries candidates with biases that compensate the mean
+            quantization error of each channel.
+        weight_rounding: `nearest`, or `gptq`: also tries candidates with weights rounded column by
+            column, later columns compensating earlier errors on the calibration samples.
+        backend: The quantizer: `edgepack`, or `quark`: AMD Quark, in a separate environment.
+        backend_timeout_s: Limit of a run of an external quantizer, seconds.
+        reduce_range: Leave a bit of the weights unused (x86 CPUs without VNNI saturate).
         min_real_range: Least width of a range, so that a constant tensor has a sane scale.
         qdq_domain: Where Quantize/DequantizeLinear come from: `onnx`, `microsoft`, or
             `auto`: com.microsoft only for 16-bit types below opset 21, which ONNX lacks there.
@@ -200,7 +200,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
 
     @property
     def has_high_precision(self) -> bool:
-        """True if nodes can get activations with more bits than the others have."""
+        """True if nodes can get activations with more bits than all others."""
         return bool(self.high_precision_activations) and self.activations not in WIDE_TYPES
 
     @property
@@ -215,9 +215,9 @@ class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16
     """Half precision: weights and activations of 16-bit floats, inputs and outputs of 32.
 
     Attributes:
-        exclude_ops: Operator types that stay 32-bit, beyond those that have no 16-bit form.
-        activation_max: Greatest magnitude that a tensor may have on the calibration samples; what
-            goes beyond stays 32-bit. 16-bit floats end at 65504, and other samples go higher.
+        exclude_ops: Operator types that stay 32-bit, beyond operators without a 16-bit form.
+        activation_max: Greatest magnitude of a 16-bit tensor on the calibration samples; tensors
+            beyond stay 32-bit. 16-bit floats end at 65504, and other samples go higher.
         max_float_share: Share of nodes that the search may return to 32 bits, 0…1.
     """
 
@@ -232,14 +232,14 @@ class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16
 
 
 class QuantizeDynamic(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize_dynamic"):
-    """8-bit weights; activations are quantized by what each inference brings. No calibration.
+    """8-bit weights; activations are quantized by the values of each inference. No calibration.
 
     Attributes:
-        ops: Operator types whose constant weights are quantized.
+        ops: Operator types with quantized constant weights.
         weights: Integer type of the weights, symmetric either way. `int8` saturates on x86 CPUs
             without VNNI unless `reduce_range`; a product was 16 % off there.
-        per_channel: One scale per output channel.
-        reduce_range: Leave one bit of the weights unused.
+        per_channel: A scale per output channel.
+        reduce_range: Leave a bit of the weights unused.
         max_float_share: Share of quantized nodes that the search may return to float, 0…1.
     """
 
@@ -259,17 +259,17 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
     """Weights of few bits in blocks with a scale each; activations stay float.
 
     Attributes:
-        methods: Ways to round, in the order in which they are tried: `rtn` to the nearest, `hqq`
-            with zero points that shrink the error (half-quadratic), `gptq` with later weights
-            making up for earlier ones' errors on the calibration samples.
+        methods: Rounding methods, in the order of attempts: `rtn` to the nearest, `hqq` with zero
+            points that shrink the error (half-quadratic), `gptq` with later weights compensating
+            earlier errors on the calibration samples.
         bits: Bits of a weight.
         high_precision_bits: Bits of the weights of nodes that cost too much, before any node
-            returns to float; 0: none get more. It says nothing where `bits` are 8 already.
+            returns to float; 0: none get more. The setting has no effect if `bits` are 8 already.
         block_size: Weights along the inner axis that share a scale.
-        symmetric: Zero point in the middle of the type's range; `hqq` needs it free.
+        symmetric: Zero point in the middle of the type's range; `hqq` needs a free zero point.
         embeddings: Whether tables that Gather reads are quantized too, by `rtn`.
-        accuracy_level: What ONNX Runtime may round activations to: 0 leaves it to the provider,
-            1 float32, 2 float16, 3 bfloat16, 4 int8.
+        accuracy_level: Allowed rounding of activations in ONNX Runtime: 0 leaves the choice to the
+            provider, 1 float32, 2 float16, 3 bfloat16, 4 int8.
         max_float_share: Share of quantized nodes that the search may return to float, 0…1.
     """
 
@@ -290,7 +290,7 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
 
     @property
     def has_high_precision(self) -> bool:
-        """True if nodes can get weights with more bits than the others have."""
+        """True if nodes can get weights with more bits than all others."""
         return self.high_precision_bits > self.bits
 
 

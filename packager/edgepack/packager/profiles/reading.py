@@ -1,9 +1,9 @@
 """Reads profiles: hardware targets as data, TOML files by name or by path.
 
 1. Read the file and, through `extends`, its ancestors; a cycle is an error.
-2. Merge: a child's keys win; a `[[pass]]` of the same name changes that pass's settings, a new
-   one is added at the end.
-3. Refuse unknown keys by name, with what is allowed there, and values of a wrong type.
+2. Merge: a child's keys win; a `[[pass]]` of the same name changes that pass's settings, a new pass
+   is added at the end.
+3. Reject unknown keys by name, with the allowed keys, and values of a wrong type.
 4. Refuse settings that contradict each other (`checks`).
 """
 
@@ -51,14 +51,14 @@ def load_profile(name_or_path: str) -> Profile:
         The resolved profile.
 
     Raises:
-        ProfileError: There is no such profile, it has unknown or ill-typed keys, inherits from
-            itself, or contradicts itself.
+        ProfileError: There is no such profile, or the profile has unknown or ill-typed keys,
+            inherits from itself, or contradicts itself.
     """
     return resolve_profile(name_or_path, {})
 
 
 def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
-    """Read a profile and lays further settings over it, as a child's would be.
+    """Read a profile and override settings, like a child's.
 
     Args:
         name_or_path: See `load_profile`.
@@ -88,7 +88,7 @@ def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
 
 
 def with_digest(profile: Profile) -> Profile:
-    """Return the profile with the digest of its settings, whatever it had."""
+    """Return the profile with the digest of its settings."""
     plain = replace(profile, sha256="", source="")
     digest = hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
     return replace(profile, sha256=digest)
@@ -221,7 +221,7 @@ def _merge_passes(parent: list[Any], child: list[Any]) -> list[Any]:
 
 
 def describe_passes(profile: Profile) -> Iterator[str]:
-    """Yield the recipe in words, one line a pass, for `edgepack profiles show` and the report."""
+    """Yield the recipe in words, a line per pass, for `edgepack profiles show` and the report."""
     for entry in profile.passes:
         settings = msgspec.to_builtins(entry)
         name = settings.pop("name")
@@ -230,7 +230,7 @@ def describe_passes(profile: Profile) -> Iterator[str]:
 
 
 def in_words(value: object) -> str:
-    """Return a setting as a profile has it, without quotes."""
+    """Return a setting as in a profile, without quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):

@@ -1,6 +1,7 @@
 """Schema of profiles as typed values: the keys of the TOML files.
 
-A list of settings here is the reference: `docs/reference/profile-keys.md` tells what they are for.
+The lists of settings here are the reference: `docs/reference/profile-keys.md` explains their
+purpose.
 """
 
 from collections.abc import Mapping
@@ -16,12 +17,12 @@ Preference = Literal["speed", "size", "balanced", "device"]
 
 
 class About(Section, frozen=True, kw_only=True):
-    """`[profile]`: what it is.
+    """`[profile]`: name and summary.
 
     Attributes:
-        name: Name of the profile, and of the variant that it makes.
-        summary: One line for `edgepack profiles list`.
-        precision: Precision of what the recipe yields, for people: `fp32`, `a8w8` …
+        name: Name of the profile, and of its variant.
+        summary: A line for `edgepack profiles list`.
+        precision: Precision of the recipe's result, for people: `fp32`, `a8w8` …
     """
 
     name: str
@@ -30,7 +31,7 @@ class About(Section, frozen=True, kw_only=True):
 
 
 class Device(Section, frozen=True, kw_only=True):
-    """`[device]`: which device may run it. Empty means "any"; see `Requirements`."""
+    """`[device]`: devices that may run the variant. Empty means "any"; see `Requirements`."""
 
     provider: str
     type: Literal["cpu", "gpu", "npu"]
@@ -42,15 +43,15 @@ class Device(Section, frozen=True, kw_only=True):
 
 
 class Provider(Section, frozen=True, kw_only=True):
-    """`[provider]`: what ONNX Runtime is told on the device.
+    """`[provider]`: settings of ONNX Runtime on the device.
 
     Attributes:
         options: Options of the execution provider.
         session: Session config entries, e.g. `session.disable_cpu_ep_fallback`.
         quantizes: Whether the provider lowers the precision by itself: then a recipe that
             quantizes too would quantize twice, which is refused.
-        unchecked: Options and session entries, by name, that are newer than what edgepack knows of
-            the provider (`option_checks`): they are passed on as they stand.
+        unchecked: Options and session entries, by name, that are newer than edgepack's list of the
+            provider's options (`option_checks`): passed on unchanged.
     """
 
     options: dict[str, str] = msgspec.field(default_factory=dict)
@@ -60,18 +61,18 @@ class Provider(Section, frozen=True, kw_only=True):
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """`[limits]`: what the provider can read.
+    """`[limits]`: limits of the provider's input.
 
     Attributes:
         static_shapes: Whether every input needs a fixed shape.
         opset_min, opset_max: Range of the standard operator set.
         ir_version_max: Highest ONNX IR version of a written model.
         forbidden_ops: Operator types that the provider can never run.
-        forbidden_because: What the provider does with a forbidden operator, and the source.
+        forbidden_because: Reaction of the provider to a forbidden operator, and the source.
         explicit_attributes: Convolutions and poolings of which the provider needs every attribute
             written out, defaults included.
-        microsoft_ops: Operators of ONNX Runtime's own (com.microsoft) that the provider reads, Q/DQ
-            aside; `*` means all of them.
+        microsoft_ops: Operators of ONNX Runtime's own (com.microsoft) that the provider reads,
+            except Q/DQ; `*` means all.
     """
 
     static_shapes: bool = False
@@ -109,7 +110,7 @@ class AccuracyBudget(Section, frozen=True, kw_only=True):
     """`[gates.accuracy.TASK]`: how much of a task a variant must keep.
 
     Attributes:
-        keep: Least share of what the float model reaches; 0 asks for nothing.
+        keep: Least share of the float model's result; 0 requires nothing.
     """
 
     keep: Share = 1.0 - LOSS
@@ -128,26 +129,27 @@ def keep_of(budgets: AccuracyBudgets, task: str) -> float:
 
 
 class Gates(Section, frozen=True, kw_only=True):
-    """`[gates]`: what a variant must hold to be published.
+    """`[gates]`: requirements for publishing a variant.
 
     Attributes:
         placement_min: Least share of nodes that the provider must take, 0…1; checked where the
             provider can run on the build host.
-        float_instead: When the float model is published instead: `slower` (the quantized one is
-            not worth it, by `prefer`, on the build host's own provider), `inaccurate` (no quantized
-            one is within the accuracy budget). Empty means never: such a build is refused.
-        prefer: What a quantized model must be to be worth it: with `speed` at least 5 % faster than
-            the float one; with `size` smaller, however slow; with `balanced` smaller and not 10 %
-            slower. One that is hardly smaller must be 10 % faster with these two. With `device`
-            both forms are published where the profile allows the float one, and each device takes
-            what is faster on it. Of searched
-            settings the fastest or, with `size`, the smallest that are right are taken.
-        undecided: What is published where races cannot tell whether the quantized model is fast
-            enough to be worth it. The quantized one is what the profile is for, is smaller, and
-            keeps its accuracy budget.
+        float_instead: Cases in which the float model is published instead: `slower` (the quantized
+            model is not worthwhile, by `prefer`, on the build host's own provider), `inaccurate`
+            (no quantized model is within the accuracy budget). Empty means never: such a build
+            fails.
+        prefer: Condition for a worthwhile quantized model: with `speed` at least 5 % faster than
+            the float model; with `size` smaller, at any speed; with `balanced` smaller and not 10 %
+            slower. A hardly smaller model must be 10 % faster with these two. With `device` both
+            forms are published if the profile allows the float form, and each device uses its
+            faster form. Of searched settings the fastest or, with `size`, the smallest that are
+            right are taken.
+        undecided: Published model if races cannot decide whether the quantized model is fast
+            enough. The quantized model is the profile's purpose, is smaller, and keeps its accuracy
+            budget.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
-        alternatives: Names of profiles for the same device with more bits: they are looked at
-            where no model of this one holds its budget, or little is saved.
+        alternatives: Names of profiles for the same device with more bits: tested if no model of
+            this profile holds its budget, or little is saved.
         known_wrong_ops: Operator types that the provider was seen to compute wrongly in some
             graphs: where its outputs are off, the refusal names the model's nodes of these types.
     """
@@ -166,7 +168,7 @@ class ProfileSections(Section, frozen=True, kw_only=True):
     """Sections of a profile's file.
 
     Attributes:
-        about: `[profile]`; `passes`: the `[[pass]]` entries in order; the others like their
+        about: `[profile]`; `passes`: the `[[pass]]` entries in order; all other fields like their
             sections.
     """
 
@@ -184,7 +186,7 @@ class Profile(ProfileSections, frozen=True, kw_only=True):
 
     Attributes:
         sha256: Digest of the resolved settings (not of the file's bytes).
-        source: The file it was read from, for messages; not part of the digest.
+        source: The profile's file, for messages; not part of the digest.
     """
 
     sha256: str = ""
@@ -197,7 +199,7 @@ class Profile(ProfileSections, frozen=True, kw_only=True):
 
     @property
     def quantize(self) -> Quantize | None:
-        """The recipe's quantization, if it has one."""
+        """The recipe's quantization, if any."""
         for entry in self.passes:
             if isinstance(entry, Quantize):
                 return entry
@@ -205,7 +207,7 @@ class Profile(ProfileSections, frozen=True, kw_only=True):
 
     @property
     def lowering(self) -> Lowering | None:
-        """The pass that lowers the precision, if the recipe has one."""
+        """The pass that lowers the precision, if any."""
         for entry in self.passes:
             if isinstance(entry, Lowering):
                 return entry

@@ -1,8 +1,8 @@
-"""The data sets of a bill of materials: what a person named, and the samples of the build.
+"""The data sets of a bill of materials: data sets named by a person, and the samples of the build.
 
-Where one data set is named for calibration (or evaluation), the build's samples are it: the
-component then has their digest and number. Where none or several are, the samples stand for
-themselves.
+If a single data set is named for calibration (or evaluation), the build's samples are this data
+set: the component then has their digest and number. Where none or several are, the samples stand
+for themselves.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _RANDOM = DatasetSection(
 
 
 def compose_datasets(record: BuildRecord) -> list[dict[str, Any]]:
-    """Return the components; their references begin with what the data were used for."""
+    """Return the components; their references begin with the purpose of the data."""
     return list(_components(record))
 
 

@@ -1,8 +1,8 @@
 """The minimum elements of an SBOM for AI, and where each stands in ours.
 
 From "Software Bill of Materials for AI: Minimum Elements" of the G7 Cybersecurity Working Group,
-published on 2026-05-12: 50 elements in seven clusters. One that several components have (a model's
-license, say) counts where each of them has it.
+published on 2026-05-12: 50 elements in seven clusters. An element of several components (a model's
+license, say) counts if each of these components has a value.
 """
 
 import tomllib
@@ -22,9 +22,9 @@ class MinimumElement(NamedTuple):
     Attributes:
         cluster: The G7's cluster.
         name: The G7's name.
-        place: Where it stands in the bill of materials, for people.
-        of: What should have it, see `_PARTS`.
-        path: Where it stands there: keys, and in brackets the name or type of a list's entry.
+        place: Place in the bill of materials, for people.
+        of: Components that should have the element, see `_PARTS`.
+        path: Path in the bill: keys, and in brackets the name or type of a list's entry.
     """
 
     cluster: str
@@ -34,7 +34,7 @@ class MinimumElement(NamedTuple):
     path: str
 
     def is_in(self, bill: Bill) -> bool:
-        """Return True if a bill has it, of every component that should."""
+        """Return True if all required components of a bill have the element."""
         found = [_value(part, self.path) for part in _PARTS[self.of](bill)]
         return bool(found) and all(found)
 

@@ -12,14 +12,14 @@ from edgepack.packager.source.stated_facts import StatedFacts
 
 
 class SampleSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples that a build used for one purpose.
+    """Samples that a build used for a single purpose.
 
     Attributes:
-        used_for: `calibration` (ranges, and the choice between candidates), `captured` (by
-            devices, among those for calibration) or `evaluation`.
+        used_for: `calibration` (ranges, and the choice between candidates), `captured` (by devices,
+            part of calibration) or `evaluation`.
         count: How many.
         sha256: Digest over their contents in order, hex.
-        is_random: Whether they were drawn, not given.
+        is_random: Whether the samples were drawn, not given.
     """
 
     used_for: Use
@@ -40,15 +40,15 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         facts: The manifest's, but for `files`.
-        variants: As the manifest has them.
+        variants: Variants of the manifest.
         model: The source model.
-        stated: What its own files say of it.
-        about, datasets: What a person says of it.
-        samples: What the build used.
+        stated: Statements in the model's own files.
+        about, datasets: Statements of a person.
+        samples: Samples of the build.
         materials: Further files: declarations, labels, the profiles' digests are in `variants`.
-        external: What was asked for, by option.
-        builder_id: URI of who built, as anyone that runs the build host names it.
-        host: What kind of machine it was.
+        external: Requested options.
+        builder_id: URI of the builder, as named by the build host's operator.
+        host: Kind of machine.
     """
 
     facts: BundleFacts

@@ -1,8 +1,8 @@
 """The provenance of a bundle: an in-toto statement with a SLSA provenance v1 predicate.
 
-It says what was made (`subject`), from what (`resolvedDependencies`), as asked for by whom
-(`externalParameters`) and with which tools (`builder`). It is a file under the bundle's signature,
-not an envelope of its own: one signature vouches for all.
+The statement contains the result (`subject`), the inputs (`resolvedDependencies`), the request
+(`externalParameters`) and the tools (`builder`). The statement is a file under the bundle's
+signature, without a separate envelope: a single signature covers all.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ def compose_statement(record: BuildRecord, files: Iterable[FileEntry]) -> dict[s
     """Return the statement of a build.
 
     Args:
-        record: What is known of it.
+        record: Record of the build.
         files: Every file of the bundle but the statement, the manifest and the signature.
     """
     facts = record.facts

@@ -9,7 +9,7 @@ _OWN = "edgepack:"
 
 
 def compose_licenses(license: str) -> list[dict[str, Any]]:
-    """Return a license as an SPDX expression where it is one, else by its name."""
+    """Return a license as an SPDX expression if valid, else by its name."""
     if not license:
         return []
     try:
@@ -19,7 +19,7 @@ def compose_licenses(license: str) -> list[dict[str, Any]]:
 
 
 def compose_properties(values: Mapping[str, str | tuple[str, ...]]) -> list[dict[str, str]]:
-    """Return facts that CycloneDX has no field for, those without a value left out."""
+    """Return facts without a field in CycloneDX, except facts without a value."""
     return [
         {"name": _OWN + name, "value": value}
         for name, given in values.items()
@@ -29,9 +29,7 @@ def compose_properties(values: Mapping[str, str | tuple[str, ...]]) -> list[dict
 
 
 def without_empty(document: Any) -> Any:
-    """Return the document without what says nothing: "", [], {}, and what has nothing else
-    inside.
-    """
+    """Return the document without empty values: "", [], {}, and containers of nothing else."""
     if isinstance(document, dict):
         kept = {key: without_empty(value) for key, value in document.items()}
         return {key: value for key, value in kept.items() if value not in ("", [], {})}

@@ -17,9 +17,10 @@ _SUFFIX = ".jinjac"
 
 
 class CompiledTemplates(jinja2.BytecodeCache):
-    """Keeps them in the `__pycache__` of a module; where that cannot be written, not at all.
+    """Cache of compiled templates in the `__pycache__` of a module; unused if the folder cannot be
+    written.
 
-    jinja2 itself checks that what it reads was made from the same template by the same version.
+    jinja2 itself checks that cached code was made from the same template by the same version.
 
     Args:
         module_file: The module's `__file__`.
@@ -29,7 +30,7 @@ class CompiledTemplates(jinja2.BytecodeCache):
         self._folder = Path(importlib.util.cache_from_source(module_file)).parent
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Fill the bucket, where there is something for it."""
+        """Fill the bucket from the cache, if present."""
         try:
             with self._file(bucket).open("rb") as file:
                 bucket.load_bytecode(file)

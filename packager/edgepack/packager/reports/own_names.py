@@ -1,7 +1,7 @@
-"""The model's own names in what a person reads.
+"""The model's own names in text for people.
 
-`passes.names_apart` renames what is called like a part of something else: `a/b` beside `a` becomes
-`a|b`. Whoever reads a report or a refusal looks for `a/b` in the model.
+`passes.names_apart` renames a name that equals a part of another name: `a/b` next to `a` becomes
+`a|b`. Readers of a report or a refusal look for `a/b` in the model.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs no other file, no script and no network."""
+"""The report as an HTML page without other files, scripts or network."""
 
 from functools import cache
 from importlib import resources
@@ -25,13 +25,13 @@ _PARTS = (_PAGE, "variant.html.jinja", "bars.html.jinja", "report.css")
 
 
 def render_report(report: Report) -> str:
-    """Return the report as one HTML page that needs no other file and no network."""
+    """Return the report as an HTML page without other files or network."""
     return _template().render(report=report)
 
 
 @cache
 def _template() -> jinja2.Template:
-    """Return the page's template, compiled once: a build renders it twice."""
+    """Return the page's template, compiled once: a build renders the page twice."""
     folder = resources.files(_FOLDER)
     parts = {name: (folder / name).read_text(encoding="utf-8") for name in _PARTS}
     environment = jinja2.Environment(

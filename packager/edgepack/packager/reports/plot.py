@@ -1,6 +1,6 @@
 """The plot of accuracy against a cost, as SVG inside the page.
 
-It has about the width of a phone, so that its text stays readable when the page is narrow. Colours
+The plot has about the width of a phone, so that its text stays readable on a narrow page. Colours
 come from the page's style, by class.
 """
 
@@ -30,11 +30,11 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         label: Its number in the table; "" for the float model.
-        words: What it is.
+        words: Description of the model.
         x: Bytes or milliseconds.
         accuracy: The metric's value.
         kind: `float`, `kept` (within the budget) or `missed`.
-        is_winner: Whether it is what was published; it gets a ring.
+        is_winner: Whether the model was published; a published model gets a ring.
     """
 
     label: str
@@ -54,14 +54,14 @@ def plot(
 ) -> Markup:
     """Return accuracy against a cost, with the budget as a line.
 
-    What lies far below the budget is drawn at the bottom edge, as an arrow.
+    Points far below the budget are drawn at the bottom edge, as an arrow.
 
     Args:
-        points: At least one.
+        points: At least 1.
         values: Accuracies that the vertical axis is made for, so that two plots have the same.
         accuracy: The float model's value and the budget.
-        x_words: What the horizontal axis is.
-        x_text: A cost as people read it.
+        x_words: Meaning of the horizontal axis.
+        x_text: Formats a cost for people.
     """
     budget = accuracy.budget
     low, high = _focus([*values, accuracy.float_value], budget)
@@ -111,7 +111,7 @@ def plot(
 
 
 def is_off_scale(points: Sequence[Point], values: Sequence[float], accuracy: Accuracy) -> bool:
-    """Return True if the plot of them draws any at its edge; see `plot`."""
+    """Return True if the plot draws any point at its edge; see `plot`."""
     low, _ = _focus([*values, accuracy.float_value], accuracy.budget)
     return any(point.accuracy < low for point in points)
 

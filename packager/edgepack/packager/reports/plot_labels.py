@@ -35,7 +35,7 @@ class Box(msgspec.Struct, frozen=True):
         return not (is_beside or self.bottom <= other.top or other.bottom <= self.top)
 
     def holds(self, other: "Box") -> bool:
-        """Return True if the other one lies inside."""
+        """Return True if the other box lies inside."""
         return (
             self.left <= other.left
             and self.top <= other.top
@@ -54,8 +54,8 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         words: Its label: a number, or a word.
-        box: What it covers.
-        is_alone: Whether it keeps a label of its own, whatever is near.
+        box: Area of the marker.
+        is_alone: Whether the marker keeps a separate label next to others.
     """
 
     words: str
@@ -67,9 +67,9 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     """A label, in its place.
 
     Attributes:
-        words: What it says.
-        box: What it covers.
-        line: From its edge to the middle of what it names; None next to that.
+        words: Text of the label.
+        box: Area of the label.
+        line: From the label's edge to the middle of its marker; None if adjacent.
     """
 
     words: str
@@ -83,12 +83,12 @@ def text_box(words: str, left: float, top: float) -> Box:
 
 
 def place_labels(markers: Sequence[Marker], taken: Sequence[Box], room: Box) -> Iterator[Label]:
-    """Return the labels for all markers that there is a place for; those near each other share one.
+    """Return the labels that fit; adjacent markers share a label.
 
     Args:
-        markers: What is labelled; those that come first choose first.
-        taken: What labels keep clear of, next to the markers.
-        room: What they stay inside of.
+        markers: Markers to label; the first markers choose first.
+        taken: Areas without labels, in addition to the markers.
+        room: Area of all labels.
     """
     covered = [*taken, *(marker.box for marker in markers)]
     labels: list[Box] = []
@@ -122,7 +122,7 @@ def _steps(line: Line | None) -> Iterator[Box]:
 
 
 def _wider(box: Box) -> Box:
-    """Widen a marker's box by the margin in which a label would seem to belong to it."""
+    """Widen a marker's box by the margin in which a label would seem to belong to the marker."""
     return Box(box.left - 2 * _GAP, box.top, box.right + 2 * _GAP, box.bottom)
 
 

@@ -75,7 +75,7 @@ def explain_refusal(problem: str, best: MeasuredVariant) -> str:
     """Return the result of a rejected profile.
 
     Args:
-        problem: Why it was refused; reported where accuracy is not the reason.
+        problem: Reason of the refusal; reported if accuracy is not the reason.
         best: Its best candidate.
     """
     accuracy = best.accuracy
@@ -96,7 +96,7 @@ def best_attempt(attempts: tuple[Attempt, ...]) -> Attempt | None:
 
 
 def is_float_instead(variant: VariantReport) -> bool:
-    """Return True if the float model is published in place of a quantized one."""
+    """Return True if the float model is published in place of a quantized model."""
     return bool(variant.float_because)
 
 

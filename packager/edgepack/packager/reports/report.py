@@ -1,7 +1,7 @@
-"""The report of a build: what was tried, measured and decided; `page` makes HTML of it.
+"""The report of a build: attempts, measurements and decisions; `page` makes HTML of the report.
 
-The report inside a bundle carries no times, so that the same inputs give the same bytes; the one
-next to the bundle carries them, and what the rehearsal saw. Fields are only ever added, each with a
+The report inside a bundle has no times, so that the same inputs give the same bytes; the report
+next to the bundle has times, and the rehearsal's results. Fields are only ever added, each with a
 default, so that a report of an older release is still read.
 """
 
@@ -51,15 +51,15 @@ def reported_files(entries: Iterable[FileEntry]) -> tuple[ReportedFile, ...]:
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Medians on the build host, milliseconds, measured in pairs.
 
-    None where it cannot run here or where its time says nothing (simulators). Never part of the
+    None if the model cannot run here or if its time is meaningless (simulators). Never part of the
     bundle's bytes.
 
     Attributes:
         latency_ms, float_latency_ms: Of the published model, and of the float model.
-        speedup, speedup_low, speedup_high: How many times as fast as the float model the best
-            quantized model is, and the 99 % interval; None without one.
-        outcome: `faster`, `not faster` or `undecided`, against what the profile prefers; "" where
-            nothing was raced.
+        speedup, speedup_low, speedup_high: Speedup of the best quantized model over the float
+            model, and the 99 % interval; None without a quantized model.
+        outcome: `faster`, `not faster` or `undecided`, against the profile's preference; "" without
+            a race.
     """
 
     latency_ms: float | None
@@ -74,11 +74,11 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the agent's probe of a variant on this host.
 
     Attributes:
-        ran: Whether it could run on this machine at all.
-        because: What was seen, or why it was not run.
-        latency_ms: Median of the probe's runs, milliseconds; None where it did not run, or a
-            simulator did, whose time says nothing.
-        is_simulator: Whether a simulator ran it.
+        ran: Whether the variant could run on this machine.
+        because: Observation, or the reason for no run.
+        latency_ms: Median of the probe's runs, milliseconds; None without a run, or for a
+            simulator, whose time is meaningless.
+        is_simulator: Whether a simulator ran the variant.
     """
 
     ran: bool
@@ -93,13 +93,13 @@ class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         precision, accuracy, placement: See `VariantFacts`.
         size_bytes: Size of its model.
-        attempts: What was tried.
-        notes: Decisions a person should know of, one sentence each; times, which would make two
-            builds of the same inputs differ, only in the report next to the bundle.
+        attempts: Attempts of the search.
+        notes: Important decisions, a sentence each; times, which would make two builds of the same
+            inputs differ, only in the report next to the bundle.
         sensitive_nodes: The nodes that cost the most, worst first; empty where none was ranked.
         inspection: A look inside the best lowered candidate; None where nothing was lowered.
         left_nodes: Nodes that the provider left to the CPU here, with its reasons.
-        positions: Of a decoder, how it agrees with the float model step by step.
+        positions: Of a decoder, its agreement with the float model step by step.
     """
 
     precision: str
@@ -123,7 +123,7 @@ class VariantReport(MeasuredVariant, frozen=True, kw_only=True):
             `VariantFacts`.
         size_bytes: All its files together.
         recipe: The profile's passes in words.
-        float_because: Why it is the float model in place of a quantized one; "" where it is not.
+        float_because: Why the float model replaces a quantized model; "" for a quantized model.
         timing, rehearsal: Only in the report next to the bundle.
     """
 
@@ -174,8 +174,8 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
 class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
     """Samples of a build: numbers and sources.
 
-    `captured_count` of those that were calibrated with were captured by devices. `preprocessing`
-    says for each input how files became values, and which values.
+    `captured_count` of the calibration samples were captured by devices. `preprocessing` says for
+    each input how files became values, and which values.
     """
 
     calibration_count: int
@@ -190,13 +190,13 @@ class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A tighter accuracy budget that what devices measured speaks for.
+    """A tighter accuracy budget, supported by measurements of devices.
 
     Attributes:
-        profile: Whose.
-        task: The task whose budget it is.
-        keep: Share of the task that it might ask for.
-        because: What was measured, where, and what was asked for.
+        profile: Name of the profile.
+        task: Task of the budget.
+        keep: Proposed share of the task.
+        because: Measurement, place, and present budget.
     """
 
     profile: str
@@ -206,7 +206,7 @@ class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """Return it as it stands below `[gates.accuracy]` of a profile."""
+        """Return the line for `[gates.accuracy]` of a profile."""
         return f"{self.task} = {{ keep = {self.keep} }}"
 
 
@@ -214,10 +214,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole report.
 
     Attributes:
-        evidence: What a fleet measured of these variants in earlier releases.
-        proposals: Budgets that this speaks for; nothing was changed by them.
-        choice: What this machine would run, and why; only in the report next to the bundle.
-        warnings: What may make every number worthless; shown first.
+        evidence: Measurements of these variants in earlier releases by a fleet.
+        proposals: Budgets that the evidence supports; nothing was changed.
+        choice: The variant that this machine would run, and the reason; only in the report next to
+            the bundle.
+        warnings: Problems that may make every number worthless; shown first.
     """
 
     format: int = REPORT_FORMAT
@@ -238,9 +239,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def latency_text(variant: VariantReport) -> str:
-    """Return the variant's time as people read it: the measured median, else that of its
-    rehearsal.
-    """
+    """Return the variant's time for people: the measured median, else the rehearsal's."""
     timing, rehearsal = variant.timing, variant.rehearsal
     if timing and timing.latency_ms is not None:
         return format_latency(timing.latency_ms, timing.float_latency_ms)

@@ -29,12 +29,12 @@ def worst_layers(inspection: Inspection) -> tuple[LayerError, ...]:
 
 
 def notable_ranges(inspection: Inspection) -> tuple[TensorRange, ...]:
-    """Return ranges with outliers, then those that clip, then the widest; a few."""
+    """Return a few ranges: first with outliers, then with clipping, then the widest."""
     return _ranked_ranges(inspection)[:MOST_RANGES]
 
 
 def more_ranges(inspection: Inspection) -> tuple[TensorRange, ...]:
-    """Return those that come next."""
+    """Return the next ranges."""
     return _ranked_ranges(inspection)[MOST_RANGES : MOST_RANGES + _MOST_MORE]
 
 
@@ -121,7 +121,7 @@ def _float_point(result: MeasuredVariant, x: float) -> Point:
 
 
 class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of one operator that a provider left for one reason."""
+    """Nodes of an operator that a provider left for the same reason."""
 
     op: str
     reason: str
@@ -143,7 +143,7 @@ def shared_prefix(names: Sequence[str]) -> str:
     """Return the common prefix of all names, up to a `/`: exporters repeat a model's path.
 
     Returns:
-        The prefix without its last `/`; "" where it is short, or there is one name only.
+        The prefix without its last `/`; "" for a short prefix, or a single name.
     """
     if len(names) < 2:
         return ""
@@ -179,5 +179,5 @@ def log_share(value: float, floor: float) -> float:
 
 
 def within(share: float) -> float:
-    """Return a share that is drawn: 0…1, whatever it is."""
+    """Return a share for drawing, clipped to 0…1."""
     return min(max(share, 0.0), 1.0)

@@ -1,10 +1,10 @@
-"""Describe a model once: what its outputs mean, by whom or what that is known.
+"""Description of a model: meaning of its outputs, with the source of each meaning.
 
-1. A person declares it in `[outputs]`.
-2. The graph or the model's metadata tells it: heads of detectors and readers, a selection at the
-   end. The float model's values must confirm heads.
-3. The float model's values tell it: maps, pictures, sound, scores of classes.
-4. The rest is unknown, and is measured by each meaning that it may have.
+1. A person declares the meaning in `[outputs]`.
+2. The graph or the model's metadata shows the meaning: heads of detectors and recognizers, a
+   selection at the end. The float model's values must confirm heads.
+3. The float model's values show the meaning: maps, pictures, sound, scores of classes.
+4. The rest is unknown, and is measured by each possible meaning.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ _DESCRIBED_BY = 64
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """A description, and how it was found.
+    """A description, and its sources.
 
     Attributes:
         description: Of every output.
@@ -51,12 +51,12 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
 def with_heads(
     source: SourceModel, declarations: Mapping[str, OutputDeclaration], path: str
 ) -> SourceModel:
-    """Return the model with what a person, its graph or its metadata tells of its heads.
+    """Return the model with its heads, from a person, its graph or its metadata.
 
     Args:
         source: The model.
-        declarations: Declared outputs; what is declared to be something else is none.
-        path: The file they were read from, for messages.
+        declarations: Declared outputs; an output declared otherwise is not a head.
+        path: File of the declarations, for messages.
 
     Raises:
         BuildError: See `with_detection_head`.
@@ -70,16 +70,16 @@ def with_heads(
 def describe(
     source: SourceModel, samples: Samples, float_run: Run, progress: Progress
 ) -> Described:
-    """Describe a model by what is known of it and by its values on samples.
+    """Describe a model by known facts and by its values on samples.
 
     Args:
-        source: The model, with what a person, graph or metadata tells.
+        source: The model, with facts from a person, graph or metadata.
         samples: All samples that were given to calibrate and to choose with.
         float_run: Runs the float model.
-        progress: Told of each sample where objects are looked for.
+        progress: Called for each sample when objects are searched.
 
     Raises:
-        BuildError: A person declared what the outputs do not hold.
+        BuildError: A person's declaration contradicts the outputs.
     """
     looked_at = list(samples.spread(LOOKED_AT))
     expected = [float_run(feeds) for feeds in looked_at]
@@ -114,11 +114,11 @@ def _fed_back(samples: Samples) -> tuple[TaskOutputs, ...]:
 def describe_outputs(
     expected: Sequence[Outputs], known: ModelDescription | None = None
 ) -> ModelDescription:
-    """Describe outputs by their values alone, where nothing else is known of them.
+    """Describe outputs by their values alone, without other knowledge.
 
     Args:
-        expected: The float model's outputs, one dict a sample.
-        known: What is known already.
+        expected: The float model's outputs, a dict per sample.
+        known: Known parts.
     """
     known = known or ModelDescription()
     return known.with_parts(*propose(expected, [n for n in expected[0] if n not in known.outputs]))
@@ -136,7 +136,7 @@ def _settle_head(
     float_run: Run,
     progress: Progress,
 ) -> Findings:
-    """Return the detector's or reader's head, as far as the float model's values confirm it."""
+    """Return the detector's or recognizer's head, if the float model's values confirm the head."""
     if (part := source.description.part_of("text")) is not None:
         return find_texts(TextHead.of(part), expected)
     if (part := source.description.part_of("detections")) is not None:
@@ -158,7 +158,7 @@ def find_maps(
 
     Args:
         names: Outputs of which nothing is known.
-        feeds, expected: A few of the samples, and what the float model gives.
+        feeds, expected: A few of the samples, and the float model's outputs.
     """
     told = tell_maps(names, feeds, expected)
     notes = [

@@ -1,4 +1,4 @@
-"""Recognize a detector: how it tells its boxes, and which samples have any."""
+"""Recognition of a detector: its outputs of boxes, and samples with boxes."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -25,15 +25,16 @@ from edgepack.text import counted
 def with_detection_head(
     source: SourceModel, declarations: Mapping[str, OutputDeclaration], path: str
 ) -> SourceModel:
-    """The model with the outputs that tell its boxes, if the graph or a person says which.
+    """Return the model with its outputs of boxes, if the graph or a person names them.
 
     Args:
         source: The model.
-        declarations: Declared outputs; what is declared to be something else is none.
-        path: The file they were read from, for messages.
+        declarations: Declared outputs; an output declared otherwise is not a head.
+        path: File of the declarations, for messages.
 
     Raises:
-        BuildError: Detections are declared without a layout, and the graph does not tell it.
+        BuildError: Detections are declared without a layout, and the graph does not show the
+            layout.
     """
     declared = declared_head(declarations)
     wanted = [name for name, entry in declarations.items() if entry.task == "detections"]
@@ -72,7 +73,7 @@ def _doubt_values(source: SourceModel, head: DetectionHead) -> SourceModel:
 
 
 def describe_unknown(names: Collection[str]) -> str:
-    """Asks for what the graph does not tell."""
+    """Return a request for facts that the graph does not show."""
     first = toml_key(next(iter(names)))
     listed = ", ".join(f"'{name}'" for name in names)
     one = len(names) == 1
@@ -92,14 +93,14 @@ def find_objects(
     float_run: Run,
     progress: Progress,
 ) -> Findings:
-    """Runs the float model on every sample, and looks for boxes.
+    """Run the float model on every sample, and search for boxes.
 
     Args:
-        head: Where boxes are told.
+        head: Outputs of boxes.
         expected: The float model's outputs on a few of the samples.
         samples: All samples that were given to calibrate and to choose with.
         float_run: Runs the float model.
-        progress: Told of each sample.
+        progress: Called for each sample.
 
     Raises:
         BuildError: A person declared a layout that the outputs do not have.

@@ -12,8 +12,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """Findings of the float model in samples.
 
     Attributes:
-        parts: Outputs whose task the values settle.
-        counts: How much it finds in each sample; empty where that is not counted.
+        parts: Outputs with a task settled by values.
+        counts: Number of findings in each sample; empty if not counted.
         notes: How variants are judged, and how many samples tell something.
     """
 

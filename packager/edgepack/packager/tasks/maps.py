@@ -1,7 +1,7 @@
-"""What an output seems to mean that is as large as the picture or the sound that goes in.
+"""Meaning of outputs that are as large as an input picture or sound.
 
-Sizes propose, the float model's values confirm. Depth, masks of unlike kinds and made pictures look
-alike: what values do not tell is asked for.
+Sizes propose, the float model's values confirm. Depth, masks of unlike kinds and generated pictures
+look alike: a person decides if values do not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,11 +38,11 @@ _MOST_TRACKS = 8
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What values tell of outputs.
+    """Findings from values of outputs.
 
     Attributes:
-        tasks: By output, where they tell it.
-        maps, sounds: Outputs that look like a map or a sound, and nothing tells more.
+        tasks: By output, if values decide.
+        maps, sounds: Outputs that look like a map or a sound, without further evidence.
     """
 
     tasks: Mapping[str, str]
@@ -51,17 +51,17 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def may_be_told(shape: Sequence[int | str], inputs: Sequence[Sequence[int | str]]) -> bool:
-    """Whether an output may be a map or a sound, by what is known of its size and the inputs'."""
+    """Return True if an output may be a map or a sound, by its known size and the inputs' sizes."""
     takes_picture = any(len(taken) == _PICTURE_RANK for taken in inputs)
     return (len(shape) in (2, 3) and _is_long(shape[-1])) or (takes_picture and len(shape) >= 3)
 
 
 def tell_maps(names: Sequence[str], feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> Told:
-    """What outputs mean, as far as sizes and values tell.
+    """Recognize the meaning of outputs by sizes and values.
 
     Args:
         names: Outputs of which nothing is known.
-        feeds, expected: Samples, and what the float model gives, one dict a sample.
+        feeds, expected: Samples, and the float model's outputs, a dict per sample.
     """
     tasks: dict[str, str] = {}
     maps, sounds = [], []
@@ -97,13 +97,13 @@ def _is_sound(values: Sequence[Tensor]) -> bool:
 
 
 def _wave(feeds: Feeds) -> Tensor | None:
-    """The sound among the inputs of a sample."""
+    """Return the sound among the inputs of a sample."""
     rows = [value for value in feeds.values() if value.ndim in (2, 3) and _is_sound([value])]
     return rows[0] if len(rows) == 1 else None
 
 
 def _pictures(feeds: Sequence[Feeds], values: Sequence[Tensor]) -> list[Tensor]:
-    """The picture that each map belongs to; none where an output is no map of one."""
+    """Return the picture of each map; none if an output is not a map of a picture."""
     found = []
     for entry, value in zip(feeds, values, strict=True):
         pictures = [picture for picture in entry.values() if _channels(picture) in (1, 3, 4)]
@@ -118,7 +118,7 @@ def _pictures(feeds: Sequence[Feeds], values: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _channels(value: Tensor) -> int:
-    """Channels of a picture or map; 0 of what is neither."""
+    """Return the channels of a picture or map; 0 for other arrays."""
     axis = channel_axis(value)
     if axis is None:
         return 1 if value.ndim == 3 and min(value.shape[1:]) > 4 else 0
@@ -147,7 +147,9 @@ def _tell_map(pictures: Sequence[Tensor], values: Sequence[Tensor]) -> str | Non
 
 
 def _are_made_pictures(pictures: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
-    """Larger than what goes in with as many channels, or hardly another picture."""
+    """Return True for values larger than the inputs with as many channels, or nearly equal to the
+    input.
+    """
     if _channels(pictures[0]) != _channels(values[0]):
         return False
     if _places(values[0])[0] > _places(pictures[0])[0]:
@@ -171,7 +173,7 @@ def _by_places(value: Tensor) -> Floats:
 
 
 def _are_masks(values: Sequence[Tensor]) -> bool:
-    """Probabilities that are near 0 or 1 at most places, and find something."""
+    """Return True for probabilities that are near 0 or 1 at most places, and find something."""
     places = np.concatenate([value.ravel() for value in values])
     if float(places.min()) < 0.0 or float(places.max()) > 1.0:
         return False
@@ -181,7 +183,7 @@ def _are_masks(values: Sequence[Tensor]) -> bool:
 
 
 def _are_clear(values: Sequence[Tensor]) -> bool:
-    """Whether one class stands out at most places: of a softmax, or of scores of both signs."""
+    """Return True if a class stands out at most places: in a softmax, or in signed scores."""
     axis = channel_axis(values[0])
     if axis is None:
         return False

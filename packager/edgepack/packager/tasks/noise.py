@@ -1,4 +1,4 @@
-"""Measure how far a candidate's outputs are off as one number, to order nodes and candidates by."""
+"""Noise of a candidate's outputs as a single number, to order nodes and candidates."""
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -15,11 +15,11 @@ from edgepack.tasks.values.parts import find_parts
 
 
 class NoiseMeter:
-    """Measures how far outputs are off; what is to be known of the expected ones is found out once.
+    """Measures the noise of outputs; facts about the expected outputs are found once.
 
     Args:
-        expected: The outputs to come near to, one dict a sample.
-        description: What outputs mean.
+        expected: The reference outputs, a dict per sample.
+        description: Meaning of the outputs.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class NoiseMeter:
         self._integers = () if self._views else description.evaluated(expected[0])
 
     def mean_noise(self, got: Sequence[Outputs]) -> float:
-        """Return the mean nrmse of float outputs; of integers alone the share of wrong ones.
+        """Return the mean nrmse of float outputs; for integers alone, the share of wrong integers.
 
-        Of an output that holds values of very different size each part counts as an output: of a
-        detector's boxes and scores in one tensor, the boxes alone are seen otherwise.
+        In an output with values of very different size each part counts as an output: otherwise
+        only the boxes of a detector's boxes and scores in a single tensor would count.
 
         Args:
-            got: A candidate's outputs, one dict a sample.
+            got: A candidate's outputs, a dict per sample.
         """
         noises = [
             min(
@@ -60,14 +60,14 @@ _MOST_NOISE = 1e6
 def in_telling_order(
     expected: Sequence[Outputs], description: ModelDescription = NOTHING_KNOWN
 ) -> tuple[int, ...]:
-    """Order samples by how much the model says on them: its outputs differ most from their mean.
+    """Order samples by the distance of their outputs from the mean, the most distant first.
 
-    A detector says nothing of a picture without objects, and what is off there is off by a large
-    share of nothing.
+    A detector's outputs are nearly empty for a picture without objects, and an error there is a
+    large share of nothing.
 
     Args:
-        expected: The float model's outputs, one dict a sample.
-        description: What outputs mean.
+        expected: The float model's outputs, a dict per sample.
+        description: Meaning of the outputs.
 
     Returns:
         The indices of all samples, the most telling first.
@@ -80,12 +80,12 @@ def in_telling_order(
 
 
 class _View(msgspec.Struct, frozen=True, kw_only=True):
-    """One float output, or a part of one.
+    """View of a float output, or of a part.
 
     Attributes:
-        of: Picks it from an inference's outputs.
+        of: Picks the values from an inference's outputs.
         values: The float model's, an array a sample.
-        read: Which of them count; None for all.
+        read: Mask of counted values; None for all.
     """
 
     of: Callable[[Outputs], Tensor]

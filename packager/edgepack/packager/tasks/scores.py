@@ -3,7 +3,7 @@
 A distribution (not negative, sums to 1 over the last axis) or a row of scores is a decision, where
 decisions differ and winners are clear; anything else is unknown. Where a model that always gives
 the commonest decision would pass, agreement says nothing: the row may well be two quantities of
-unlike size. Where no winner stands out, it is quantities side by side, or a vector.
+unlike size. If no winner stands out, the row is quantities next to each other, or a vector.
 """
 
 from collections import Counter
@@ -43,10 +43,10 @@ _FEWEST_CLASSES = 8
 
 
 def propose(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[TaskOutputs, ...]:
-    """Return what outputs seem to mean, by the float model's values.
+    """Return the probable meaning of outputs, by the float model's values.
 
     Args:
-        expected: The float model's outputs, one dict a sample.
+        expected: The float model's outputs, a dict per sample.
         names: Outputs of which nothing is known.
     """
     unknown, winners, parts = [], [], []
@@ -66,7 +66,7 @@ def propose(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[TaskOutp
 
 
 def _propose(values: Sequence[Tensor]) -> str:
-    """Return the task of one output, by the samples that give anything."""
+    """Return the task of an output, by its samples with values."""
     first = values[0]
     if first.dtype.kind != "f":
         return "classification"
@@ -83,8 +83,8 @@ def _propose(values: Sequence[Tensor]) -> str:
 def _are_logits(values: Sequence[Tensor]) -> bool:
     """Return whether rows have the scale of logits, and columns like each other.
 
-    Columns of classes spread alike, and one is high where others are low. Quantities side by side
-    have units of their own; the steps of a forecast rise and fall together.
+    Columns of classes have a similar spread, and a high column goes with low others. Quantities
+    side by side have units of their own; the steps of a forecast rise and fall together.
     """
     if len({value.size for value in values}) > 1 or len(values) < _FEWEST_FOR_VARIETY:
         return True
@@ -100,9 +100,10 @@ def _are_logits(values: Sequence[Tensor]) -> bool:
 
 
 def _are_decisions(values: Sequence[Tensor]) -> bool:
-    """Distributions, or a row of scores that is no embedding (those have unit length).
+    """Return True for distributions, or for a row of scores other than an embedding (embeddings
+    have unit length).
 
-    Several rows that are no distributions are boxes or points rather than scores.
+    Several rows other than distributions are boxes or points rather than scores.
     """
     if all(is_distribution(value) for value in values):
         return True
@@ -111,9 +112,10 @@ def _are_decisions(values: Sequence[Tensor]) -> bool:
 
 
 def _have_winners(name: str, values: Sequence[Tensor]) -> bool:
-    """Return whether rows look like scores of classes: most have a clear winner, not always one.
+    """Return whether rows look like scores of classes: most have a clear winner, and winners vary.
 
-    Hidden states have none, a spectrum's bands and the bins of a box's distances less clear ones.
+    Hidden states have no winners, a spectrum's bands and the bins of a box's distances less clear
+    winners.
     """
     if len(values) < _FEWEST_FOR_VARIETY or values[0].dtype.kind != "f":
         return False
@@ -127,10 +129,10 @@ def _have_winners(name: str, values: Sequence[Tensor]) -> bool:
 
 
 def _clearness(values: Sequence[Tensor]) -> float:
-    """How far from an even share to all the winner has, in the median sample's softmax, 0…1.
+    """Return the median sample's lead of the winner over an even share, in its softmax, 0…1.
 
-    A classifier is trained until its scores, read so, say how sure it is. Quantities side by side
-    (three ratings of one recording) are near each other in every sample.
+    A classifier is trained until the softmax of its scores shows its confidence. Quantities next to
+    each other (three ratings of the same recording) are near each other in every sample.
     """
     if len(values) < _FEWEST_FOR_VARIETY:
         return 1.0
@@ -157,7 +159,9 @@ def says_nothing(values: Sequence[Tensor]) -> bool:
 
 
 def _commonest(values: Sequence[Tensor]) -> tuple[int, int, int]:
-    """The decision that most rows take, how many do, and of how many; padding is left out."""
+    """Return the most frequent decision of rows, its count, and the number of rows; without
+    padding.
+    """
     counts: Counter[int] = Counter()
     for value in values:
         rows = value.reshape(-1, value.shape[-1])
@@ -169,11 +173,11 @@ def _commonest(values: Sequence[Tensor]) -> tuple[int, int, int]:
 def describe_scores(
     expected: Sequence[Outputs], description: ModelDescription, names: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return which rows of numbers are no scores, or say little as such, a sentence each.
+    """Return rows of numbers that are not scores, or are uninformative scores, a sentence each.
 
     Args:
-        expected: The float model's outputs, one dict a sample.
-        description: What they mean.
+        expected: The float model's outputs, a dict per sample.
+        description: Meaning of the outputs.
         names: The outputs that are looked at.
     """
     remarks: list[str] = []
@@ -228,7 +232,7 @@ def _may_be_quantities(task: str, values: Sequence[Tensor]) -> bool:
 
 
 def _describe_quiet(name: str, values: Sequence[Tensor]) -> str:
-    """Says so where what may be a score never leaves the neighbourhood of 0."""
+    """Report a possible score that always stays near 0."""
     least = min(float(np.nanmin(value)) for value in values)
     greatest = max(float(np.nanmax(value)) for value in values)
     if least < 0.0 or not 0.0 < greatest < _FINDS_NOTHING:

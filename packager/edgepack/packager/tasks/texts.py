@@ -23,11 +23,12 @@ _RANK = 3
 def with_text_head(
     source: SourceModel, declarations: Mapping[str, OutputDeclaration]
 ) -> SourceModel:
-    """The model with the output that tells text, if a person, its metadata or the graph says which.
+    """Return the model with its text output, if a person, its metadata or the graph names the
+    output.
 
     Args:
         source: The model.
-        declarations: Declared outputs; what is declared to be something else is none.
+        declarations: Declared outputs; an output declared otherwise is not a head.
     """
     is_float = {spec.name: spec.dtype.startswith("float") for spec in source.outputs}
     for name, entry in declarations.items():
@@ -50,14 +51,14 @@ def with_text_head(
 
 
 def find_texts(head: TextHead, expected: Sequence[Outputs]) -> Findings:
-    """Whether the float model's values are text.
+    """Return findings if the float model's values are text.
 
     Args:
-        head: Where they may be.
+        head: Candidate output of text.
         expected: The float model's outputs on a few of the samples.
 
     Raises:
-        BuildError: A person says that they are, and they are not.
+        BuildError: A person declared text, and the values are not text.
     """
     settled = settle(head, expected)
     if settled is None and head.source == "declared":
@@ -91,7 +92,7 @@ def _ask(head: TextHead) -> str:
 
 
 def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
-    """How variants are judged, and whether there is anything to read."""
+    """Describe the evaluation of variants, and whether there is text to read."""
     texts = [read_text(head, outputs) for outputs in expected]
     how = "token by token"
     if not head.is_of_tokens:

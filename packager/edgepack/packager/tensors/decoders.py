@@ -14,12 +14,12 @@ same: nothing.
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
-    """An input that takes what an output gave the step before.
+    """An input that receives an output of the previous step.
 
     Attributes:
         axis: The axis that grows by the tokens of each step; -1 where none does.
-        places: How many the input holds, where the model fixes that: what is too much is left out,
-            a place that the mask hides first, then the oldest.
+        places: Number of places of the input, if fixed by the model: on overflow a place that the
+            mask hides is dropped first, then the oldest.
     """
 
     input: str
@@ -34,8 +34,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tokens: Input of whole numbers, [1, step].
         scores: Output with scores of the next token, [1, step, vocabulary] or [1, vocabulary].
-        caches: What is carried from step to step; none where the whole text is read again.
-        rules: By each other input, what becomes of it.
+        caches: Caches between steps; none if the whole text is read again.
+        rules: Rule for each other input.
         rows: By input of positions, how many the model has a table for.
     """
 

@@ -19,7 +19,7 @@ def write_tensors(path: Path, tensors: Sequence[Tensors]) -> None:
 
 
 def read_tensors(path: Path, count: int) -> tuple[Tensors, ...]:
-    """Read those of `count` inferences; one without tensors is empty."""
+    """Read the tensors of `count` inferences; an inference without tensors is empty."""
     samples: list[Tensors] = [{} for _ in range(count)]
     with np.load(path, allow_pickle=False) as archive:
         for member in archive.files:

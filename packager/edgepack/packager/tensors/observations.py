@@ -14,10 +14,10 @@ Histogram = tuple[Floats, Floats]
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Values of one tensor over all samples.
+    """Values of a tensor over all samples.
 
     Attributes:
-        low, high: Least and greatest value; they may be infinite.
+        low, high: Least and greatest value, maybe infinite.
         counts: int64 (BINS,), values per bin between `low` and `high`; None where no histogram
             was taken.
     """
@@ -28,7 +28,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_finite(self) -> bool:
-        """True if all values are, so that a scale can hold them."""
+        """True if all values are finite, so that a scale can hold them."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def histogram(self) -> Histogram:
@@ -51,7 +51,7 @@ NOTHING_SEEN = Observation(low=0.0, high=0.0)
 def count_into(counts: Integers, values: Singles, low: float, high: float) -> None:
     """Add values to a histogram over [low, high], in place.
 
-    In a range narrower than 32-bit floats can divide all values are one.
+    In a range narrower than 32-bit floats can divide all values count as equal.
     """
     if high - low <= BINS / np.finfo(np.float32).max:
         counts[0] += values.size

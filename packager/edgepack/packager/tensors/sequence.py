@@ -1,6 +1,6 @@
-"""Samples: what calibration, evaluation and golden inputs are drawn from.
+"""Samples: source of calibration, evaluation and golden inputs.
 
-A sample is one inference's inputs. Samples are read one at a time, so that memory does not
+A sample is the inputs of a single inference. Samples are read individually, so that memory does not
 grow with their number.
 """
 
@@ -19,7 +19,7 @@ Feeds = dict[str, Tensor]
 
 
 def digest_of(feeds: Mapping[str, Tensor]) -> bytes:
-    """Return SHA-256 of one inference's inputs, names and dtypes and shapes with them."""
+    """Return SHA-256 of an inference's inputs, including names, dtypes and shapes."""
     digest = hashlib.sha256()
     for name in sorted(feeds):
         array = feeds[name]
@@ -29,7 +29,7 @@ def digest_of(feeds: Mapping[str, Tensor]) -> bytes:
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """An input that takes what an output gave in the inference before."""
+    """An input that receives an output of the previous inference."""
 
     input: str
     output: str
@@ -40,7 +40,7 @@ class Mask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         input: Its name; [batch, rows], 0 where a row is padding.
-        outputs: Outputs [batch, rows, …] whose rows are padding likewise.
+        outputs: Outputs [batch, rows, …] with the same padding.
     """
 
     input: str
@@ -53,10 +53,10 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         count: How many there are.
         read: Returns sample `i`, 0 <= i < count.
-        source: Where they come from, for messages and reports.
+        source: Source of the samples, for messages and reports.
         states: Inputs that are fed from outputs; none where each sample stands for itself.
-        mask: What tells padding; None where nothing is.
-        description: What the model's outputs mean.
+        mask: Mask of padding; None without padding.
+        description: Meaning of the model's outputs.
         decoder: How tokens follow each other; None where the model is not a decoder.
     """
 
@@ -75,12 +75,12 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         return self.count
 
     def pick(self, indices: Sequence[int]) -> "Samples":
-        """Return those samples, in that order."""
+        """Return the samples at the indices, in that order."""
         chosen = tuple(indices)
         return replace(self, count=len(chosen), read=lambda index: self.read(chosen[index]))
 
     def first(self, most: int) -> "Samples":
-        """Return the first ones, so many at the most."""
+        """Return the first samples, at most `most`."""
         return self.pick(range(min(self.count, most)))
 
     def spread(self, most: int) -> "Samples":
@@ -96,9 +96,10 @@ class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
         calibration: For ranges.
         search: For choosing between candidates (float islands, calibration method).
         held_out: For the accuracy gate and the golden inputs; seen by nothing else.
-        uncovered: What of the held-out samples those for ranges do not cover, in sentences.
+        uncovered: Properties of the held-out samples that the samples for ranges do not cover, in
+            sentences.
         sha256: Digest of the samples for ranges and for choosing, in order, hex; "" if unknown.
-        held_out_sha256: Likewise of the held-out ones.
+        held_out_sha256: Digest of the held-out samples, likewise.
     """
 
     calibration: Samples

@@ -6,11 +6,11 @@ import msgspec
 
 
 class Lookup(msgspec.Struct, frozen=True, kw_only=True):
-    """A table whose rows an input names; negative numbers count from its end.
+    """A table with rows that an input names; negative numbers count from its end.
 
     Attributes:
-        rows: How many it has.
-        node: Which node reads it, in words.
+        rows: Number of rows.
+        node: The node that reads the table, in words.
     """
 
     rows: int
@@ -21,11 +21,11 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Name, element type and shape of an input or output.
 
     Attributes:
-        name: As the graph names it.
+        name: Name in the graph.
         dtype: NumPy's name (`float32`, `int64`, `bool`).
-        shape: One entry an axis: an int where it is fixed, else the symbol's name, or `?`
-            where the model names none.
-        lookup: The table whose rows its values name, if they do.
+        shape: An entry per axis: an int for a fixed size, else the symbol's name, or `?` for an
+            unnamed size.
+        lookup: The table with rows that the values name, if any.
     """
 
     name: str

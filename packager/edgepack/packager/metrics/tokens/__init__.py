@@ -1,1 +1,1 @@
-"""What a decoder says, token after token, beside what the float model says."""
+"""Comparison of a decoder with the float model, token by token."""

@@ -1,14 +1,14 @@
 """Chains of steps: a decoder is fed its own cache, with the float model's tokens and with its own.
 
-The float model chooses the most probable token after each sample, and goes on from there with its
-own cache. A candidate takes the same tokens with the caches that it makes itself (forced), and
-chooses by itself (free). Its own tokens are read back to the float model, which again has a cache
-of its own: would it have chosen them? Until a candidate chooses another token both chains are one,
-so that a good candidate costs little more than one of them.
+The float model chooses the most probable token after each sample, and continues with its own cache.
+A candidate receives the same tokens with its own caches (forced), and chooses by itself (free). The
+float model, again with its own cache, reads the candidate's tokens: would the float model have
+chosen the same? Until a candidate chooses another token both chains are equal, so that a good
+candidate costs little more than a single chain.
 
-Many texts end long before the last step, and what is said after their end nobody reads: a model
-says the same token again and again then, and so does a candidate. What ends them the float model
-tells.
+Many texts end long before the last step, and nobody reads the tokens after their end: the float
+model repeats the same token then, and so does a candidate. The float model determines the end
+token.
 """
 
 from collections import Counter
@@ -43,15 +43,15 @@ _ENDING = 0.25
 
 
 class FloatChain(msgspec.Struct, frozen=True, kw_only=True):
-    """What the float model says after one sample.
+    """The float model's continuation of a sample.
 
     Attributes:
         first: Its outputs on the sample itself.
-        most: Steps that it was followed for.
-        tokens: int64 (steps,), what it chooses, up to what ends the text.
+        most: Number of computed steps.
+        tokens: int64 (steps,), the chosen tokens, up to the end of the text.
         probable: int64 (steps, 256 or fewer), the most probable tokens.
-        logarithms: float64 (steps, the same and one more), natural logarithms of their
-            probabilities, and of all others' together.
+        logarithms: float64 (steps, number of probable tokens + 1), natural logarithms of their
+            probabilities, and of all others together.
     """
 
     first: Outputs
@@ -62,10 +62,10 @@ class FloatChain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def follow_float(run: Run, decoder: Decoder, feeds: Feeds) -> FloatChain:
-    """Lets the float model go on after a sample, for as many steps as it allows.
+    """Continue a sample with the float model, for as many steps as the model allows.
 
     Raises:
-        BuildError: It does not run on the sample itself.
+        BuildError: The model does not run on the sample itself.
     """
     first = outputs = run(feeds)
     tokens, probable, logarithms = [], [], []
@@ -94,7 +94,7 @@ def follow_float(run: Run, decoder: Decoder, feeds: Feeds) -> FloatChain:
 
 
 def find_end(chains: Sequence[FloatChain]) -> int | None:
-    """The token that ends texts; None where chains go on to their last step."""
+    """Find the token that ends texts; None if chains continue to their last step."""
     again = Counter(
         int(chain.tokens[-1])
         for chain in chains
@@ -106,7 +106,7 @@ def find_end(chains: Sequence[FloatChain]) -> int | None:
 
 
 def cut(chain: FloatChain, end: int | None) -> FloatChain:
-    """A chain up to what ends its text, with it."""
+    """Cut a chain after the end of its text."""
     steps = len(_until(chain.tokens, end))
     return replace(
         chain,
@@ -130,18 +130,18 @@ def follow_candidate(
     chain: FloatChain,
     end: int | None = None,
 ) -> tuple[Outputs, ChainCounts]:
-    """Chains a candidate after a sample, with the float model's tokens and with its own.
+    """Chain a candidate after a sample, with the float model's tokens and with the candidate's.
 
     Args:
         run: The candidate.
-        float_run: The float model, which reads what the candidate said.
+        float_run: The float model, which reads the candidate's tokens.
         decoder: How both are fed.
         feeds: The sample.
-        chain: What the float model said after it.
+        chain: The float model's chain after the sample.
         end: The token that ends texts; None where none does.
 
     Returns:
-        Its outputs on the sample itself, and how it compares.
+        The candidate's outputs on the sample itself, and the comparison.
     """
     steps = len(chain.tokens)
     chosen = np.empty(steps, np.int64)
@@ -173,7 +173,7 @@ def follow_candidate(
 
 
 def unchanged(chain: FloatChain) -> ChainCounts:
-    """What a model would have that is the float model."""
+    """Return the counts of a variant that always agrees with the float model."""
     same = np.ones(len(chain.tokens), np.bool_)
     return ChainCounts(forced=same, divergence=np.zeros(len(same)), free=same, same=same)
 
@@ -187,7 +187,7 @@ def _go_on(
     steps: int,
     end: int | None,
 ) -> Integers:
-    """What a model says by itself after what it said, to the end or for so many steps."""
+    """Continue a text with a model's own tokens, to the end or for `steps` steps."""
     tokens = said.tolist()
     while len(tokens) < steps and tokens[-1] != end:
         feeds = next_feeds(decoder, feeds, outputs, tokens[-1])
@@ -199,10 +199,10 @@ def _go_on(
 def _choices_after(
     run: Run, decoder: Decoder, feeds: Feeds, said: Integers, chain: FloatChain, known: int
 ) -> Integers:
-    """What the float model would have said in each place of what another one says.
+    """Return the float model's choice at each place of a candidate's text.
 
     Args:
-        known: The last place up to which they say the same.
+        known: The last place of the common beginning.
     """
     choices = chain.tokens[: known + 1].tolist()
     for step in range(len(said)):
@@ -223,6 +223,6 @@ def _divergence(chain: FloatChain, step: int, scores: Floats) -> float:
 
 
 def _with_others(logarithms: Floats) -> Floats:
-    """The same, and the logarithm of what all others have together."""
+    """Return the logarithms, and the logarithm of all other tokens together."""
     rest = max(1.0 - float(np.exp(logarithms).sum()), 1e-12)
     return np.append(logarithms, np.log(rest))
