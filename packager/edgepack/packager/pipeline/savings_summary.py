@@ -18,7 +18,7 @@ _MUCH_OF_THE_WEIGHTS = 0.5
 
 
 def saves_nothing(searched: SearchedCombination) -> bool:
-    """Return True if a lowered model has the bytes and the multiply-accumulates of the float model."""
+    """Return True if a lowered model has the float model's bytes and multiply-accumulates."""
     found, best = searched.selection.found, _lowered(searched)
     if found is None or best is None:
         return False
