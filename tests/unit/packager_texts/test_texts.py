@@ -81,14 +81,14 @@ def test_a_reader_that_edits_characters_is_refused_with_the_numbers() -> None:
     assert (verdict.metric, verdict.budget) == ("string_agreement", 0.99)
     agreement = _agreement(texts, _with_mistakes(texts, 20))
     assert agreement.of_characters == pytest.approx(0.98)
-    assert verdict.value == pytest.approx(0.92, abs=1e-4)
+    assert verdict.value == pytest.approx(0.8, abs=1e-4)
     assert not verdict.passed
     refusal = check_accuracy(load_profile("cpu"), verdict, 100, None)
     assert refusal is not None
-    assert "keeps 0.9200 of what the float model reads (0.8000 of 100 texts are the same" in (
+    assert "keeps 0.8000 of what the float model reads (0.8000 of 100 texts are the same" in (
         refusal.problem
     )
-    assert _judge(texts, _with_mistakes(texts, 2)).passed
+    assert _judge(texts, _with_mistakes(texts, 1)).passed
 
 
 def test_one_character_in_three_hundred_is_too_much_where_that_is_one_line_in_thirty() -> None:
@@ -96,7 +96,7 @@ def test_one_character_in_three_hundred_is_too_much_where_that_is_one_line_in_th
     verdict = _judge(texts, _with_mistakes(texts, 4))
     agreement = _agreement(texts, _with_mistakes(texts, 4))
     assert agreement.of_characters == pytest.approx(1 - 4 / 1200)
-    assert verdict.value == agreement.of_lines == pytest.approx(1 - 0.4 * 4 / 120, abs=1e-4)
+    assert verdict.value == agreement.of_lines == pytest.approx(1 - 4 / 120, abs=1e-4)
     assert not verdict.passed
 
 
@@ -104,17 +104,18 @@ def test_few_lines_prove_little_and_give_no_reason_to_doubt() -> None:
     texts = _texts(30)
     verdict = _judge(texts, texts)
     assert verdict.value == 1.0
-    assert verdict.low == pytest.approx(1 - 0.4 * (1 - 30 / (30 + 1.645**2)), abs=1e-3)
+    assert verdict.low == pytest.approx(30 / (30 + 1.645**2), abs=1e-3)
     assert not is_doubtful(verdict)
-    assert (samples_to_prove(verdict, 30) or 0) > 90
+    assert (samples_to_prove(verdict, 30) or 0) > 200
 
 
 def test_a_page_counts_as_many_lines() -> None:
     pages = [text * 40 for text in _texts(10)]
     agreement = _agreement(pages, _with_mistakes(pages, 4))
     assert agreement.same == pytest.approx(0.6)
-    assert agreement.of_lines == pytest.approx(1 - 0.4 * 4 / 200, abs=1e-4)
-    assert _judge(pages, _with_mistakes(pages, 4)).passed
+    assert agreement.of_lines == pytest.approx(1 - 4 / 200, abs=1e-4)
+    assert not _judge(pages, _with_mistakes(pages, 4)).passed
+    assert _judge(pages, _with_mistakes(pages, 1)).passed
 
 
 def test_the_report_says_how_many_texts_are_the_same_and_how_sure_that_is() -> None:
@@ -126,9 +127,9 @@ def test_the_report_says_how_many_texts_are_the_same_and_how_sure_that_is() -> N
     first, second = describe_verdict(verdict, 40, samples, ())
     assert "Of the 400 characters that the float model reads it keeps 0.9975: 0.9975 need" in first
     assert (
-        "Of lines it keeps 0.9900: 0.9750 of 40 texts are the same as a whole (95 %: 0.8" in first
+        "Of lines it keeps 0.9750: 0.9750 of 40 texts are the same as a whole (95 %: 0.8" in first
     )
-    assert "with 95 % confidence at least 0.95" in second
+    assert "with 95 % confidence at least 0.8" in second
 
 
 def test_of_few_characters_one_may_differ_where_nothing_says_how_sure_the_float_model_was() -> None:
@@ -149,7 +150,7 @@ def test_samples_without_text_say_nothing() -> None:
     texts = _texts(20)
     agreement = _agreement([*texts, *[[]] * 80], [*_with_mistakes(texts, 2), *[[]] * 80])
     assert agreement.of_characters == pytest.approx(0.99)
-    assert agreement.of_lines == pytest.approx(1 - 0.4 * 2 / 20, abs=1e-4)
+    assert agreement.of_lines == pytest.approx(1 - 2 / 20, abs=1e-4)
     assert _judge([[]] * 10, [[]] * 10).metric != "string_agreement"
     read = _agreement([*texts, []], [*texts, [3]])
     assert read.of_characters == pytest.approx(200 / 201)
@@ -322,7 +323,7 @@ def test_what_is_forgiven_is_not_called_sure() -> None:
     expected: list[Outputs] = [{"said": shares}] * 15 + [{"said": other}] * 15
     swapped: list[Outputs] = [{"said": other}] * 2 + expected[2:-2] + [{"said": shares}] * 2
     verdict = Reference(expected, {}, _described(_HEAD)).judge(swapped)
-    assert verdict.value > 0.999
+    assert verdict.value > 0.998
     assert verdict.bounds[0][0] == pytest.approx(1 - 4 / 360)
     assert verdict.passed
     assert is_doubtful(verdict)
