@@ -28,7 +28,7 @@ TRANSFER_DEVICES := 1,10,50,200,1000
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen bench-tasks bench-fleet bench-swaps bench-transfer bench-deltas conformance scan-operators docs screenshots release pins clean
+.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen bench-tasks evidence bench-fleet bench-swaps bench-transfer bench-deltas conformance scan-operators docs screenshots release pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -53,6 +53,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python docs/reference.py --check
 	$(BIN)/python docs/plain_words.py
+	$(BIN)/python -m benchmarks.evidence.check
 
 # The site, in site/. It loads nothing from another host.
 docs: $(READY)
@@ -87,6 +88,10 @@ bench-unseen: $(READY)
 # hour; it resumes where it stopped.
 bench-tasks: $(READY) $(OPENVINO_READY)
 	$(BIN)/python -m benchmarks.task_kinds --output docs/benchmarks/tasks
+
+# The effect of each constant that decides a verdict, on variants whose worth is known: some minutes.
+evidence: $(READY)
+	$(BIN)/python -m benchmarks.evidence --output docs/benchmarks/evidence
 
 # Simulated devices on a real mosquitto, which must be installed. DEVICES=5000,10000 names other numbers.
 bench-fleet: $(READY)

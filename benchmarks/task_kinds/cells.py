@@ -118,7 +118,7 @@ class Bench:
         self._kind, self._folder, self._time_limit_s = kind, folder, time_limit_s
         self._version = version
         self._task = kind.make()
-        _write_task(self._task, folder)
+        write_task(self._task, folder)
 
     def measure(self, profile: str, *, is_declared: bool) -> Cell:
         """Build a cell and measure the truth."""
@@ -235,7 +235,7 @@ class Bench:
             child.join()
 
 
-def _write_task(task: TaskModel, folder: Path) -> None:
+def write_task(task: TaskModel, folder: Path) -> None:
     """Write the files that `edgepack build` takes."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "calibration").mkdir(parents=True)

@@ -1,0 +1,1 @@
+"""Evidence for the numbers that decide verdicts: their list and their effect."""

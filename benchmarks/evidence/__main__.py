@@ -1,0 +1,148 @@
+"""Measures the effect of each measured constant on verdicts: half and twice its value.
+
+    python -m benchmarks.evidence --output docs/benchmarks/evidence
+
+Verdicts on the variants of `benchmarks.evidence.tape` are compared with those by the constants as
+they are. The developed kinds are the models that constants were chosen beside, the independent ones
+are other models.
+"""
+
+import argparse
+import importlib
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.evidence.constants import Constant, find_constants, read_list
+from benchmarks.evidence.page import Count, Effect, Evidence, page
+from benchmarks.evidence.tape import Tape, Verdict, record
+from benchmarks.task_kinds.kinds import KINDS
+from edgepack.durable import write_file
+
+FACTORS = (0.5, 2.0)
+INTACT = 0.999
+KEPT = 0.99
+MOVED = 0.001
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kinds", type=lambda text: tuple(text.split(",")), default=tuple(KINDS))
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)  # of the quantizer
+    with tempfile.TemporaryDirectory(prefix="edgepack-evidence-") as folder:
+        tapes: list[Tape] = []
+        for name in given.kinds:
+            tapes += record(KINDS[name], Path(folder) / name)
+            truths = ", ".join(f"{one.recipe} {one.truth:.3f}" for one in tapes[-1].variants)
+            print(f"{name}: {truths}", flush=True)
+        evidence = measure(tapes)
+    given.output.mkdir(parents=True, exist_ok=True)
+    content = msgspec.json.format(msgspec.json.encode(evidence), indent=1)
+    write_file(given.output / "evidence.json", content)
+    write_file(given.output / "README.md", page(evidence).encode())
+    return 0
+
+
+def measure(tapes: Sequence[Tape]) -> Evidence:
+    """Judge all variants by the constants as they are, then with each constant changed."""
+    as_is = [tuple(tape.judge()) for tape in tapes]
+    used = [_modules_of(tape) for tape in tapes]
+    effects = [_effect("as it is", "", 1.0, tapes, as_is, as_is)]
+    wanted = read_list().get("measured", {})
+    for constant in find_constants():
+        if constant.key not in wanted:
+            continue
+        for factor in FACTORS:
+            changed = list(as_is)
+            with _changed(constant, factor):
+                for place, tape in enumerate(tapes):
+                    if constant.module in used[place]:
+                        changed[place] = tuple(tape.judge())
+            value = str(_times(constant.value, factor))
+            effects.append(_effect(constant.key, value, factor, tapes, as_is, changed))
+            print(constant.key, value, msgspec.json.encode(effects[-1].independent), flush=True)
+    truths = {
+        tape.kind: {variant.recipe: round(variant.truth, 4) for variant in tape.variants}
+        for tape in tapes
+    }
+    return Evidence(variants=truths, effects=tuple(effects))
+
+
+@contextmanager
+def _changed(constant: Constant, factor: float) -> Iterator[None]:
+    """Give a constant another value in each module that has imported it."""
+    value = _times(constant.value, factor)
+    own = importlib.import_module(constant.module)
+    old = getattr(own, constant.name)
+    holders = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("edgepack") and getattr(module, constant.name, None) is old
+    ]
+    for module in holders:
+        setattr(module, constant.name, value)
+    try:
+        yield
+    finally:
+        for module in holders:
+            setattr(module, constant.name, old)
+
+
+def _times(value: object, factor: float) -> object:
+    if isinstance(value, tuple):
+        return tuple(_times(one, factor) for one in value)
+    if isinstance(value, int):
+        return max(round(value * factor), 1)
+    return value * factor if isinstance(value, float) else value
+
+
+def _modules_of(tape: Tape) -> frozenset[str]:
+    """Return the modules whose functions a verdict calls."""
+    called: set[str] = set()
+    sys.setprofile(lambda frame, event, argument: called.add(frame.f_globals.get("__name__", "")))
+    try:
+        tuple(tape.judge())
+    finally:
+        sys.setprofile(None)
+    return frozenset(called)
+
+
+def _effect(
+    key: str,
+    value: str,
+    factor: float,
+    tapes: Sequence[Tape],
+    as_is: Sequence[tuple[Verdict, ...]],
+    changed: Sequence[tuple[Verdict, ...]],
+) -> Effect:
+    counts = {}
+    for half in ("developed", "independent"):
+        rows = [
+            (variant.truth, old, new)
+            for tape, before, after in zip(tapes, as_is, changed, strict=True)
+            if tape.half == half
+            for variant, old, new in zip(tape.variants, before, after, strict=True)
+        ]
+        sure = [(truth, new) for truth, _, new in rows if new.passed and not new.weak]
+        counts[half] = Count(
+            variants=len(rows),
+            moved=sum(abs(old.kept - new.kept) > MOVED for _, old, new in rows),
+            changed=sum((old.passed, old.weak) != (new.passed, new.weak) for _, old, new in rows),
+            lost=sum(truth < KEPT for truth, _ in sure),
+            rejected=sum(truth >= INTACT and not new.passed for truth, _, new in rows),
+            weak=sum(new.passed and new.weak for _, _, new in rows),
+            off=sum(new.passed and abs(truth - new.kept) > 0.01 for truth, _, new in rows),
+        )
+    return Effect(key=key, value=value, factor=factor, **counts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The list of constants that decide verdicts, and the measurement of their effect."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.evidence.__main__ import measure
+from benchmarks.evidence.constants import FOLDERS, LIST, ROOT, Constant, find_constants, find_faults
+from benchmarks.evidence.page import page
+from benchmarks.evidence.tape import RECIPES, record
+from benchmarks.task_kinds.kinds import KINDS
+
+
+def test_each_constant_that_decides_a_verdict_is_listed() -> None:
+    assert find_faults() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_constant"),
+    [
+        ("_PLANTED = 0.37", True),
+        ("_PLANTED: float = -1 / 3", True),
+        ("_PLANTED = (1, (2.5, 3))", True),
+        ("_PLANTED = True", False),
+        ("_PLANTED = ('a', 1)", False),
+    ],
+)
+def test_a_planted_constant_is_found(line: str, is_constant: bool, tmp_path: Path) -> None:
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    assert find_faults(tmp_path) == []
+    file = tmp_path / FOLDERS[0] / "values" / "measure.py"
+    file.write_text(f"{file.read_text()}\n{line}\n")
+    faults = find_faults(tmp_path)
+    key = f"{FOLDERS[0]}/values/measure.py:_PLANTED"
+    assert [fault.startswith(key) for fault in faults] == [True] * is_constant
+
+
+def test_stale_double_and_empty_entries_are_faults(tmp_path: Path) -> None:
+    key = next(find_constants()).key
+    text = LIST.read_text() + '"agent/gone.py:_GONE" = "…"\n'
+    for section, entry in (
+        ("definition", f'"{key}" = "…"'),
+        ("bound", '"agent/gone.py:_OLD" = ""'),
+    ):
+        text = text.replace(f"[{section}]\n", f"[{section}]\n{entry}\n")
+    path = tmp_path / "constants.toml"
+    path.write_text(f"{text}\n[guessed]\n")
+    faults = "\n".join(find_faults(path=path))
+    for part in ("[guessed]", "_GONE is in", f"{key} has two entries", "_OLD has no reason"):
+        assert part in faults
+
+
+def test_a_changed_constant_changes_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape, declared = record(KINDS["glyphs"], tmp_path / "glyphs")
+    assert len(tape.variants) == len(RECIPES)
+    assert (tape.is_declared, declared.is_declared) == (False, True)
+    before = tuple(tape.judge())
+    perfect = Constant("agent/edgepack/tasks/contract.py", "LOSS", 0.01)
+    monkeypatch.setattr("benchmarks.evidence.__main__.find_constants", lambda: iter([perfect]))
+    monkeypatch.setattr(
+        "benchmarks.evidence.__main__.read_list", lambda: {"measured": {perfect.key: "…"}}
+    )
+    evidence = measure([tape, declared])
+    assert [effect.factor for effect in evidence.effects] == [1.0, 0.5, 2.0]
+    assert tuple(tape.judge()) == before
+    assert "glyphs" in evidence.variants
+    assert f"`{perfect.key}`" in page(evidence)
