@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.model_files import save_model
@@ -33,10 +34,14 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.reasons import FLOAT_PRECISION
 from edgepack.packager.runtime.deadline import OutOfTimeError
-from edgepack.packager.runtime.evaluator import Venue
+from edgepack.packager.runtime.evaluator import Venue, profile_settings
+from edgepack.packager.runtime.trial import try_model
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.search_target import SearchTarget
+
+_TIMEOUT_S = 300.0
+"""Of opening the float model on its provider."""
 
 
 class SettingsSearch:
@@ -97,6 +102,7 @@ class SettingsSearch:
                         folder,
                         self._resources.progress,
                     )
+                    self._try_float(prepared[key], combination.profile)
                 selector = self._make_selector(combination, prepared[key], folder)
                 selection = selector.select(SearchTarget())
             except OutOfTimeError:
@@ -124,6 +130,20 @@ class SettingsSearch:
             selector for selector, entry in zip(selectors, searched, strict=True) if entry is best
         )
         return with_whole_search(best, searched, skipped)
+
+    def _try_float(self, prepared: PreparedFloat, profile: Profile) -> None:
+        """Open the float model in another process, where a vendor's library may crash.
+
+        Raises:
+            BuildError: It does not survive the provider that candidates are to run on.
+        """
+        if self._plan.venue.is_native and profile.device.provider != CPU_PROVIDER:
+            try_model(
+                prepared.published,
+                self._inputs.split.search.pick(range(1)),
+                profile_settings(profile),
+                timeout_s=self._resources.limit.build.timeout_s(_TIMEOUT_S),
+            )
 
     def search_further(
         self, searched: SearchedCombination, target: SearchTarget
