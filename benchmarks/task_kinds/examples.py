@@ -607,7 +607,7 @@ def page_detector() -> TaskModel:
         return losses
 
     train(step, parameters, steps=400, rate=1e-2)
-    fresh, truth = draw_pages(np.random.default_rng(_FRESH), 200)
+    fresh, truth = draw_pages(np.random.default_rng(_FRESH), 1000)
 
     def measure(run: Run) -> float:
         outputs = run_rows(run, "page", fresh)
@@ -626,7 +626,10 @@ def page_detector() -> TaskModel:
         calibration=rows("page", draw_pages(np.random.default_rng(_CALIBRATION), 80)[0]),
         metric="F1 of areas, IoU .5",
         measure=measure,
-        outputs="".join(declare(output.name, "values") for output in outputs),
+        outputs="".join(
+            declare(output.name, "threshold" if output.name.startswith("scores") else "values")
+            for output in outputs
+        ),
     )
 
 

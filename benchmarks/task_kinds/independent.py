@@ -217,7 +217,7 @@ def arm_pose() -> TaskModel:
         return {place: (place.value - truth[:, :3]) / 96, turn: (turn.value - truth[:, 3:]) / 96}
 
     train(step, parameters, steps=1200, rate=5e-3, seed=_TRAINING)
-    fresh, truth = draw(_rng(_FRESH), 1000)
+    fresh, truth = draw(_rng(_FRESH), 8000)
 
     def measure(run: Run) -> float:
         got = run_rows(run, "joints", fresh)
@@ -268,7 +268,7 @@ def landmarks() -> TaskModel:
         return {output: share.reshape(output.value.shape).astype(np.float32) / 32}
 
     train(step, parameters, steps=220, rate=6e-3)
-    fresh, truth = draw(_rng(_FRESH), 400)
+    fresh, truth = draw(_rng(_FRESH), 2000)
 
     def measure(run: Run) -> float:
         flat = run_rows(run, "picture", fresh)["maps"].reshape(len(fresh), 4, -1).argmax(-1)
@@ -506,7 +506,7 @@ def click_rate() -> TaskModel:
         calibration=rows("columns", draw(_rng(_CALIBRATION), 300)[0]),
         metric="1 - log loss / that of the base rate",
         measure=measure,
-        outputs=declare("click", "values"),
+        outputs=declare("click", "probabilities"),
     )
 
 

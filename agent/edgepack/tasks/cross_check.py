@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
-from edgepack.tasks.contract import Agreement
+from edgepack.tasks.contract import LOSS, Agreement
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.description import UNKNOWN, TaskOutputs
 
@@ -21,6 +21,10 @@ _FAR = 0.5
 of small classifiers, readers and detectors that kept the task the worst tenth was off by .02 to
 .4; of five dead outputs of ten by 1 and more."""
 
+_EXACT = LOSS
+"""Error in their own spread up to which values keep any task: of an error that grows with theirs,
+such as the mean absolute one, no more is lost."""
+
 _MOVED = 0.02
 """Nats of log loss that probabilities moved by: .087 was AUC .992 to .982."""
 
@@ -28,6 +32,7 @@ LOOKS_LIKE = "looks_like"
 """Setting of outputs that a person declared to be another task than the graph says: its layout."""
 
 _FEWEST_WITHIN = 8
+_MOST_COLUMNS = 64
 _HEADS = ("detections", "text", "tokens")
 
 
@@ -41,8 +46,13 @@ def find_doubt(
         agreement: Result of the task.
         expected, got: The float model's outputs and others, a dict per sample.
     """
+    if reconstructed := part.settings.get("residuals"):
+        return (
+            f"output '{next(iter(reconstructed))}' reconstructs an input: if its error tells "
+            "anomalies, samples without anomalies say little of them"
+        )
     if part.task == UNKNOWN:
-        if part.source != "unknown":
+        if part.source != "unknown" or _are_exact(part, expected, got):
             return ""
         listed = ", ".join(f"'{name}'" for name in part.outputs)
         return f"nothing tells what {listed} {'mean' if len(part.outputs) > 1 else 'means'}"
@@ -72,6 +82,32 @@ def find_doubt(
                 f"log loss +{moved:.3f}"
             )
     return ""
+
+
+def _are_exact(part: TaskOutputs, expected: Sequence[Outputs], got: Sequence[Outputs]) -> bool:
+    """Return whether outputs are so near that no meaning of them could be lost."""
+    for name in part.outputs:
+        wanted = [outputs[name] for outputs in expected]
+        given = [outputs[name] for outputs in got if name in outputs]
+        if len(given) != len(wanted) or wanted[0].dtype.kind != "f":
+            return False
+        if worst_tenth(wanted, given) > _EXACT or _worst_column(wanted, given) > _EXACT:
+            return False
+    return True
+
+
+def _worst_column(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
+    """Return the greatest error of a column in its own spread; 0 where samples are maps."""
+    shape = expected[0].shape
+    if expected[0].size > _MOST_COLUMNS or any(v.shape != shape for v in (*expected, *got)):
+        return 0.0
+    want, have = (
+        np.stack([value.astype(np.float64).ravel() for value in values])
+        for values in (expected, got)
+    )
+    known = ~np.isnan(want).any(axis=0)
+    errors = np.sqrt(np.square(have - want)[:, known].mean(axis=0))
+    return float((errors / np.maximum(want[:, known].std(axis=0), 1e-30)).max(initial=0.0))
 
 
 def worst_tenth(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:

@@ -165,3 +165,12 @@ def test_what_is_declared_and_is_no_decoder_is_refused(tmp_path: Path) -> None:
     assert "'scores' is declared to score tokens, and nothing tells which input takes tokens" in (
         refused.value.problem
     )
+
+
+def test_tokens_of_a_model_that_takes_nothing_back_are_compared_as_given(tmp_path: Path) -> None:
+    text = """(int64[1, 4] token) => (float[1, 4, 24] scores) {
+        word = Gather(words, token) scores = MatMul(word, to_scores) }"""
+    said = OutputDeclaration(task="tokens", tokens="token")
+    opened = _follow(_model(text), {"token": np.array([[3, 1, 4, 1]])}, tmp_path, scores=said)
+    assert opened.samples.decoder is None
+    assert any("'scores'" in note and "no chain" in note for note in opened.notes)

@@ -18,6 +18,7 @@ from edgepack.tasks.embedding.neighbourhood import neighbourhood_kept
 from edgepack.tasks.one_output import Compared, ValueTask
 from edgepack.tasks.sketch import Sketch, finite_rows
 from edgepack.tasks.values.measure import measure_explained
+from edgepack.tasks.values.strict import measure_lengths
 
 NEIGHBOURHOOD = Scale(metric="neighbourhood", least=0.98)
 _NARROWEST = 2
@@ -37,8 +38,12 @@ def measure_neighbourhood(
 def compare_embeddings(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
     """Compare the vectors of an output; see `Compare`."""
     explained, losses = measure_explained(output, expected, got)
-    near = measure_neighbourhood(output, expected, got, _NARROWEST)
-    return Compared(measures=(near or explained,), losses=losses)
+    measures = [measure_neighbourhood(output, expected, got, _NARROWEST) or explained]
+    lengths = measure_lengths(output, expected, got)
+    if lengths is not None:
+        measures.append(lengths[0])
+        losses = np.maximum(losses, lengths[1])
+    return Compared(measures=tuple(measures), losses=losses)
 
 
 def sketch_vectors(part: TaskOutputs, outputs: Outputs) -> Sketch:

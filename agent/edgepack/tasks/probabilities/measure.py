@@ -13,17 +13,20 @@ from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.cross_check import is_distribution
 from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.likelihood import bounded, measure_likelihood
 from edgepack.tasks.one_output import Compared, ValueTask
 from edgepack.tasks.sketch import Sketch, finite_rows
 from edgepack.tasks.values.measure import measure_explained
+from edgepack.tasks.values.strict import measure_columns
 
 _LEAST_VARIANCE = 2 * 0.02
 """Where 2 % of the variance may be lost, two probabilities may be off by .02, however little they
 move in these samples."""
 
-LIKELIHOOD = Scale(metric="likelihood", least=0.99)
+_MOST_APART = 64
+"""Shares beside each other, of which each counts for itself."""
+
 ORDER = Scale(metric="auc", least=0.99)
-_LEAST = 1e-4
 _FEWEST_EACH = 5
 """Decisions for and against, of which an order says something."""
 
@@ -34,34 +37,19 @@ def compare_probabilities(
     """Compare the probabilities of an output; see `Compare`."""
     explained, losses = measure_explained(output, expected, got, _LEAST_VARIANCE)
     measures = [explained]
-    if all(want.shape == have.shape for want, have in zip(expected, got, strict=True)):
-        is_one_of = all(value.shape[-1] > 1 and is_distribution(value) for value in expected)
-        divergence = np.array(
-            [_divergence(*pair, is_one_of) for pair in zip(expected, got, strict=True)]
-        )
-        measures.append(
-            Measure(scale=LIKELIHOOD, value=float(np.exp(-divergence.mean())), output=output)
-        )
-        losses = np.maximum(losses, 1.0 - np.exp(-divergence))
+    likelihood = measure_likelihood(output, expected, got)
+    if likelihood is not None:
+        measures.append(likelihood[0])
+        losses = np.maximum(losses, likelihood[1])
         order = _order(expected, got)
         if order is not None:
             measures.append(Measure(scale=ORDER, value=order, output=output))
+    is_apart = expected[0].size <= _MOST_APART and not all(map(is_distribution, expected))
+    columns = measure_columns(output, expected, got) if is_apart else None
+    if columns is not None:
+        measures.append(columns[0])
+        losses = np.maximum(losses, columns[1])
     return Compared(measures=tuple(measures), losses=losses)
-
-
-def _divergence(want: Tensor, have: Tensor, is_one_of: bool) -> float:
-    """Return the mean Kullback-Leibler divergence of a sample's rows, or of single values."""
-    if not want.size:
-        return 0.0
-    first, second = (_bounded(value) for value in (want, have))
-    if is_one_of:
-        return float((first * np.log(first / second)).sum(axis=-1).mean())
-    rest = (1.0 - first) * np.log((1.0 - first) / (1.0 - second))
-    return float((first * np.log(first / second) + rest).mean())
-
-
-def _bounded(value: Tensor) -> Floats:
-    return np.clip(np.nan_to_num(value.astype(np.float64), nan=0.5), _LEAST, 1.0 - _LEAST)
 
 
 def _order(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | None:
@@ -71,10 +59,8 @@ def _order(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | None:
     A decision of the float model counts by how sure the float model was. None if no class has
     enough decisions for and against.
     """
-    if len({value.size for value in expected}) > 1:
-        return None
-    want = np.stack([_bounded(value).ravel() for value in expected])
-    have = np.stack([_bounded(value).ravel() for value in got])
+    want = np.stack([bounded(value).ravel() for value in expected])
+    have = np.stack([bounded(value).ravel() for value in got])
     areas = []
     for first, second in zip(want.T, have.T, strict=True):
         is_for = first >= 0.5

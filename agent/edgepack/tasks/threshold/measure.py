@@ -13,6 +13,7 @@ from edgepack.tasks.arrays import Floats, Tensor
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.intervals import kept_low
+from edgepack.tasks.likelihood import are_probabilities
 from edgepack.tasks.one_output import Compared, ValueTask
 from edgepack.tasks.values.measure import measure_explained
 
@@ -64,14 +65,6 @@ def measure_crossings(
         words=f"F1 {value:.4f} of what is above the threshold {level:g} in output '{output}'",
     )
     return measure, np.array(lost) / np.maximum(np.array(whole), 1.0)
-
-
-def are_probabilities(values: Sequence[Tensor]) -> bool:
-    """Return whether scores never leave 0…1."""
-    return all(
-        not value.size or (float(np.nanmin(value)) >= 0.0 and float(np.nanmax(value)) <= 1.0)
-        for value in values
-    )
 
 
 THRESHOLD = ValueTask(

@@ -1,7 +1,6 @@
 """Measure of outputs with unknown meaning: by each possible meaning."""
 
 from collections.abc import Iterator, Sequence
-from typing import Self
 
 import msgspec
 import numpy as np
@@ -11,18 +10,14 @@ from edgepack.tasks.classification.measure import compare_rows, same_decisions
 from edgepack.tasks.contract import Measure
 from edgepack.tasks.description import UNKNOWN, TaskOutputs
 from edgepack.tasks.embedding.measure import measure_neighbourhood
+from edgepack.tasks.likelihood import are_probabilities
 from edgepack.tasks.sketch import Sketch, sketch_values
+from edgepack.tasks.sound.measure import compare_sounds
 from edgepack.tasks.sums.measure import measure_sums
-from edgepack.tasks.threshold.measure import are_probabilities, measure_crossings
-from edgepack.tasks.values.measure import ValueOutputs, measure_explained
-from edgepack.tasks.values.parts import Part, find_parts
-from edgepack.tasks.values.strict import (
-    has_unlike_columns,
-    is_row,
-    measure_columns,
-    measure_relative,
-    measure_within,
-)
+from edgepack.tasks.threshold.measure import measure_crossings
+from edgepack.tasks.values.measure import ValueOutputs, ValueSettings, measure_strictly
+from edgepack.tasks.values.parts import find_parts
+from edgepack.tasks.values.strict import has_unlike_columns, is_row
 
 _NARROWEST = 16
 """Values from which on a row of unknown meaning counts as a vector."""
@@ -31,56 +26,36 @@ _UNLIKE = 10.0
 """Times that the spreads of a vector's columns may differ: beyond, they are quantities."""
 
 _FEWEST_SUMMED = 64
+_SHORTEST_SOUND = 128
+_BALANCED = 0.1
+"""Share of its spread by which the mean of a sound is off 0, at most."""
+
 _LOGITS = 20.0
 """Median size up to which values of both signs may be logits."""
 
 
-class UnknownSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Known facts about outputs of unknown meaning.
-
-    Attributes:
-        winners: Outputs with a clear winner in nearly each row, as scores of characters have.
-    """
-
-    winners: tuple[str, ...] = ()
-
-
 class UnknownOutputs(ValueOutputs):
-    """The float model's values of outputs of unknown meaning: an `Expected`.
-
-    Args:
-        names, expected, parts: See `ValueOutputs`.
-        winners: See `UnknownSettings`.
-    """
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        expected: Sequence[Outputs],
-        parts: tuple[Part, ...],
-        winners: tuple[str, ...],
-    ) -> None:
-        super().__init__(UNKNOWN, names, expected, parts)
-        self._winners = winners
-
-    def of(self, indices: Sequence[int]) -> Self:
-        """Return the same with some of the samples."""
-        chosen = [self._expected[index] for index in indices]
-        return type(self)(self._names, chosen, self.parts, self._winners)
+    """The float model's values of outputs of unknown meaning: an `Expected`; see `ValueOutputs`."""
 
     def measure_whole(
         self, output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
     ) -> tuple[list[Measure], Floats]:
         """Measure an output that is not divided into parts."""
-        explained, losses = measure_explained(output, expected, got)
-        measures = [explained]
+        is_narrow = expected[0].size < _NARROWEST
+        measures, losses = measure_strictly(
+            output,
+            expected,
+            got,
+            self.settings.residuals.get(output, 0.0),
+            by_column=is_narrow or has_unlike_columns(expected, _UNLIKE),
+        )
         near = measure_neighbourhood(output, expected, got, _NARROWEST)
         if near is not None:
             measures.append(near)
         for each in _measure_possible(output, expected, got):
             measures.append(each[0])
             losses = np.maximum(losses, each[1])
-        if output in self._winners:
+        if output in self.settings.winners:
             pairs = zip(expected, got, strict=True)
             rows = compare_rows(output, [same_decisions(want, have) for want, have in pairs])
             measures += rows.measures
@@ -91,19 +66,24 @@ class UnknownOutputs(ValueOutputs):
 def _measure_possible(
     output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
 ) -> Iterator[tuple[Measure, Floats]]:
-    """Measure an output by each meaning that its values allow."""
-    found: list[tuple[Measure, Floats] | None] = []
-    if is_row(expected):
-        is_narrow = expected[0].size < _NARROWEST
-        if is_narrow or has_unlike_columns(expected, _UNLIKE):
-            found.append(measure_columns(output, expected, got))
-        found.append(measure_within(output, expected, got))
-        found.append(measure_relative(output, expected, got))
-    elif _may_be_summed(expected):
-        found.append(measure_sums(output, expected, got))
-    if _may_be_crossed(expected):
-        found.append(measure_crossings(output, expected, got))
-    yield from (each for each in found if each is not None)
+    """Measure an output by each other meaning that its values allow."""
+    if not is_row(expected) and _may_be_summed(expected):
+        yield measure_sums(output, expected, got)
+    crossings = measure_crossings(output, expected, got) if _may_be_crossed(expected) else None
+    if crossings is not None:
+        yield crossings
+    if _may_be_sound(expected):
+        sound = compare_sounds(output, expected, got)
+        yield sound.measures[0], sound.losses
+
+
+def _may_be_sound(values: Sequence[Tensor]) -> bool:
+    """Return whether an output may be a sound: a long row of values on both sides of 0."""
+    first = values[0]
+    if first.size != first.shape[-1] or first.size < _SHORTEST_SOUND:
+        return False
+    flat = np.concatenate([value.ravel() for value in values]).astype(np.float64)
+    return bool(abs(np.nanmean(flat)) <= _BALANCED * np.nanstd(flat))
 
 
 def _may_be_summed(values: Sequence[Tensor]) -> bool:
@@ -135,9 +115,9 @@ class Unknown:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
         # The settings of a task that a later release added say nothing here.
         own = part.settings if part.task == UNKNOWN else {}
-        settings = msgspec.convert(own, UnknownSettings)
+        settings = msgspec.convert(own, ValueSettings)
         parts = find_parts(expected, part.outputs)
-        return UnknownOutputs(part.outputs, expected, parts, settings.winners)
+        return UnknownOutputs(self.name, part.outputs, expected, parts, settings)
 
     def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
         """Return level and spread of the values."""

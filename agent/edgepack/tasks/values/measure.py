@@ -14,13 +14,22 @@ from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
 from edgepack.tasks.contract import Agreement, Measure, Scale, agree
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.intervals import kept_low
+from edgepack.tasks.likelihood import are_probabilities, measure_likelihood
 from edgepack.tasks.one_output import NOTHING
 from edgepack.tasks.plain_error import comparable, row_products
 from edgepack.tasks.sketch import Sketch, sketch_values
 from edgepack.tasks.stacking import stacks
 from edgepack.tasks.values.between_samples import variances_between
 from edgepack.tasks.values.parts import Part, find_parts
-from edgepack.tasks.values.strict import is_row, measure_columns, measure_within
+from edgepack.tasks.values.strict import (
+    is_row,
+    measure_columns,
+    measure_lengths,
+    measure_peaks,
+    measure_relative,
+    measure_residual,
+    measure_within,
+)
 
 EXPLAINED = Scale(metric="explained_variance", least=0.98)
 
@@ -77,6 +86,18 @@ def measure_explained(
     return Measure(scale=EXPLAINED, value=found.value, low=found.low, output=output), found.losses
 
 
+class ValueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known of values.
+
+    Attributes:
+        residuals: Of outputs that reconstruct an input, the mean square of what they leave of it.
+        winners: Outputs with a clear winner in nearly each row, as scores of characters have.
+    """
+
+    residuals: dict[str, float] = {}
+    winners: tuple[str, ...] = ()
+
+
 class ValueOutputs:
     """The float model's values of some outputs: an `Expected`.
 
@@ -87,6 +108,7 @@ class ValueOutputs:
         names: The outputs.
         expected: The float model's outputs, a dict per sample.
         parts: See `find_parts`.
+        settings: See `ValueSettings`.
     """
 
     def __init__(
@@ -95,16 +117,18 @@ class ValueOutputs:
         names: Sequence[str],
         expected: Sequence[Outputs],
         parts: tuple[Part, ...],
+        settings: ValueSettings,
     ) -> None:
         self._task = task
         self._names = tuple(names)
         self._expected = tuple(expected)
         self.parts = parts
+        self.settings = settings
 
     def of(self, indices: Sequence[int]) -> Self:
         """Return the same with some of the samples."""
         chosen = [self._expected[index] for index in indices]
-        return type(self)(self._task, self._names, chosen, self.parts)
+        return type(self)(self._task, self._names, chosen, self.parts, self.settings)
 
     def measure(self, got: Sequence[Outputs]) -> Agreement:
         """Measure other outputs on the same samples, in the same order."""
@@ -142,18 +166,40 @@ class ValueOutputs:
         self, output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
     ) -> tuple[list[Measure], Floats]:
         """Measure an output that is not divided into parts."""
-        return measure_strictly(output, expected, got)
+        residual = self.settings.residuals.get(output, 0.0)
+        return measure_strictly(output, expected, got, residual)
 
 
 def measure_strictly(
-    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+    output: str,
+    expected: Sequence[Tensor],
+    got: Sequence[Tensor],
+    residual: float = 0.0,
+    *,
+    by_column: bool = True,
 ) -> tuple[list[Measure], Floats]:
-    """Measure quantities pooled, by column for single rows, and within each sample."""
+    """Measure quantities pooled and by each form that the float model's values have.
+
+    Args:
+        output: Its name.
+        expected, got: The float model's values and others, one array a sample.
+        residual: See `measure_residual`; 0 where the model reconstructs no input.
+        by_column: The columns of a row are quantities.
+    """
     pooled, losses = measure_explained(output, expected, got)
-    measures = [pooled]
-    found = []
+    found: list[tuple[Measure, Floats] | None] = [
+        measure_lengths(output, expected, got),
+        measure_peaks(output, expected, got),
+    ]
     if is_row(expected):
-        found = [measure_columns(output, expected, got), measure_within(output, expected, got)]
+        found += [each(output, expected, got) for each in (measure_within, measure_relative)]
+        if by_column:
+            found.append(measure_columns(output, expected, got))
+        if are_probabilities(expected):
+            found.append(measure_likelihood(output, expected, got))
+    if residual:
+        found.append(measure_residual(output, expected, got, residual))
+    measures = [pooled]
     for each in found:
         if each is not None:
             measures.append(each[0])
@@ -171,7 +217,8 @@ class Values:
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ValueOutputs:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
         parts = find_parts(expected, part.outputs)
-        return ValueOutputs(self.name, part.outputs, expected, parts)
+        settings = msgspec.convert(part.settings, ValueSettings)
+        return ValueOutputs(self.name, part.outputs, expected, parts, settings)
 
     def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
         """Return level and spread of the values."""

@@ -1,4 +1,4 @@
-"""Measure quantities column by column and within each sample.
+"""Measure quantities column by column, within each sample, and by the forms that values have.
 
 A pool over columns measures the column with the largest unit: of ten sensor quantities, five were
 dead while a pool kept .998. A pool over samples measures the level: for a forecast of series with
@@ -16,13 +16,34 @@ import numpy as np
 from edgepack.tasks.arrays import Floats, Tensor
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.decibels import flat_pair
-from edgepack.tasks.intervals import kept_low, mean_low
+from edgepack.tasks.intervals import kept_low, mean_low, share_low
 from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 
 BY_COLUMN = Scale(metric="explained_by_column", least=0.99)
 WITHIN = Scale(metric="explained_within_samples", least=0.99)
 """Of R2 and of skill, 1 % of the variance is 1 % of the task."""
 RELATIVE = Scale(metric="median_relative_accuracy", least=0.99)
+LENGTH = Scale(metric="unit_length", least=0.999)
+"""Of a robot's hand, lengths off by .3 % moved angles by .03 rad, and half of the right poses were
+lost; off by .02 % none was. Products of vectors carry an error of length whole."""
+PEAKS = Scale(metric="peak_agreement", least=0.99)
+RESIDUAL = Scale(metric="residual_kept", least=0.99)
+
+_MOST_VALUES = 64
+"""Values of a sample up to which several rows count as one: quantiles of some days, say."""
+
+_SAME_LENGTH = 1e-3
+"""Share by which the lengths of unit vectors may differ: float32 leaves 1e-6."""
+
+_FEWEST_PLACES = 64
+_MOST_MAPS = 64
+_PEAK = 0.2
+"""Share that the greatest of all places has in a map's softmax: of maps of landmarks .5, of maps of
+classes .01. Of maps of 0...1 the area above half of the peak tells it."""
+
+_PEAK_AREA = 0.05
+_MOVED = 1.5
+"""Places by which a peak may move: its neighbours, with corners."""
 
 _MOST_RELATIVE = 16
 _MAGNITUDES = 20.0
@@ -54,7 +75,7 @@ def measure_columns(
         of unlike shapes, or hold a single column.
     """
     pair = _rows(expected, got)
-    if pair is None or len(expected) < FEWEST_FOR_MEAN or pair[0].shape[1] < 2:
+    if pair is None or len(expected) < _fewest(pair[0]) or pair[0].shape[1] < 2:
         return None
     want, have = pair
     variances = (want - want.mean(axis=0)) ** 2
@@ -77,10 +98,17 @@ def measure_columns(
     return measure, losses
 
 
+def _fewest(rows: Floats) -> int:
+    """Return the samples from which on columns have a variance each: of many columns one is small
+    by chance, as the beginning of a sound.
+    """
+    return FEWEST_FOR_MEAN if rows.shape[1] <= _MOST_RELATIVE else 2 * FEWEST_FOR_MEAN
+
+
 def has_unlike_columns(expected: Sequence[Tensor], ratio: float) -> bool:
     """Return whether the columns of a row differ in spread by more than a ratio."""
     pair = _rows(expected, expected)
-    if pair is None or len(expected) < FEWEST_FOR_MEAN:
+    if pair is None or len(expected) < _fewest(pair[0]):
         return False
     spreads = pair[0].std(axis=0)
     spreads = spreads[spreads > 1e-3 * np.sqrt(_CONSTANT) * np.abs(pair[0]).mean(axis=0)]
@@ -132,8 +160,8 @@ def measure_relative(
         expected, got: The float model's values and others, an array per sample.
 
     Returns:
-        The measure and the loss of each sample; None where values are many, change sign or do not
-        span magnitudes.
+        The measure and the loss of each sample; None where values are many, change sign, are
+        shares (0...1) or do not span magnitudes.
     """
     pair = _rows(expected, got)
     if pair is None or pair[0].shape[1] > _MOST_RELATIVE:
@@ -141,7 +169,8 @@ def measure_relative(
     want, have = pair
     sizes = np.abs(want)
     is_one_sign = bool((want > 0.0).all() or (want < 0.0).all())
-    if not is_one_sign or sizes.max() < _MAGNITUDES * sizes.min():
+    is_share = bool((want >= 0.0).all() and (want <= 1.0).all())
+    if not is_one_sign or is_share or sizes.max() < _MAGNITUDES * sizes.min():
         return None
     errors = np.abs(have - want) / sizes
     median = float(np.median(errors))
@@ -154,12 +183,134 @@ def measure_relative(
     return measure, np.minimum(errors.mean(axis=1), 1.0)
 
 
-def is_row(values: Sequence[Tensor]) -> bool:
-    """Return whether each sample holds a single row of values, or a single value for each of many
-    steps.
+def measure_lengths(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+) -> tuple[Measure, Floats] | None:
+    """Measure the lengths of vectors that have one length in the float model.
+
+    Args:
+        output: Its name.
+        expected, got: The float model's values and others, one array a sample.
+
+    Returns:
+        The measure and the loss of each sample; None where vectors differ in length.
     """
+    if not expected[0].ndim or expected[0].shape[-1] < 2:
+        return None
+    lengths = [np.linalg.norm(value.astype(np.float64), axis=-1).ravel() for value in expected]
+    flat = np.concatenate(lengths)
+    mean = float(flat.mean()) if flat.size else 0.0
+    if len(expected) < FEWEST_FOR_MEAN or not mean > 0.0:
+        return None
+    if not np.abs(flat - mean).max() <= _SAME_LENGTH * mean:
+        return None
+    if all(value.size == np.count_nonzero(value == value.max()) for value in expected):
+        return None
+    apart = [
+        float(np.square(np.linalg.norm(have.astype(np.float64), axis=-1) / mean - 1.0).mean())
+        if have.shape == want.shape and np.isfinite(have).all()
+        else 1.0
+        for want, have in zip(expected, got, strict=True)
+    ]
+    off = float(np.sqrt(np.mean(apart)))
+    measure = Measure(
+        scale=LENGTH,
+        value=1.0 - off,
+        output=output,
+        words=f"the length of the vectors of output '{output}' within {off:.2%}",
+    )
+    allowed = (1.0 - LENGTH.least) / (1.0 - BY_COLUMN.least)
+    return measure, np.minimum(np.sqrt(apart) / allowed, 1.0)
+
+
+def measure_peaks(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+) -> tuple[Measure, Floats] | None:
+    """Measure where the peak of each of several maps is, as of landmarks and joints.
+
+    Args:
+        output: Its name.
+        expected, got: The float model's values and others, one array a sample.
+
+    Returns:
+        The measure, the share of peaks that stay within a place, and the loss of each sample; None
+        where samples hold no maps with one peak each.
+    """
+    if not _have_peaks(expected):
+        return None
+    width = expected[0].shape[3]
+    losses = []
+    for want, have in zip(expected, got, strict=True):
+        if have.shape != want.shape or not np.isfinite(have).all():
+            losses.append(1.0)
+            continue
+        first, second = (
+            value.reshape(value.shape[1], -1).argmax(axis=-1) for value in (want, have)
+        )
+        moved = np.hypot(first // width - second // width, first % width - second % width)
+        losses.append(float((moved > _MOVED).mean()))
+    value = 1.0 - float(np.mean(losses))
+    count = len(expected) * expected[0].shape[1]
+    measure = Measure(
+        scale=PEAKS,
+        value=value,
+        low=share_low(value, count),
+        output=output,
+        words=f"{value:.4f} of the peaks of output '{output}' at their place",
+        may_differ=1.0 / count,
+    )
+    return measure, np.array(losses)
+
+
+def _have_peaks(values: Sequence[Tensor]) -> bool:
+    """Return whether samples hold maps [1, maps, height, width] with one peak each."""
     shape = values[0].shape
-    return len([size for size in shape if size > 1]) <= 1
+    if len(shape) != 4 or shape[0] != 1 or not 2 <= shape[1] <= _MOST_MAPS:
+        return False
+    if shape[2] * shape[3] < _FEWEST_PLACES or any(value.shape != shape for value in values):
+        return False
+    shares, areas = [], []
+    for value in values:
+        flat = value.astype(np.float64).reshape(shape[1], -1)
+        above = flat - flat.max(axis=-1, keepdims=True)
+        shares += (1.0 / np.exp(above).sum(axis=-1)).tolist()
+        areas += (above > 0.5 * above.min(axis=-1, keepdims=True)).mean(axis=-1).tolist()
+    return bool(np.median(shares) >= _PEAK or np.median(areas) <= _PEAK_AREA)
+
+
+def measure_residual(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], residual: float
+) -> tuple[Measure, Floats]:
+    """Measure the error against the residual that a model leaves of the input it reconstructs.
+
+    Args:
+        output: Its name.
+        expected, got: The float model's values and others, one array a sample.
+        residual: Mean square of the float model's residual in one value.
+    """
+    lost = []
+    for want, have in zip(expected, got, strict=True):
+        wide, other = flat_pair(want, have)
+        lost.append(float(np.mean((other - wide) ** 2)) if wide.size else 0.0)
+    losses = np.minimum(np.array(lost) / residual, _MOST_LOST)
+    kept = (1.0 - losses).tolist()
+    measure = Measure(
+        scale=RESIDUAL,
+        value=float(np.mean(kept)),
+        low=mean_low(kept),
+        output=output,
+        words=f"{float(np.mean(kept)):.4f} of what output '{output}' leaves of its input",
+    )
+    return measure, losses
+
+
+def is_row(values: Sequence[Tensor]) -> bool:
+    """Return whether each sample holds few values, or one for each of many steps."""
+    shape = values[0].shape
+    return (
+        int(np.isfinite(values[0]).sum()) <= _MOST_VALUES
+        or len([size for size in shape if size > 1]) <= 1
+    )
 
 
 def _rows(expected: Sequence[Tensor], got: Sequence[Tensor]) -> tuple[Floats, Floats] | None:

@@ -40,10 +40,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """By task, the keys that it has beside."""
 
-_OF_ROWS = ("embedding", "probabilities")
 _OF_ROWS_OF_CLASSES = ("classification", "probabilities")
-_OF_FLOATS = (*_OF_ROWS, "depth", "picture", "sound")
-_BY_HEADS = ("detections", "text", "tokens")
+_OF_FLOATS = ("embedding", "probabilities", "depth", "picture", "sound")
+_BY_HEADS = ("detections", "text")
 
 
 class OutputDeclaration(Section, frozen=True, kw_only=True):
@@ -82,7 +81,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
 
 
 def declared_parts(declarations: Mapping[str, OutputDeclaration]) -> tuple[TaskOutputs, ...]:
-    """Return the outputs that a person described, except detectors, recognizers and decoders.
+    """Return the outputs that a person described, except detectors and recognizers.
 
     Args:
         declarations: By output name, checked.
@@ -146,8 +145,8 @@ def check_outputs(
         path: File of the declarations, for messages.
 
     Raises:
-        BuildError: An unknown task or output, probabilities or an embedding where there is no row
-            of floats, or no output that is not ignored.
+        BuildError: An unknown task or output, an embedding where there is no row of floats, or no
+            output that is not ignored.
     """
     by_name = {spec.name: spec for spec in outputs}
     for name, declaration in declarations.items():
@@ -166,7 +165,7 @@ def check_outputs(
         if declaration.task in _OF_FLOATS:
             _check_floats(declaration.task, by_name[name], where)
         is_scores = declaration.task == "classification" and by_name[name].dtype.startswith("float")
-        if is_scores or declaration.task in _OF_ROWS:
+        if is_scores or declaration.task == "embedding":
             _check_row(declaration.task, by_name[name], where)
         _check_keys(declaration, where)
         _check_detections(declaration, by_name, where)

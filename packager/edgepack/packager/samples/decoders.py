@@ -36,6 +36,8 @@ from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.text import counted
 
+_NOTHING_BACK = "no input takes back what an output gives"
+
 
 class _View(msgspec.Struct, frozen=True, kw_only=True):
     """A first step of the float model.
@@ -102,7 +104,13 @@ def follow_tokens(
         samples = replace(opened.samples, decoder=decoder)
         return replace(opened, samples=samples, notes=(*opened.notes, _describe(decoder, view)))
     if declared:
-        name, why = next(iter(declared)), doubt or "no input takes back what an output gives"
+        name, why = next(iter(declared)), doubt or _NOTHING_BACK
+        if not view.caches:
+            note = (
+                f"Output '{name}' scores tokens, and {why}: compared are the tokens after each of "
+                "the given ones, and no chain is followed."
+            )
+            return replace(opened, notes=(*opened.notes, note))
         raise BuildError(
             f"output {name!r} is declared to score tokens, and {why}",
             found_in=f"{declared_in}, outputs.{toml_key(name)}",
@@ -171,7 +179,7 @@ def _find(view: _View) -> tuple[Decoder | None, str]:
     ]
     found = _choose(view, tokens, scores)
     if view.rereading and found not in view.rereading:
-        return None, "no input takes back what an output gives"
+        return None, _NOTHING_BACK
     if found is None:
         if view.past is None and not view.declared:
             return None, ""

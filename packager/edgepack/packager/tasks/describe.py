@@ -19,7 +19,9 @@ from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tasks.detections import find_objects, with_detection_head
 from edgepack.packager.tasks.findings import LOOKED_AT, Findings
 from edgepack.packager.tasks.maps import may_be_told, tell_maps
+from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tasks.scores import propose
+from edgepack.packager.tasks.shares import find_shares
 from edgepack.packager.tasks.texts import find_texts, with_text_head
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.packager.wording import toml_key
@@ -94,7 +96,9 @@ def describe(
         without_padding(float_run(feeds), feeds, samples.mask)
         for feeds in samples.spread(_DESCRIBED_BY)
     ]
+    known = known.with_parts(*find_shares(source, more, _undescribed(source, known)))
     known = known.with_parts(*propose(more, _undescribed(source, known)))
+    known = with_residuals(known, looked_at, expected)
     return Described(description=known, counts=found.counts, notes=(*found.notes, *maps.notes))
 
 

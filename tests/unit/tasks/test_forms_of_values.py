@@ -1,0 +1,135 @@
+"""Check forms that values have beside their variance: lengths, peaks, residuals, shares."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
+from edgepack.packager.source.model import load_source
+from edgepack.packager.tasks.reconstruction import with_residuals
+from edgepack.packager.tasks.shares import find_shares
+from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.arrays import Outputs, Tensor
+from edgepack.tasks.contract import Agreement
+from edgepack.tasks.cross_check import find_doubt
+from edgepack.tasks.description import ModelDescription, Source, TaskOutputs
+from edgepack.tasks.table import TASKS
+
+_COUNT = 24
+_RNG = np.random.default_rng(0)
+
+
+def _measure(
+    part: TaskOutputs, expected: Sequence[Tensor], got: Sequence[Tensor]
+) -> tuple[Agreement, str]:
+    """Return the agreement of one output, and why it says little."""
+    wanted, given = [{"y": value} for value in expected], [{"y": value} for value in got]
+    agreement = TASKS[part.task].open(part, wanted).measure(given)
+    return agreement, find_doubt(part, agreement, wanted, given)
+
+
+def _part(task: str) -> TaskOutputs:
+    source: Source = "unknown" if task == "unknown" else "declared"
+    return TaskOutputs(task=task, outputs=("y",), source=source)
+
+
+def _kept(agreement: Agreement, metric: str) -> float:
+    return next(measure.kept for measure in agreement.measures if measure.metric == metric)
+
+
+@pytest.mark.parametrize("task", ["unknown", "values", "embedding"])
+def test_vectors_of_one_length_keep_it(task: str) -> None:
+    vectors = _RNG.normal(0, 1, (_COUNT, 1, 24))
+    unit = list(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
+    longer = [value * (1.003 if place % 2 else 0.997) for place, value in enumerate(unit)]
+    found, _ = _measure(_part(task), unit, longer)
+    assert _kept(found, "unit_length") == pytest.approx(0.97, abs=1e-4)
+    assert found.value < 0.98, "variance and neighbours keep more than .999"
+    free, _ = _measure(_part(task), list(vectors), list(vectors * 1.003))
+    assert "unit_length" not in {measure.metric for measure in free.measures}
+
+
+def _landmarks(shift: int) -> list[Tensor]:
+    """Return maps with one peak each, of which those of the first sample are moved."""
+    down, across = np.mgrid[:16, :16]
+    places = np.random.default_rng(1).integers(3, 12, (_COUNT, 4, 2))
+    places[0] += shift
+    far = (down - places[..., :1, None]) ** 2 + (across - places[..., 1:, None]) ** 2
+    return list(np.exp(-far / 4.0)[:, None].astype(np.float32))
+
+
+def test_maps_with_a_peak_each_keep_its_place() -> None:
+    still, _ = _measure(_part("unknown"), _landmarks(0), _landmarks(1))
+    assert _kept(still, "peak_agreement") == 1.0, "a neighbour is the same place"
+    moved, _ = _measure(_part("unknown"), _landmarks(0), _landmarks(3))
+    assert _kept(moved, "peak_agreement") == pytest.approx(1 - 1 / _COUNT)
+    flat = list(_RNG.normal(0, 1, (_COUNT, 1, 4, 16, 16)))
+    assert "peak_agreement" not in {
+        measure.metric for measure in _measure(_part("unknown"), flat, flat)[0].measures
+    }
+
+
+def test_few_values_in_rows_are_compared_within_each_sample() -> None:
+    level = np.exp(_RNG.normal(3, 1, (_COUNT, 1, 1, 1)))
+    quantiles = level * (1 + 0.1 * np.sort(_RNG.normal(0, 1, (_COUNT, 1, 12, 3))))
+    lost = level * np.ones_like(quantiles)
+    found, _ = _measure(_part("values"), list(quantiles), list(lost))
+    assert _kept(found, "explained_variance") > 0.98
+    assert _kept(found, "explained_within_samples") < 0.5
+
+
+def test_what_reconstructs_an_input_is_held_against_what_it_leaves() -> None:
+    signals = _RNG.normal(0, 1, (_COUNT, 1, 64)).astype(np.float32)
+    healthy = signals + _RNG.normal(0, 0.2, signals.shape).astype(np.float32)
+    got = healthy + _RNG.normal(0, 0.04, signals.shape).astype(np.float32)
+    known = with_residuals(
+        ModelDescription(parts=(_part("values"),)),
+        [{"x": value} for value in signals],
+        [{"y": value} for value in healthy],
+    )
+    (part,) = known.parts
+    assert part.settings["residuals"]["y"] == pytest.approx(0.04, rel=0.1)
+    found, doubt = _measure(part, list(healthy), list(got))
+    assert _kept(found, "residual_kept") == pytest.approx(0.96, abs=0.01)
+    assert "anomalies" in doubt
+    unlike = with_residuals(
+        ModelDescription(parts=(_part("values"),)),
+        [{"x": value} for value in signals],
+        [{"y": value} for value in signals[::-1]],
+    )
+    assert unlike.parts[0].settings == {}
+
+
+def test_values_within_a_hundredth_of_their_spread_keep_any_meaning() -> None:
+    values = list(_RNG.normal(5, 2, (_COUNT, 1, 3)))
+    near = [value + _RNG.normal(0, 0.005, value.shape) for value in values]
+    far = [value + _RNG.normal(0, 0.1, value.shape) for value in values]
+    assert _measure(_part("unknown"), values, near)[1] == ""
+    assert "nothing tells" in _measure(_part("unknown"), values, far)[1]
+
+
+def test_a_single_share_may_be_declared_a_probability_and_loses_likelihood() -> None:
+    spec = TensorSpec(name="y", dtype="float32", shape=(1, 1))
+    check_outputs({"y": OutputDeclaration(task="probabilities")}, (spec,), "edgepack.toml")
+    shares = list(1 / (1 + np.exp(-_RNG.normal(-4, 1.5, (200, 1, 1)))))
+    halved = [value / 2 for value in shares]
+    found, _ = _measure(_part("probabilities"), shares, halved)
+    assert _kept(found, "likelihood") < 0.95
+
+
+@pytest.mark.parametrize(("operator", "task"), [("Sigmoid", ["probabilities"]), ("Tanh", [])])
+def test_a_row_behind_a_sigmoid_is_probabilities(
+    operator: str, task: list[str], tmp_path: Path
+) -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> shares (float[1, 4] x) => (float[1, 4] y)
+        {{ z = {operator}(x) y = Identity(z) }}"""
+    )
+    values: list[Outputs] = [{"y": np.full((1, 4), 0.5, np.float32)}]
+    onnx.save(model, tmp_path / "model.onnx")
+    found = find_shares(load_source(tmp_path / "model.onnx"), values, ["y"])
+    assert [part.task for part in found] == task
