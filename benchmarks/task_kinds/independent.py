@@ -232,7 +232,8 @@ def arm_pose() -> TaskModel:
         calibration=rows("joints", draw(_rng(_CALIBRATION), 200)[0]),
         metric="share within 5 cm and .1 rad",
         measure=measure,
-        outputs=declare("place", "values") + declare("turn", "values"),
+        outputs=declare("place", "values", tolerance=0.05)
+        + declare("turn", "values", tolerance=0.05),
     )
 
 

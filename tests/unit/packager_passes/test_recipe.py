@@ -207,7 +207,6 @@ def test_a_model_with_nothing_to_quantize_is_refused_or_stays_float(build: Build
 
 def test_an_attention_mask_does_not_ruin_a_wholly_quantized_graph(build: Build) -> None:
     variant = build(attention(), "vitisai-xint8")
-    assert variant.accuracy.metric == "explained_variance"
     assert variant.accuracy.value >= 0.95
 
 

@@ -8,7 +8,12 @@ import onnx
 import pytest
 from onnx import parser
 
-from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
+from edgepack.packager.config.outputs import (
+    OutputDeclaration,
+    check_outputs,
+    declared_keys,
+    declared_parts,
+)
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tasks.shares import find_shares
@@ -102,6 +107,19 @@ def test_what_reconstructs_an_input_is_held_against_what_it_leaves() -> None:
         [{"y": value} for value in signals[::-1]],
     )
     assert unlike.parts[0].settings == {}
+
+
+def test_a_tolerance_bounds_the_share_that_leaves_it() -> None:
+    truth = _RNG.normal(0, 1, (4000, 1, 3))
+    values = truth + _RNG.normal(0, 0.05, truth.shape)
+    got = values + _RNG.normal(0, 0.01, truth.shape)
+    declared = {"y": OutputDeclaration(task="values", tolerance=0.1)}
+    (part,) = declared_parts(declared)
+    assert declared_keys(part) == {"tolerance": 0.1}
+    found, _ = _measure(part, list(values), list(got))
+    within = [(np.linalg.norm(each - truth, axis=-1) < 0.1).mean() for each in (values, got)]
+    assert _kept(found, "tolerance_kept") == pytest.approx(0.97, abs=0.002)
+    assert _kept(found, "tolerance_kept") < within[1] / within[0] < 0.99
 
 
 def test_values_within_a_hundredth_of_their_spread_keep_any_meaning() -> None:

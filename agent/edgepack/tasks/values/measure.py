@@ -28,6 +28,7 @@ from edgepack.tasks.values.strict import (
     measure_peaks,
     measure_relative,
     measure_residual,
+    measure_tolerance,
     measure_within,
 )
 
@@ -91,10 +92,12 @@ class ValueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes:
         residuals: Of outputs that reconstruct an input, the mean square of what they leave of it.
+        tolerances: Of outputs that are right within a distance, that distance.
         winners: Outputs with a clear winner in nearly each row, as scores of characters have.
     """
 
     residuals: dict[str, float] = {}
+    tolerances: dict[str, float] = {}
     winners: tuple[str, ...] = ()
 
 
@@ -167,7 +170,8 @@ class ValueOutputs:
     ) -> tuple[list[Measure], Floats]:
         """Measure an output that is not divided into parts."""
         residual = self.settings.residuals.get(output, 0.0)
-        return measure_strictly(output, expected, got, residual)
+        tolerance = self.settings.tolerances.get(output, 0.0)
+        return measure_strictly(output, expected, got, residual, tolerance)
 
 
 def measure_strictly(
@@ -175,6 +179,7 @@ def measure_strictly(
     expected: Sequence[Tensor],
     got: Sequence[Tensor],
     residual: float = 0.0,
+    tolerance: float = 0.0,
     *,
     by_column: bool = True,
 ) -> tuple[list[Measure], Floats]:
@@ -184,6 +189,7 @@ def measure_strictly(
         output: Its name.
         expected, got: The float model's values and others, one array a sample.
         residual: See `measure_residual`; 0 where the model reconstructs no input.
+        tolerance: See `measure_tolerance`; 0 where no distance decides.
         by_column: The columns of a row are quantities.
     """
     pooled, losses = measure_explained(output, expected, got)
@@ -199,6 +205,8 @@ def measure_strictly(
             found.append(measure_likelihood(output, expected, got))
     if residual:
         found.append(measure_residual(output, expected, got, residual))
+    if tolerance:
+        found.append(measure_tolerance(output, expected, got, tolerance))
     measures = [pooled]
     for each in found:
         if each is not None:

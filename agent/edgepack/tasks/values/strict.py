@@ -27,6 +27,7 @@ LENGTH = Scale(metric="unit_length", least=0.999)
 """Of a robot's hand, lengths off by .3 % moved angles by .03 rad, and half of the right poses were
 lost; off by .02 % none was. Products of vectors carry an error of length whole."""
 PEAKS = Scale(metric="peak_agreement", least=0.99)
+TOLERANCE = Scale(metric="tolerance_kept", least=0.99)
 RESIDUAL = Scale(metric="residual_kept", least=0.99)
 
 _MOST_VALUES = 64
@@ -300,6 +301,38 @@ def measure_residual(
         low=mean_low(kept),
         output=output,
         words=f"{float(np.mean(kept)):.4f} of what output '{output}' leaves of its input",
+    )
+    return measure, losses
+
+
+def measure_tolerance(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], tolerance: float
+) -> tuple[Measure, Floats]:
+    """Measure how many vectors that are within a distance of the truth stay within it.
+
+    The float model's distances are unknown. Where its errors are normal in up to three dimensions,
+    the share within a distance t falls by .8 (e / t)² at most, with e the root mean square of the
+    added error, whatever the share is. So (e / t)² bounds the loss.
+
+    Args:
+        output: Its name.
+        expected, got: The float model's values and others, one array a sample.
+        tolerance: The distance, in the output's unit.
+    """
+    lost = []
+    for want, have in zip(expected, got, strict=True):
+        wide, other = flat_pair(want, have)
+        rows = max(wide.size // (want.shape[-1] if want.ndim else 1), 1)
+        lost.append(float(np.sum((other - wide) ** 2)) / rows / tolerance**2)
+    losses = np.minimum(np.array(lost), 1.0)
+    kept = (1.0 - losses).tolist()
+    off = tolerance * float(np.sqrt(losses.mean()))
+    measure = Measure(
+        scale=TOLERANCE,
+        value=float(np.mean(kept)),
+        low=mean_low(kept),
+        output=output,
+        words=f"output '{output}' off by {off:.3g} where {tolerance:g} is right",
     )
     return measure, losses
 

@@ -5,7 +5,8 @@ application normalizes, or an output without readers.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -37,6 +38,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "detections": ("layout", *_ROLES, "classes", "order", "activation", "class_names"),
     "tokens": ("tokens",),
     "text": ("blank",),
+    "values": ("tolerance",),
 }
 """By task, the keys that it has beside."""
 
@@ -51,6 +53,8 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     Attributes:
         task: Name of the task, of `edgepack.tasks.table`, or `ignored`: nobody reads the output.
         blank: Of text, the number of the class that is no character, where values do not tell.
+        tolerance: Of values, the distance from the truth at which a vector (last axis) is still
+            right, in the output's unit; 0 where no distance decides.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
         layout: Of detections, how boxes and scores lie; where it is left out, the graph tells it.
         scores, labels, sizes, offsets: Of a layout of several outputs, the others' names.
@@ -62,6 +66,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
 
     task: str
     blank: int | None = None
+    tolerance: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
     tokens: str = ""
     layout: LayoutName | None = None
     scores: str = ""
@@ -92,9 +97,19 @@ def declared_parts(declarations: Mapping[str, OutputDeclaration]) -> tuple[TaskO
             together = declared.task if declared.task == "values" else f"{declared.task} {name}"
             by_task.setdefault(together, []).append(name)
     return tuple(
-        TaskOutputs(task=key.split(" ")[0], outputs=tuple(names), source="declared")
+        TaskOutputs(
+            task=key.split(" ")[0],
+            outputs=tuple(names),
+            source="declared",
+            settings=_settings([(name, declarations[name].tolerance) for name in names]),
+        )
         for key, names in by_task.items()
     )
+
+
+def _settings(tolerances: Sequence[tuple[str, float]]) -> dict[str, dict[str, float]]:
+    given = {name: value for name, value in tolerances if value}
+    return {"tolerances": given} if given else {}
 
 
 def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHead | None:
@@ -117,7 +132,7 @@ def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHea
     return None
 
 
-def declared_keys(part: TaskOutputs) -> dict[str, str | int]:
+def declared_keys(part: TaskOutputs) -> dict[str, str | int | float]:
     """Return the further keys that declare a part of a description, besides `task`.
 
     Args:
@@ -125,10 +140,12 @@ def declared_keys(part: TaskOutputs) -> dict[str, str | int]:
     """
     if part.task == "detections":
         head = DetectionHead.of(part)
-        keys: dict[str, str | int] = {"layout": head.layout}
+        keys: dict[str, str | int | float] = {"layout": head.layout}
         keys |= dict(zip(head.facts.others, part.outputs[1:], strict=False))
         told = {"classes": head.classes, "order": head.order, "activation": head.activation}
         return keys | {key: value for key, value in told.items() if value}
+    if tolerance := part.settings.get("tolerances", {}).get(part.outputs[0]):
+        return {"tolerance": tolerance}
     if part.task == "text" and isinstance(part.settings.get("blank"), int):
         return {"blank": part.settings["blank"]}
     return {}
