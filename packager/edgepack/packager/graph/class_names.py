@@ -20,7 +20,7 @@ def read_class_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
         metadata: Entries of the ONNX file.
 
     Returns:
-        One name a class, at most `MAX_CLASS_NAME` letters each, without control characters.
+        A name per class, at most `MAX_CLASS_NAME` letters each, without control characters.
     """
     text = metadata.get(_KEY, "")
     if not text or len(text) > _MOST_LETTERS:

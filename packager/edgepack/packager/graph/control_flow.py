@@ -1,4 +1,4 @@
-"""Control flow in a model: the reason why it remains, and the remedy, in words."""
+"""Remaining control flow in a model: reason and remedy, in words."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ _VALUES_SHOWN = 8
 
 
 def describe_node(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
-    """Return a node; for control flow also what keeps it from being folded away."""
+    """Describe a node; for control flow also the obstacle to folding."""
     inputs = deciding_inputs(graph, node)
     words = f"{node.name} ({node.op_type})"
     if inputs:
@@ -36,12 +36,12 @@ def option_that_folds(
 
     Args:
         graph: The graph.
-        nodes: Of it; those that are not If are passed over.
+        nodes: Nodes of the graph; only If nodes count.
         samples: Each is read, where there is a condition that inputs decide.
 
     Returns:
-        The option, with the values that all samples hold; "" where no If depends on inputs, or on
-        one that differs from sample to sample or has many values.
+        The option, with the common values of all samples; "" if no If depends on inputs, or an
+        input differs between samples or has many values.
     """
     names = {
         name for node in nodes if node.op_type == "If" for name in deciding_inputs(graph, node)
@@ -61,7 +61,7 @@ def option_that_folds(
 
 
 def note_what_stays(graph: onnx.GraphProto, samples: Samples) -> tuple[str, ...]:
-    """Return a note where Ifs stay, and everything in their branches with them, that need not."""
+    """Return a note on Ifs, and nodes in their branches, that could be folded away."""
     option = option_that_folds(graph, graph.node, samples)
     if not option:
         return ()

@@ -1,9 +1,9 @@
-"""Outputs of a model that are a detector's boxes, recognized from the nodes before them.
+"""Recognition of a detector's box outputs from the nodes before them.
 
-Each row of `_ROWS` knows one layout (`tensors.detections.LAYOUTS`) by sizes and operators: as many
-places as the grids of a pyramid have cells, four numbers a place next to scores, a map of
-probabilities behind two transposed convolutions. What looks like boxes and fits no row is asked
-for.
+Each row of `_ROWS` knows a layout (`tensors.detections.LAYOUTS`) by sizes and operators: as many
+places as the grids of a pyramid have cells, four numbers per place next to scores, a map of
+probabilities behind two transposed convolutions. For outputs that look like boxes and fit no row, a
+person is asked.
 """
 
 import itertools
@@ -54,13 +54,13 @@ class FoundHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _View(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph as the rows look at it.
+    """View of a graph for the rows.
 
     Attributes:
         index: The graph, with its shapes.
         outputs: Sizes of its float outputs.
-        size: Height and width of the picture; None where they are open.
-        metadata: What the exporter noted.
+        size: Height and width of the picture; None if open.
+        metadata: Metadata of the exporter.
     """
 
     index: GraphIndex
@@ -80,7 +80,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
             name = node.input[0] if node.input else ""
 
     def maker(self, name: str) -> str:
-        """Return the operator that gives a tensor's values, whatever moves them afterwards."""
+        """Return the operator that computes a tensor's values, before any moving operators."""
         return next((node.op_type for node in self.behind(name) if not _moves(node)), "")
 
     def pyramids(self) -> Iterator[int]:
@@ -98,8 +98,8 @@ def find_detection_head(
 
     Args:
         graph: The graph with its shapes.
-        metadata: What the exporter noted in the model.
-        ignored: Outputs whose meaning is known.
+        metadata: Metadata of the exporter.
+        ignored: Outputs with a known meaning.
     """
     index = index_graph(graph)
     outputs = {
@@ -118,7 +118,7 @@ def find_detection_head(
 
 
 def picture_size(graph: onnx.GraphProto) -> tuple[int, int] | None:
-    """Return height and width of the picture that a graph takes; None where they are open."""
+    """Return height and width of a graph's input picture; None if open."""
     return _picture(index_graph(graph))
 
 
@@ -161,7 +161,7 @@ def _noted_by_ultralytics(view: _View) -> DetectionHead | None:
 
 
 def _text_map(view: _View) -> DetectionHead | None:
-    """Return one map of probabilities, brought to the picture's size by transposed convolutions."""
+    """Recognize a map of probabilities that transposed convolutions upsample to picture size."""
     shape = view.outputs.get(name := view.single, ())
     if len(shape) != _COORDINATES or shape[1] not in (1, None):
         return None
@@ -182,8 +182,8 @@ def _suppressed(view: _View) -> DetectionHead | None:
 
 
 def _is_joined(view: _View, name: str) -> bool:
-    """Return True if a tensor is put together of several: what ranks alone gives one kind of
-    number.
+    """Return True if a tensor is concatenated from several: ranking scores are numbers of a single
+    kind.
     """
     moves = itertools.takewhile(_moves, view.behind(name))
     return any(node.op_type == "Concat" for node in moves)
@@ -290,7 +290,7 @@ def _gfl(view: _View) -> DetectionHead | None:
 
 
 def _levels(view: _View, shape: Sizes) -> Iterator[tuple[int, int]]:
-    """Yield strides of levels that have the sizes of an output of one picture, and channels."""
+    """Yield strides of levels with the sizes of a single picture's output, and channels."""
     for stride in LEVEL_STRIDES if view.size is not None and None not in shape else ():
         high, wide = (math.ceil(size / stride) for size in view.size or ())
         for cells in ((high * wide,), (high, wide)):
@@ -299,7 +299,7 @@ def _levels(view: _View, shape: Sizes) -> Iterator[tuple[int, int]]:
 
 
 def _boxes_beside_scores(view: _View) -> DetectionHead | None:
-    """Return four numbers a place in one output, scores of the same places in another.
+    """Recognize an output with four numbers per place, and another with scores of the same places.
 
     Boxes that a sigmoid gives are a transformer's, as shares of the picture.
     """
@@ -319,7 +319,9 @@ def _boxes_beside_scores(view: _View) -> DetectionHead | None:
 
 
 def _may_be_boxes(view: _View, name: str) -> bool:
-    """Return four numbers a place, or one level of a pyramid that is given level by level."""
+    """Return True for four numbers per place, or for a level of a pyramid that is output level by
+    level.
+    """
     shape = view.outputs[name]
     cells = {
         (math.ceil(height / stride), math.ceil(width / stride))

@@ -14,7 +14,9 @@ MICROSOFT = "com.microsoft"
 
 
 def refill(field: Any, entries: Iterable[Any]) -> None:
-    """Replace what a repeated field of a message holds; the entries may be some of its own."""
+    """Replace the content of a message's repeated field; the entries may come from the field
+    itself.
+    """
     kept = list(entries)
     del field[:]
     field.extend(kept)
@@ -27,7 +29,7 @@ def drop_unread(graph: onnx.GraphProto) -> None:
 
 
 def import_domain(model: onnx.ModelProto, domain: str) -> None:
-    """Make a model import a domain's operators, where it does not; "" is always imported."""
+    """Make a model import a domain's operators, if missing; "" is always imported."""
     if domain and domain not in {entry.domain for entry in model.opset_import}:
         model.opset_import.add(domain=domain, version=1)
 
@@ -53,11 +55,11 @@ def with_contents(
 
 
 def rename_tensors(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    """Rename tensors where they are made, kept and read, in bodies of control flow too.
+    """Rename tensors everywhere, in bodies of control flow too.
 
     Args:
         graph: Changed; a body's own tensors of the same name keep theirs.
-        renamed: New names by the old ones; none of a graph input or output.
+        renamed: New names by old names; no graph input or output.
     """
     _rename_reads(graph, renamed)
     for node in graph.node:
@@ -90,15 +92,15 @@ def name_nodes(graph: onnx.GraphProto) -> None:
 
 
 def drop_unused_nodes(graph: onnx.GraphProto) -> None:
-    """Remove nodes whose outputs nothing reads; bodies of control flow stay as they are.
+    """Remove nodes with unread outputs; bodies of control flow stay unchanged.
 
     Exports keep some: a layer of the training graph that the export's outputs do not need. ONNX
-    Runtime's optimizer leaves them too. Nothing is gained by computing them, and a provider may
-    take the one and leave the rest: QNN then gets a graph without an output, and refuses the whole
-    model with an error about memory (onnxruntime-qnn 2.7.0).
+    Runtime's optimizer leaves such nodes, too. The nodes are useless, and a provider may take the
+    nodes and leave the rest: QNN then gets a graph without an output, and rejects the whole model
+    with an error about memory (onnxruntime-qnn 2.7.0).
 
     Args:
-        graph: A graph whose nodes stand in order; changed.
+        graph: A graph with sorted nodes; changed.
     """
     read = {value.name for value in graph.output}
     kept = []
@@ -112,9 +114,9 @@ def drop_unused_nodes(graph: onnx.GraphProto) -> None:
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:
-    """Put each node behind those that it reads from, in bodies of control flow too.
+    """Put each node behind the nodes that it reads from, in bodies of control flow too.
 
-    ONNX wants that, ONNX Runtime does not mind. Nodes that are in order stay where they are.
+    ONNX wants that, ONNX Runtime does not mind. Sorted nodes keep their order.
 
     Args:
         graph: A graph without cycles; changed.

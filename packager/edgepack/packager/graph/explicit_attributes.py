@@ -1,7 +1,7 @@
 """Attributes that a node leaves to their defaults, written out.
 
-ONNX lets a Conv omit strides, pads, dilations, kernel_shape and group. Some compilers do not fill
-them in. `auto_pad` becomes the pads that it stands for.
+ONNX lets a Conv omit strides, pads, dilations, kernel_shape and group. Some compilers need explicit
+values. `auto_pad` becomes explicit pads.
 """
 
 import math
@@ -53,7 +53,7 @@ def find_implicit(model: onnx.ModelProto, op_types: Collection[str]) -> dict[str
 
 
 class _Sized:
-    """A convolution or pooling, with what its sizes follow from.
+    """A convolution or pooling, with the facts that determine its sizes.
 
     Args:
         index: The graph.
@@ -67,7 +67,7 @@ class _Sized:
         self._kernel = self._find_kernel()
 
     def write(self) -> None:
-        """Write the attributes whose length is the number of spatial axes."""
+        """Write the attributes with a value per spatial axis."""
         if self._kernel is None:
             return
         axes = len(self._kernel)
@@ -107,7 +107,7 @@ class _Sized:
         return self._index.shapes.get(name, ())
 
     def _find_pads(self, axes: int) -> list[int] | None:
-        """Return begins, then ends; None where they depend on a size that is unknown."""
+        """Return begins, then ends; None if a needed size is unknown."""
         auto_pad = _text(attribute(self._node, "auto_pad", "NOTSET"))
         output_shape = attribute(self._node, "output_shape", None)
         if output_shape is None and auto_pad not in _PADDED_BY_SIZE:

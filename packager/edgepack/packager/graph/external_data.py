@@ -11,18 +11,18 @@ from edgepack.packager.graph import stored_tensors
 
 
 def external_files(path: Path, model: onnx.ModelProto) -> tuple[Path, ...]:
-    """Find a model's external data files and check them before anything is read from them.
+    """Find a model's external data files and check the files before any read.
 
     Args:
         path: The model's file.
-        model: The model, as it was parsed.
+        model: The parsed model.
 
     Returns:
-        The files, sorted by their location as the model writes it.
+        The files, sorted by their location in the model.
 
     Raises:
         BuildError: A file is outside the model's folder, missing or too short, or a tensor cannot
-            have as many bytes as it says.
+            have its stated number of bytes.
     """
     root = path.parent.resolve()
     files: dict[str, Path] = {}

@@ -1,8 +1,8 @@
 """Floats of 16 and 64 bits become floats of 32 bits, which every recipe starts from.
 
-A model that was exported in half or double precision keeps its inputs and outputs as they are:
-casts stand between them and the rest. float16 and bfloat16 are exact in 32 bits; where a recipe
-wants 16 bits, its own pass makes them.
+A model in half or double precision keeps its inputs and outputs: casts connect both to the rest.
+float16 and bfloat16 are exact in 32 bits; if a recipe requests 16 bits, its own pass makes 16-bit
+floats.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ _LARGEST = np.finfo(np.float32).max
 
 
 def to_float32(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Change a model's other floats to 32 bits, those of control flow's bodies too.
+    """Change a model's other floats to 32 bits, including control flow's bodies.
 
-    float64 is left alone where nothing but arithmetic on sizes uses it.
+    float64 is left unchanged if only arithmetic on sizes uses float64.
 
     Args:
         model: The model without local functions; changed in place.
@@ -52,9 +52,9 @@ def to_float32(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def replace_bfloat16(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Make a bfloat16 model a float32 one, inputs and outputs included, which loses nothing.
+    """Convert a bfloat16 model to float32, inputs and outputs included, without loss.
 
-    ONNX Runtime computes nothing in bfloat16 on a CPU, and NumPy has no such type to feed.
+    ONNX Runtime computes nothing in bfloat16 on a CPU, and NumPy has no bfloat16 type.
 
     Args:
         model: The model; changed in place.
@@ -97,9 +97,7 @@ def _types(graph: onnx.GraphProto) -> Iterator[int]:
 
 
 def _cast_interface(graph: onnx.GraphProto, types: set[int]) -> dict[str, str]:
-    """Return casts after inputs and before outputs; returns the new names of those tensors
-    inside.
-    """
+    """Insert casts after inputs and before outputs; return the inner tensors' new names."""
     renamed = {}
     before, after = [], []
     for value in graph.input:

@@ -1,8 +1,10 @@
-"""Weights in a file next to a build's models, so that copies of a model do not copy them.
+"""Storage of weights in a file next to a build's models, so that copies of a model share the
+weights.
 
-A build has several forms of one model in hand at once: as it was given, after its passes, prepared
-for calibration, instrumented. With their weights in a file, each is a graph that points there. It
-is copied, written and opened without them, and ONNX Runtime maps the file in place of reading it.
+A build holds several forms of a model at once: the given model, after its passes, prepared for
+calibration, instrumented. With their weights in a file, each is a graph that points there. The
+graph is copied, written and opened without weights, and ONNX Runtime maps the file instead of
+reading the file.
 """
 
 import mmap
@@ -33,12 +35,12 @@ _TENSOR_FROM_BYTES = 64 * 1024
 
 
 class WeightsFile:
-    """Takes weights one after the other; what it gives back in their place points to it.
+    """Takes weights in turn, and returns references to the file in their place.
 
-    It belongs to one build and is not worth a flush: no result is ever read from it.
+    The file belongs to a single build and is never flushed: no result is ever read from the file.
 
     Args:
-        path: The file; its folder must exist. It must stay as long as its tensors are used.
+        path: The file; its folder must exist. The file must stay as long as its tensors are used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +54,7 @@ class WeightsFile:
         self._file.close()
 
     def keep(self, tensor: onnx.TensorProto) -> None:
-        """Move a tensor's values into the file, where that is worth it."""
+        """Move a tensor's values into the file, if large enough."""
         length = len(tensor.raw_data)
         if length < _TENSOR_FROM_BYTES:
             return
@@ -62,7 +64,7 @@ class WeightsFile:
         stored_tensors.put(tensor, str(self._path), offset, length)
 
     def kept(self, name: str, values: Tensor) -> onnx.TensorProto:
-        """Return a tensor of these values, which are in the file where that is worth it."""
+        """Return a tensor with these values, in the file if large enough."""
         tensor = numpy_helper.from_array(values, name)
         self.keep(tensor)
         return deepcopy(tensor)  # a message keeps the memory of a field that was cleared
@@ -72,11 +74,11 @@ def hold_weights(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
     """Move the weights of a model into a file.
 
     Args:
-        model: The model; it is not to be used any more, since its values are moved.
-        file: Where to; its folder must exist. It must stay as long as the result is used.
+        model: The model; unusable afterwards, since its values are moved.
+        file: Where to; its folder must exist. The file must stay as long as the result is used.
 
     Returns:
-        A model that points there; the same one where its weights are few.
+        A model with references to the file; the same model if its weights are small.
     """
     if weights_size_bytes(model) < HELD_FROM_BYTES:
         return model

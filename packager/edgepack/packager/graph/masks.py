@@ -1,6 +1,6 @@
 """Tensors that only mask the scores of a Softmax.
 
-Minus infinity in such a tensor is not damage: its exponential is zero, and every output is finite.
+Minus infinity in such a tensor is not damage: the exponential is zero, and every output is finite.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def find_masks(nodes: Sequence[onnx.NodeProto]) -> frozenset[str]:
     until then.
 
     Args:
-        nodes: Those of a graph and of the bodies in it, each graph's in order.
+        nodes: Nodes of a graph and of its bodies, each graph's in order.
     """
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:

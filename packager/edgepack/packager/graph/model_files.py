@@ -1,7 +1,7 @@
-"""Writing ONNX models to disk, the same bytes for the same model, and opening them on the CPU.
+"""Deterministic writing of ONNX models, and opening of models on the CPU.
 
-Protobuf cannot serialise more than 2 GB, so larger models keep their weights in one file next to
-the model; everything here works on both.
+Protobuf cannot serialise more than 2 GB, so larger models keep their weights in a file next to the
+model; all functions here handle both.
 """
 
 import mmap
@@ -52,12 +52,12 @@ def weights_size_bytes(model: onnx.ModelProto) -> int:
 
 
 def is_large(model: onnx.ModelProto) -> bool:
-    """Return True if the weights are too large for one file."""
+    """Return True if the weights are too large for a single file."""
     return weights_size_bytes(model) > EXTERNAL_ABOVE_BYTES
 
 
 def load_model(path: Path) -> onnx.ModelProto:
-    """Read a model; the weights of a large one stay in their file, see `attach_weights`."""
+    """Read a model; the weights of a large model stay in their file, see `attach_weights`."""
     model = onnx.load(path, load_external_data=False)
     attach_weights(model, path.parent)
     return model
@@ -66,11 +66,11 @@ def load_model(path: Path) -> onnx.ModelProto:
 def attach_weights(model: onnx.ModelProto, folder: Path) -> None:
     """Make a model's external data reachable, in place.
 
-    They are loaded, except for the weights of a large model: those stay where they are, and
-    `stored_tensors.values` reads them. Their file must stay as long as the model is used.
+    The data are loaded, except for the weights of a large model: those stay in their file, and
+    `stored_tensors.values` reads the weights. Their file must stay as long as the model is used.
 
     Args:
-        model: The model, as it was parsed.
+        model: The parsed model.
         folder: Where its file lies.
     """
     folder = folder.resolve()
@@ -85,9 +85,9 @@ def attach_weights(model: onnx.ModelProto, folder: Path) -> None:
 
 
 def save_model(model: onnx.ModelProto, path: Path) -> int:
-    """Write a model deterministically, with external data where it is too large for one file.
+    """Write a model deterministically, with external data if too large for a single file.
 
-    It is not flushed to the disk: a build writes dozens, and publishes copies of few.
+    The file is not flushed to the disk: a build writes dozens, and publishes copies of few.
 
     Args:
         model: The model.
@@ -117,10 +117,10 @@ def size_on_disk(path: Path) -> int:
 
 
 def _write_weights(graph: onnx.GraphProto, path: Path) -> int:
-    """Write the initializers to one file, piece by piece, and make them say so.
+    """Write the initializers to a file, piece by piece, and make the tensors refer to the file.
 
-    Large ones start at a page, so that ONNX Runtime maps them into memory as they are. A file that
-    holds them all already is not copied but linked.
+    Large tensors start at a page, so that ONNX Runtime maps them into memory. A file that already
+    holds all initializers is linked instead of copied.
     """
     whole = _whole_file(graph)
     if whole is not None and link(whole, path):
@@ -144,9 +144,7 @@ def _write_weights(graph: onnx.GraphProto, path: Path) -> int:
 
 
 def _whole_file(graph: onnx.GraphProto) -> Path | None:
-    """Return the one file that holds the large initializers and (nearly) nothing else, if there is
-    one.
-    """
+    """Return the file that holds the large initializers and (nearly) nothing else, if any."""
     outside_bytes = inside_bytes = 0
     files = set()
     for tensor in graph.initializer:
@@ -179,13 +177,15 @@ def open_on_cpu(
 ) -> onnxruntime.InferenceSession:
     """Open a model on the CPU provider, quietly.
 
-    The weights of a large one are used from their file: packed for speed they would all be copied.
+    The weights of a large model are used from their file: packed for speed all weights would be
+    copied.
 
     Args:
         path: The model, written by `save_model`.
-        threads: Intra-op threads; 0 leaves it to ONNX Runtime.
-        optimize: Whether ONNX Runtime may rewrite the graph; without it, Quantize/Dequantize pairs
-            are computed as they stand, which is what other providers' integers are near.
+        threads: Intra-op threads; 0 leaves the number to ONNX Runtime.
+        optimize: Whether ONNX Runtime may rewrite the graph; without optimization,
+            Quantize/Dequantize pairs are computed unchanged, which is close to the integers of
+            other providers.
 
     Returns:
         The session.
@@ -206,9 +206,9 @@ def cpu_session(
 
 
 def keep_runtime_quiet() -> None:
-    """Silence ONNX Runtime's own log on stderr, for programs whose stderr a person reads.
+    """Silence ONNX Runtime's own log on stderr, for programs with output for a person on stderr.
 
-    Sessions have a log of their own (`quiet_options`); this one is of all else.
+    Sessions have a log of their own (`quiet_options`); this function silences all other messages.
     """
     onnxruntime.set_default_logger_severity(FATAL_ONLY)
 
@@ -232,7 +232,7 @@ def quiet_options(*, threads: int = 0, optimize: bool = True) -> onnxruntime.Ses
 
 
 def drop_unused_opsets(model: onnx.ModelProto) -> None:
-    """Remove imports of operator set that no node uses (ONNX Runtime writes all it knows)."""
+    """Remove unused operator sets (ONNX Runtime writes all known sets)."""
     domains = {"", *("" if is_standard(node) else node.domain for node in all_nodes(model.graph))}
     kept = opsets_of(model)
     del model.opset_import[:]
@@ -247,9 +247,7 @@ def lowest_ir_version(model: onnx.ModelProto) -> int:
 
 
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Return versions of the operator sets that the model imports, by domain; the standard one is
-    "".
-    """
+    """Return versions of the imported operator sets, by domain; the standard domain is ""."""
     return {
         "" if is_standard(entry) else entry.domain: entry.version for entry in model.opset_import
     }

@@ -1,4 +1,4 @@
-"""Finding and replacing chains of nodes that compute one thing together."""
+"""Search and replacement of chains of nodes with a common function."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,30 +12,27 @@ from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, 
 
 
 def producer(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
-    """Return the node that makes a tensor, if it is of one of these types."""
+    """Return the node that makes a tensor, if the node's type matches."""
     node = index.maker(name)
     return node if node and node.op_type in op_types and is_standard(node) else None
 
 
 def only_reader(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
-    """Return the one node that reads a tensor inside the graph, if it is of one of these types."""
+    """Return the only node that reads a tensor inside the graph, if the node's type matches."""
     reader = only_reading(index, name)
     node = None if reader is None else index.graph.node[reader]
     return node if node and node.op_type in op_types and is_standard(node) else None
 
 
 def only_reading(index: GraphIndex, name: str) -> int | None:
-    """Return the position of the one node that reads a tensor, which nothing outside the graph
-    reads.
-    """
+    """Return the position of the only node that reads an inner tensor."""
     readers = index.consumers.get(name, [])
     is_inner = name not in index.outputs and name not in index.body_reads
     return readers[0] if len(readers) == 1 and is_inner else None
 
 
 def reduced_axes(index: GraphIndex, node: onnx.NodeProto) -> list[int]:
-    """Return the axes that a reduction names, as attribute or as constant input; none where it does
-    not.
+    """Return the axes of a reduction, from attribute or constant input; none without axes.
 
     Empty too where axes are computed.
     """
@@ -46,7 +43,7 @@ def reduced_axes(index: GraphIndex, node: onnx.NodeProto) -> list[int]:
 
 
 def scalar(index: GraphIndex, name: str) -> float | None:
-    """Return the value of a constant that holds one number."""
+    """Return the value of a constant with a single number."""
     values = index.constant(name)
     return float(values.reshape(())) if values is not None and values.size == 1 else None
 
@@ -57,7 +54,7 @@ def beside(node: onnx.NodeProto, name: str) -> str:
 
 
 def is_near(value: float | None, wanted: float) -> bool:
-    """Return True if a constant is what a formula asks for, as exporters round it."""
+    """Return True if a constant matches a formula's number, with an exporter's rounding."""
     return value is not None and bool(np.isclose(value, wanted, rtol=1e-3, atol=0.0))
 
 
@@ -71,7 +68,7 @@ class Chain(NamedTuple):
 def as_one(
     op_type: str, inputs: Sequence[str], nodes: Iterable[onnx.NodeProto], **attributes: Any
 ) -> Chain:
-    """Return the chain of nodes with the operator that they are, which is called after the last."""
+    """Return the chain of nodes with their common operator, named after the last node."""
     *others, last = nodes
     name = f"{last.name}/{op_type}"
     by = helper.make_node(op_type, inputs, [last.output[0]], name=name, **attributes)
@@ -95,12 +92,12 @@ def shorten(graph: onnx.GraphProto, chains: Sequence[Chain]) -> None:
 def replace(
     graph: onnx.GraphProto, replaced: Collection[str], by: Iterable[tuple[str, onnx.NodeProto]]
 ) -> None:
-    """Take nodes out and put others in; constants that nothing reads any more go too.
+    """Replace nodes by others; remove constants that nothing reads any longer.
 
     Args:
         graph: The graph; changed.
         replaced: Names of the nodes that go.
-        by: For each new node the name of the old one whose place it takes.
+        by: For each new node the name of the replaced node.
     """
     new: dict[str, list[onnx.NodeProto]] = {}
     for place, node in by:

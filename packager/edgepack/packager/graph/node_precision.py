@@ -16,10 +16,11 @@ class NodePrecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_precision(model: onnx.ModelProto) -> NodePrecision | None:
-    """Report quantized nodes from float ones.
+    """Divide nodes into quantized and float nodes.
 
-    A node is quantized if it is an integer operator, or a Conv, Gemm or MatMul that reads
-    dequantized values, or any other operator between a DequantizeLinear and a QuantizeLinear.
+    A node is quantized in any of these cases: the node is an integer operator; a Conv, Gemm or
+    MatMul that reads dequantized values; or any other operator between a DequantizeLinear and a
+    QuantizeLinear.
 
     Args:
         model: The model; its weights need not be loaded.

@@ -1,4 +1,4 @@
-"""Facts of operators, each operator once: all that edgepack knows of them is in `operators.toml`.
+"""Facts of operators, each operator once: `operators.toml` holds edgepack's knowledge.
 
 A provider's own rules stand in its profile, a pass's own with the pass.
 """
@@ -12,30 +12,32 @@ import onnx
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts of an operator; the defaults are those of an unknown operator.
+    """Facts of an operator; the defaults hold for an unknown operator.
 
     Attributes:
-        weights: What training left in its constants: of a `product` with the bulk of a network's
-            time, of another `layer`, a `norm`'s scale and shift, the rows of a `table`.
+        weights: Kind of trained constants: of a `product` with the bulk of a network's time, of
+            another `layer`, a `norm`'s scale and shift, the rows of a `table`.
         weight, bias: Positions of the inputs that hold a product's or norm's, if constant.
         parameters: Positions of inputs that are settings rather than data: never quantized.
         has_integer_form: False too where its outputs are not floats.
-        has_float16_form: False where an attribute says its type, or it counts.
-        is_read_as_own: Whether integer providers read it from the domain com.microsoft too.
-        one_scale: Whether it only moves values, so that one scale does for input 0 and every
-            output, and providers can leave out the conversion.
-        moves_integers: Which inputs it moves where a model that came quantized has integers there.
-        cuts: Whether exporters cut an output out of a larger tensor with it.
+        has_float16_form: False if an attribute states the type, or the operator counts.
+        is_read_as_own: Whether integer providers also read the operator from the domain
+            com.microsoft.
+        one_scale: Whether the operator only moves values, so that a single scale serves input 0 and
+            every output, and providers can leave out the conversion.
+        moves_integers: Moved inputs with integers in a quantized source model.
+        cuts: Whether exporters use the operator to cut an output out of a larger tensor.
         indices: Position of the output that tells where values stood.
         by_value: Whether each value is computed from the values at its place.
-        passes_factor: Whether a positive factor of the input is one of the output.
-        rectifies: Whether it is an activation that saturation can take over where the range ends.
-        takes_rectifier: Whether such a one behind it is computed together with it.
-        selects: Whether it ranks or picks, so that rows of its outputs may change places.
-        draws: Whether it draws random numbers, be it in training only.
-        reads_shape: Whether it reads the sizes of its input and no values.
-        is_conversion: Whether it goes between floats and integers with a scale; of a pair, one.
-        is_control_flow: Whether it has bodies.
+        passes_factor: Whether a positive factor of the input is a factor of the output.
+        rectifies: Whether the operator is an activation that saturation at the end of a range can
+            replace.
+        takes_rectifier: Whether a following rectifier is computed together with the operator.
+        selects: Whether the operator ranks or picks, so that rows of its outputs may change places.
+        draws: Whether the operator draws random numbers, also if only in training.
+        reads_shape: Whether the operator reads the sizes of its input and no values.
+        is_conversion: Whether the operator converts between floats and integers with a scale.
+        is_control_flow: Whether the operator has bodies.
     """
 
     weights: Literal["", "product", "layer", "norm", "table"] = ""
@@ -97,8 +99,8 @@ def weight_axis(op_type: str, rank: int, *, is_transposed: bool, groups: int) ->
         op_type: The operator that reads the weight.
         rank: Number of axes of the weight.
         is_transposed: For Gemm: whether `transB` is set.
-        groups: For a convolution: `group`. A transposed one of several has the channels of one
-            group on that axis, and no axis with all of them.
+        groups: For a convolution: `group`. A transposed convolution with several groups has the
+            channels of a single group on that axis, and no axis with all channels.
 
     Returns:
         The axis, or None where scales per channel cannot be expressed.

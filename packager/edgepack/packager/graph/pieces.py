@@ -1,4 +1,4 @@
-"""Cuts a model into pieces that run one after the other, so that some can run without the rest."""
+"""Division of a model into consecutive pieces, so that some pieces can run without the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -15,9 +15,9 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """Piece of a graph: some nodes as a separate model.
 
     Attributes:
-        model: It has the weights that the nodes read, and nothing that stands for all of the model.
-        inputs: The graph's own inputs that it reads, and what earlier pieces make.
-        outputs: The graph's own outputs that it makes, and what later pieces read.
+        model: The nodes with their weights, and without model-wide data.
+        inputs: The graph's own inputs of the piece, and outputs of earlier pieces.
+        outputs: The graph's own outputs of the piece, and inputs of later pieces.
     """
 
     model: onnx.ModelProto
@@ -36,8 +36,8 @@ def cut(
         types: ONNX element type by tensor.
 
     Returns:
-        A piece for each start; the model unchanged where the type of what they would exchange is
-        not known, or where no node makes one of its outputs.
+        A piece for each start; the whole model if a needed type is unknown, or if no node makes an
+        output.
     """
     graph = model.graph
     bounds = [*starts, len(graph.node)]

@@ -1,8 +1,9 @@
-"""The end of a graph that ranks or selects: TopK, NonMaxSuppression, and all that follows them.
+"""The end of a graph that ranks or selects: TopK, NonMaxSuppression, and all following nodes.
 
-Detectors and retrieval models are exported with it. What it gives are decisions: where two scores
-are nearly equal, any rounding changes which comes first, and with it every integer and every row
-behind. How near a model stays to another is shown by the floats that enter the tail.
+Detectors and retrieval models are exported with such a tail. The outputs of the tail are decisions:
+if two scores are nearly equal, any rounding changes their order, and with the order every integer
+and every following row. How near a model stays to another is shown by the floats that enter the
+tail.
 """
 
 from collections.abc import Collection, Iterable
@@ -26,8 +27,8 @@ class Postprocessing(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a graph that ranks or selects.
 
     Attributes:
-        tensors: Floats from which it is computed, in graph order; all are made before it.
-        outputs: Outputs of the graph that it gives.
+        tensors: Input floats of the tail, in graph order; all are made before the tail.
+        outputs: Outputs of the tail.
         ops: Operators that select, each once, sorted.
     """
 
@@ -37,25 +38,27 @@ class Postprocessing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_selection(graph: onnx.GraphProto) -> bool:
-    """Return True if an operator of a graph ranks or selects, wherever it stands."""
+    """Return True if any operator of a graph ranks or selects."""
     return any(_selects(node) for node in graph.node)
 
 
 def find_postprocessing(graph: onnx.GraphProto) -> Postprocessing | None:
     """Find the tail that ends in the graph's outputs.
 
-    1. What follows an operator that selects is the tail, if no operator with weights is in it: a
-       selection in the middle of a network (two-stage detectors, query selection) is none.
-    2. Integers and yes/no that enter it (classes by ArgMax, comparisons) belong to it, and what
-       makes them, up to floats.
-    3. Where they are pieces of one tensor, that one is taken, and the pieces belong to the tail.
-    4. Those floats must not depend on another selection: their rows would change places too.
+    1. All nodes behind an operator that selects are the tail, unless an operator with weights is
+       among them: a selection in the middle of a network (two-stage detectors, query selection) is
+       not a tail.
+    2. Integers and booleans that enter the tail (classes by ArgMax, comparisons) belong to the
+       tail, and so do their producers, up to floats.
+    3. If the floats are pieces of a common tensor, that tensor is taken, and the pieces belong to
+      the tail.
+    4. These floats must not depend on another selection: their rows would change places too.
 
     Args:
         graph: The graph with its types.
 
     Returns:
-        The tail; None where there is none, or where it cannot be distinguished.
+        The tail; None without a tail, or if the tail cannot be distinguished.
     """
     index = index_graph(graph)
     constants = _constants(index)
@@ -152,7 +155,7 @@ def _descendants(index: GraphIndex, roots: Iterable[int]) -> set[int]:
 
 
 def _enter(index: GraphIndex, tail: set[int], constants: Collection[str]) -> tuple[str, ...]:
-    """Return steps 2 and 3: the floats that enter the tail, which grows by what makes its other
+    """Apply steps 2 and 3: return the floats that enter the tail; add the producers of its other
     inputs.
     """
     entering: set[str] = set()

@@ -1,4 +1,4 @@
-"""Walks protobuf bytes without decoding them: where each field starts and ends."""
+"""Walk over protobuf bytes without decoding: start and end of each field."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
@@ -26,8 +26,8 @@ class Field(NamedTuple):
 def fields(content: Buffer, start: int, end: int) -> Iterator[Field]:
     """Yield the fields of the message at `start` … `end`, in order.
 
-    Ends early at a wire type that does not exist. A last field that is cut off is yielded with
-    an `end` beyond the given one.
+    Ends early at a wire type that does not exist. A truncated last field is yielded with an `end`
+    beyond the given end.
     """
     position = start
     while position < end:
@@ -48,7 +48,7 @@ def fields(content: Buffer, start: int, end: int) -> Iterator[Field]:
 
 
 def varint(content: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Return a base-128 number and the position after it; `end + 1` when it is cut off."""
+    """Return a base-128 number and the position behind; `end + 1` for a truncated number."""
     value = shift = 0
     while position < end:
         byte = content[position]

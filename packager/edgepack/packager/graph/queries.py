@@ -1,4 +1,4 @@
-"""Questions about a graph: who makes a tensor, who reads it, what is known of it."""
+"""Queries on a graph: producers, readers, and known facts of a tensor."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of all bodies inside it, each before its own bodies'."""
+    """Yield the nodes of a graph and of all inner bodies, each before its own bodies'."""
     for node in graph.node:
         yield node
         for body in subgraphs(node):
@@ -30,23 +30,23 @@ def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Node
 
 
 def is_standard(it: onnx.NodeProto | onnx.OperatorSetIdProto) -> bool:
-    """Return True if a node is of the standard operator set, or an import is of it."""
+    """Return True if a node or an import belongs to the standard operator set."""
     return it.domain in ("", "ai.onnx")
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """Return the value of an attribute, as Python has it; the default where it is not set."""
+    """Return the value of an attribute as a Python value; the default if unset."""
     found = (entry for entry in node.attribute if entry.name == name)
     return next(map(helper.get_attribute_value, found), default)
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Return the attributes of a node that are set, by name, as Python has them."""
+    """Return the set attributes of a node by name, as Python values."""
     return {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
 
 
 def reached(starts: Iterable[_T], onward: Callable[[_T], Iterable[_T]]) -> set[_T]:
-    """Return everything that is reached from some places, step by step; the places are among it."""
+    """Return all places reachable from the starts, including the starts."""
     found: set[_T] = set()
     waiting = list(starts)
     while waiting:
@@ -74,7 +74,8 @@ def names_in_bodies(graph: onnx.GraphProto) -> set[str]:
 def own_names(graph: onnx.GraphProto) -> set[str]:
     """Return the names of the tensors that a graph or a body makes or takes itself.
 
-    A body may use names of the graph around it for tensors of its own: there they mean its own.
+    A body may use names of the graph around for its own tensors: inside the body the names mean the
+    body's tensors.
     """
     names = {value.name for value in graph.input}
     names.update(tensor.name for tensor in graph.initializer)
@@ -84,12 +85,12 @@ def own_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def reads(node: onnx.NodeProto) -> set[str]:
-    """Return the names that a node reads, and its bodies from outside of them."""
+    """Return the names that a node reads, including outer names read by its bodies."""
     return {*node.input, *(name for body in subgraphs(node) for name in outer_reads(body))} - {""}
 
 
 def outer_reads(body: onnx.GraphProto) -> set[str]:
-    """Return the names that a body of control flow reads from the graph around it."""
+    """Return the names that a body of control flow reads from the graph around."""
     names = {value.name for value in body.output}
     return names.union(*map(reads, body.node)) - own_names(body) - {""}
 
@@ -114,7 +115,7 @@ class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
         initializers: Constant tensors.
         inputs, outputs: Names of the graph's own.
         body_reads: Tensors that the bodies of control flow read.
-        types: ONNX element type by tensor, where it is known.
+        types: ONNX element type by tensor, if known.
         shapes: Sizes by tensor; None for an axis that is open; absent where unknown.
     """
 
@@ -141,7 +142,7 @@ class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
         """Return the values of an initializer.
 
         Raises:
-            KeyError: There is no such initializer.
+            KeyError: The initializer does not exist.
         """
         return stored_tensors.values(self.initializers[name])
 
@@ -152,7 +153,7 @@ class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def index_graph(graph: onnx.GraphProto) -> GraphIndex:
-    """Index a graph whose shapes have been inferred."""
+    """Index a graph with inferred shapes."""
     index = GraphIndex(
         graph=graph,
         initializers={tensor.name: tensor for tensor in graph.initializer},

@@ -1,8 +1,8 @@
-"""Weights whose products can saturate: known from the weights, not waited for.
+"""Detection of saturating products from the weights.
 
 x86 CPUs without VNNI multiply unsigned 8-bit activations by signed 8-bit weights and add the
 products of two neighbours in 16 bits: more than 32,767 stays 32,767. ONNX Runtime's setting
-`session.x64quantprecision` makes it compute otherwise on such CPUs, and does nothing on others.
+`session.x64quantprecision` avoids saturation on such CPUs, and has no effect on others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,8 +40,8 @@ def may_saturate(graph: onnx.GraphProto) -> bool:
 
 
 def _integer_weights(graph: onnx.GraphProto) -> Iterator[Tensor]:
-    """Yield signed weights, also those that the graph itself makes of floats, as training leaves
-    them.
+    """Yield signed weights, also weights that the graph itself quantizes from floats, as training
+    leaves them.
     """
     nodes = list(all_nodes(graph))
     constants, moves = dict(constants_of(graph)), moves_of(nodes)

@@ -1,8 +1,8 @@
-"""The element type and shape of every tensor, as far as they follow from inputs and constants.
+"""Inference of element types and shapes from inputs and constants.
 
-ONNX's own inference with data propagation; symbolic inference of ONNX Runtime raises
-AssertionError on graphs that were exported with Constant nodes, and folding (pass `optimize`)
-makes it superfluous.
+ONNX's own inference with data propagation; symbolic inference of ONNX Runtime raises AssertionError
+on graphs that were exported with Constant nodes, and folding (pass `optimize`) makes symbolic
+inference superfluous.
 """
 
 import math
@@ -33,8 +33,7 @@ def add_shapes(model: onnx.ModelProto, known: Iterable[onnx.ValueInfoProto] = ()
 
     Args:
         model: The model.
-        known: Shapes that were known before: they fill the gaps, since ONNX's inference stops at
-            operators not its own.
+        known: Known shapes: fill the gaps, since ONNX's inference stops at foreign operators.
 
     Raises:
         onnx's InferenceError: The graph contradicts itself.
@@ -51,11 +50,10 @@ def add_shapes(model: onnx.ModelProto, known: Iterable[onnx.ValueInfoProto] = ()
 
 
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
-    """Return a graph without weights whose `value_info` holds what follows from inputs and
-    constants.
+    """Return a graph without weights, with the inferred types and shapes in `value_info`.
 
-    Inference runs on a skeleton without the weights' values, so that neither time nor
-    protobuf's 2 GB depend on them. What the model notes of shapes is not looked at.
+    Inference runs on a skeleton without the weights' values, so that neither time nor protobuf's 2
+    GB depend on the weights. The model's own notes of shapes are ignored.
 
     Raises:
         onnx's InferenceError: The graph contradicts itself.
@@ -94,10 +92,9 @@ def _like_their_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def fixed_types(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Return element type and shape of each tensor between nodes, and of each input, whose shape is
-    fixed.
+    """Return element type and shape of each input and inner tensor with a fixed shape.
 
-    They are inferred again: what an export noted may be older than its inputs. Of a graph that
+    The shapes are inferred again: an export's notes may be older than its inputs. Of a graph that
     contradicts itself there are none: the pass infer_shapes says where.
     """
     try:

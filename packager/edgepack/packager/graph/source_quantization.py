@@ -1,7 +1,7 @@
 """Quantization of the source model (in training, or by another tool), with its types.
 
-Such a model is passed on with its own scales: quantizing it again would round twice, and what
-training found out would be lost.
+Such a model is passed on with its own scales: another quantization would round twice, and lose the
+trained scales.
 """
 
 import re
@@ -40,7 +40,7 @@ class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_weights(self) -> bool:
-        """True if activations stay floats: what is computed is a float model's."""
+        """True if activations stay floats: the model computes in floats."""
         return not self.activations and PACKED_PRODUCT.issuperset(self.operators)
 
     @property
@@ -62,7 +62,7 @@ class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | None:
-    """Read it from a graph and the bodies in it; None for a model of floats."""
+    """Read the quantization of a graph and its bodies; return None for a float model."""
     nodes = list(all_nodes(graph))
     pairs = [node for node in nodes if facts(node.op_type).is_conversion == "pair"]
     operators = {node.op_type for node in nodes if is_integer_operator(node.op_type)}
@@ -105,21 +105,19 @@ def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | Non
 
 
 def moves_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
-    """Return nodes that only move values, by what they give."""
+    """Return nodes that only move values, by output."""
     return {node.output[0]: node for node in nodes if facts(node.op_type).moves_integers}
 
 
 def moved_from(name: str, moves: Mapping[str, onnx.NodeProto]) -> str:
-    """Return the tensor whose values one has, where nodes only move them: the table behind its
-    rows.
-    """
+    """Return the tensor behind moving nodes, for example the table of some rows."""
     while name in moves:
         name = moves[name].input[0]
     return name
 
 
 def constants_of(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Yield stored values by name, of a graph and the bodies in it."""
+    """Yield stored values by name, of a graph and its bodies."""
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for node in graph.node:

@@ -1,7 +1,7 @@
-"""Tensors whose values stay in a file until somebody reads them.
+"""Tensors with values that stay in a file until read.
 
 The weights of a model beyond protobuf's 2 GB are not loaded: their tensors keep the absolute path,
-the offset and the length, and copying such a model copies those alone.
+the offset and the length, and a copy of such a model copies only these.
 """
 
 import math
@@ -38,7 +38,7 @@ def place(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Place | None:
 
     Args:
         tensor: The tensor.
-        folder: What its location is relative to; without meaning for an absolute one.
+        folder: Base of a relative location; unused for an absolute location.
     """
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return None
@@ -75,7 +75,7 @@ def is_held(tensor: onnx.TensorProto) -> bool:
 
 
 def put(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    """Make a tensor say that its values lie outside the model; forget those inside."""
+    """Make a tensor refer to values outside the model; drop its inner values."""
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
     del tensor.external_data[:]
@@ -84,13 +84,13 @@ def put(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> No
 
 
 def size_bytes(tensor: onnx.TensorProto) -> int:
-    """Return bytes that the values of a tensor take, wherever they lie."""
+    """Return the bytes of a tensor's values, inside or outside the model."""
     stored = place(tensor)
     return stored.length if stored else len(tensor.raw_data) or tensor.ByteSize()
 
 
 def values(tensor: onnx.TensorProto) -> Tensor:
-    """Return the values of a tensor; of a file, pages are read only as they are looked at."""
+    """Return the values of a tensor; pages of a file are read only on access."""
     stored = place(tensor)
     if stored is None:
         return numpy_helper.to_array(tensor)
@@ -112,7 +112,9 @@ def load(tensor: onnx.TensorProto, folder: Path = Path("/")) -> None:
 
 
 def pieces(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Iterator[bytes]:
-    """Yield the raw bytes of a tensor, in pieces, wherever they lie; `folder` as in `place`."""
+    """Yield the raw bytes of a tensor, in pieces, inside or outside the model; `folder` as in
+    `place`.
+    """
     stored = place(tensor, folder)
     if stored is None:
         yield tensor.raw_data
@@ -131,8 +133,8 @@ def pieces(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Iterator[bytes
 def named_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Yield every stored tensor of a model with its name for people.
 
-    Initializers, and constants by their node's output; those of control flow's bodies and of
-    model-local functions too.
+    Initializers, and constants by their node's output; including control flow's bodies and
+    model-local functions.
     """
     yield from _of_graph(model.graph)
     for function in model.functions:

@@ -1,6 +1,6 @@
 """Makes a model hand out a few evenly spaced values of its tensors, and never a whole tensor.
 
-What leaves ONNX Runtime is then bounded, however large the tensors are.
+So the output of ONNX Runtime is bounded for tensors of any size.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ def add_subsamples(graph: onnx.GraphProto, tensors: Iterable[str], most: int) ->
     Args:
         graph: The graph; changed.
         tensors: Names of its tensors, of any element type that can be sliced.
-        most: A tensor gives about this many values: all of them below `2 * most`, else between
+        most: Approximate number of values per tensor: all values below `2 * most`, else between
             `most / 2` and `2 * most`.
 
     Returns:

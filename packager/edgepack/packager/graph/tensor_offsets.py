@@ -40,7 +40,7 @@ def tensor_offsets(folder: Path) -> dict[str, tuple[int, ...]]:
         folder: The variant's folder; its ONNX files and their external data are looked at.
 
     Returns:
-        Sorted offsets, bytes; files without tensors are not in it.
+        Sorted offsets, bytes; without files that have no tensors.
     """
     found = defaultdict[str, set[int]](set)
     for place in _places(folder):
@@ -79,7 +79,7 @@ def _places(folder: Path) -> Iterator[_Place]:
 
 
 def _inside(content: mmap.mmap, start: int, end: int, *way: str) -> Iterator[tuple[str, int, int]]:
-    """Name, start and end of the tensors in a part of a file, by the way that led to it."""
+    """Yield name, start and end of the tensors in a part of a file, by the path of fields."""
     own = [field for field in fields(content, start, end) if field.wire == BYTES]
     if way[-1] != "tensor":
         for field in own:

@@ -1,8 +1,8 @@
-"""Output of a model that may be text, recognized from the nodes before it.
+"""Recognition of a possible text output from the nodes before.
 
-A reader takes pictures or sound and gives a row of classes for each step along them. Whether its
-classes are characters with a blank among them, the float model's values tell
-(`metrics.texts.decoding`), or what PP-OCR's exporters note: the list of characters.
+A text recognizer takes pictures or sound and gives a row of classes for each step. The float
+model's values decide whether its classes are characters with a blank (`metrics.texts.decoding`), or
+the character list of PP-OCR's exporters.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,8 +33,8 @@ def find_text_head(
 
     Args:
         graph: The graph with its shapes.
-        metadata: What the exporter noted in the model.
-        ignored: Outputs whose meaning is known.
+        metadata: Metadata of the exporter.
+        ignored: Outputs with a known meaning.
     """
     index = index_graph(graph)
     if any(node.op_type in _SAYS for node in graph.node):
@@ -75,7 +75,7 @@ def _may_be_steps(shape: tuple[int | None, ...]) -> bool:
 
 
 def _takes_signal(index: GraphIndex) -> bool:
-    """Return True if floats go in, and next to them lengths at most: whole numbers are tokens."""
+    """Return True if the inputs are floats and at most lengths: whole numbers are tokens."""
     fed = [name for name in index.inputs if name not in index.initializers]
     floats = [name for name in fed if index.types.get(name) in _FLOATS]
     others = [index.shapes.get(name, (None, None)) for name in fed if name not in floats]

@@ -1,7 +1,7 @@
 """Takes parts out of a quantized graph without taking its units apart.
 
 A provider reads a node with the DequantizeLinear of its inputs and the QuantizeLinear of its
-outputs as one: a unit. A part that begins or ends inside of one is another graph to it.
+outputs as a unit. A part that begins or ends inside a unit is another graph for the provider.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,7 +17,7 @@ from edgepack.packager.graph.queries import GraphIndex, index_graph, reads
 class Units:
     """The units of a model, in the order of its nodes.
 
-    A node and the Relu or Clip that alone reads it without a pair between them are one.
+    A node and its only reader, a Relu or Clip without a pair between, are a single node.
 
     Args:
         model: The model; not changed. Its nodes are in order.
@@ -51,12 +51,12 @@ class Units:
     def take(self, start: int, end: int) -> onnx.ModelProto:
         """Return a model of some units, with their pairs.
 
-        What they read of others, floats in front of a pair, are its inputs, of types that only
-        shape inference knows. What others read of them are its outputs, restored to floats by a
+        The inputs are the tensors of other units, floats in front of a pair, with types that only
+        shape inference knows. The outputs are the tensors that others read, restored to floats by a
         DequantizeLinear that nothing else reads.
 
         Args:
-            start, end: The first unit, and the one behind the last. A part from 0 on has the
+            start, end: The first unit, and the unit behind the last. A part from 0 on has the
                 model's inputs, read or not.
         """
         index, graph = self._index, self._model.graph
@@ -113,8 +113,8 @@ class Units:
     def _behind(
         self, wanted: Iterable[str], chosen: Collection[int]
     ) -> tuple[set[int], tuple[str, ...]]:
-        """Return some nodes with the pairs that make what is wanted, and the tensors these begin
-        with.
+        """Return some nodes with the pairs that make the wanted tensors, and the input tensors of
+        these nodes.
         """
         index = self._index
         kept, inputs, waiting = set(chosen), dict[str, None](), list(wanted)
@@ -130,7 +130,7 @@ class Units:
         return kept, tuple(sorted(inputs))
 
     def _declared(self, name: str) -> onnx.ValueInfoProto:
-        """Return a tensor as an input or output; of what a session infers the name is enough."""
+        """Return a tensor as an input or output, by name alone if a session infers the type."""
         graph = self._index.graph
         known = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
         return known.get(name) or onnx.ValueInfoProto(name=name)

@@ -15,13 +15,13 @@ _FEWEST_AXES = 2
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """Workload of one node.
+    """Workload of a node.
 
     Attributes:
-        weight_bytes: Bytes of its weights as they are stored; each of several nodes that read one
-            has them all.
-        macs: Multiply-accumulates of one inference; 0 where a node has none, or its shapes are not
-            known.
+        weight_bytes: Bytes of its stored weights; each of several readers of the same weights has
+            all bytes.
+        macs: Multiply-accumulates of an inference; 0 for a node without any, or with unknown
+            shapes.
     """
 
     weight_bytes: int = 0
@@ -49,7 +49,7 @@ def weight_bytes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
 
     Args:
         node: The node, of a graph or of a body.
-        constants: What it can see.
+        constants: Constants visible to the node.
     """
     return sum(
         stored_tensors.size_bytes(constants[name])
@@ -62,7 +62,7 @@ def float_weights(graph: onnx.GraphProto) -> dict[str, float]:
     """Return the operators with 32-bit weights, and their share of all bytes of weights.
 
     Args:
-        graph: A lowered graph, whose quantized weights are read by DequantizeLinear.
+        graph: A lowered graph with quantized weights read by DequantizeLinear.
 
     Returns:
         Shares by operator type, the largest first.
@@ -100,7 +100,7 @@ def _product(index: GraphIndex, node: onnx.NodeProto) -> int:
 
 
 def _gemm(index: GraphIndex, node: onnx.NodeProto) -> int:
-    """Return rows times columns times what is between them, whichever of the two is transposed."""
+    """Return rows times columns times the inner size, with either matrix transposed."""
     left, output = _size(index, node.input[0]), _shape(index, node.output[0])
     return left * output[-1] if output else 0
 
@@ -125,7 +125,7 @@ _MACS: Mapping[str, Callable[[GraphIndex, onnx.NodeProto], int]] = {
 
 
 def _shape(index: GraphIndex, name: str) -> tuple[int, ...]:
-    """Return the sizes of a tensor, open ones as 1; () where they are not known."""
+    """Return the sizes of a tensor, open sizes as 1; () if unknown."""
     return tuple(size or 1 for size in index.shapes.get(name, ()))
 
 

@@ -1,1 +1,1 @@
-"""The passes of a recipe, one file each: `model -> model`."""
+"""The passes of a recipe, a file each: `model -> model`."""

@@ -21,12 +21,13 @@ from edgepack.packager.profiles.pass_settings import ApplyWorkarounds
 def apply_workarounds(
     model: onnx.ModelProto, settings: ApplyWorkarounds, context: PassContext
 ) -> PassResult:
-    """Replace operators by others that compute the same.
+    """Replace operators by equivalent others.
 
     Args:
         model: The model, with shapes; changed in place.
         settings: The operators, and whether workarounds also apply to chips.
-        context: The provider, the release of its simulator, and a folder for models of one node.
+        context: The provider, the release of its simulator, and a folder for models of a single
+            node.
 
     Returns:
         The model, and how many nodes were replaced.
@@ -45,7 +46,9 @@ def apply_workarounds(
 
 
 def _applies(seen: Seen, settings: ApplyWorkarounds, context: PassContext) -> bool:
-    """Return True if the simulator's release has the defect, or the profile assumes it on chips."""
+    """Return True if the simulator's release has the defect, or the profile assumes the defect on
+    chips.
+    """
     has_defect = settings.on_chips or context.simulator_version in seen.releases
     return seen.provider == context.provider and has_defect
 

@@ -1,10 +1,9 @@
-"""Makes both branches of an If, and a choice between what they give, part of the graph.
+"""Replacement of an If by both branches and a choice between their outputs.
 
-A wake word's second model runs where the first one heard something: the condition follows from the
-input, so no value of it can be fixed. Hardware without control flow computes both then, and a Where
-takes what the If would have given. Where a value of an input would fold the If away, as a sampling
-rate does, it stays: anyone that builds is notified of that, and need not compute two networks for
-one.
+A wake word's second model runs if the first model heard something: the condition follows from the
+input, so no input value can be fixed. Hardware without control flow computes both branches then,
+and a Where selects the If's output. If a value of an input would fold the If away, such as a
+sampling rate, the If stays: the builder is notified, and need not compute two networks.
 """
 
 from copy import deepcopy
@@ -22,11 +21,11 @@ _Type = tuple[int, tuple[int, ...]]
 
 
 def compute_both_branches(model: onnx.ModelProto, samples: Samples) -> tuple[str, ...]:
-    """Replace each If of the main graph whose branches give tensors of one type and fixed shape.
+    """Replace each If of the main graph with branches of equal types and fixed shapes.
 
     Args:
         model: Changed in place; its nodes have names that differ.
-        samples: What the model is fed: they tell of inputs that never change.
+        samples: The model's samples: show inputs that never change.
 
     Returns:
         Names of the replaced nodes, including nodes inside a branch.
@@ -53,8 +52,8 @@ def compute_both_branches(model: onnx.ModelProto, samples: Samples) -> tuple[str
 
 
 def _with_both(model: onnx.ModelProto, position: int) -> onnx.ModelProto | None:
-    """Return the model without the If at `position`; None where its branches differ in what they
-    give.
+    """Return the model without the If at `position`; None if its branches' outputs differ in type
+    or shape.
     """
     node = model.graph.node[position]
     changed = deepcopy(model)
@@ -85,10 +84,10 @@ def _with_both(model: onnx.ModelProto, position: int) -> onnx.ModelProto | None:
 
 
 def _take_apart(body: onnx.GraphProto, prefix: str, graph: onnx.GraphProto) -> list[str]:
-    """Give a body's tensors and nodes names of their own, and its weights to the graph around it.
+    """Give a body's tensors and nodes unique names, and move its weights to the graph around.
 
     Returns:
-        Names of what the body gives.
+        Names of the body's outputs.
     """
     renamed = {name: f"{prefix}/{name}" for name in own_names(body)}
     rename_tensors(body, renamed)
@@ -100,7 +99,7 @@ def _take_apart(body: onnx.GraphProto, prefix: str, graph: onnx.GraphProto) -> l
 
 
 def _types(model: onnx.ModelProto) -> dict[str, _Type]:
-    """Return element type and shape of each tensor whose shape is fixed."""
+    """Return element type and shape of each tensor with a fixed shape."""
     found = fixed_types(model)
     return found | {
         tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer

@@ -1,9 +1,9 @@
 """Changes a model's operator set node by node, where onnx's own converter cannot.
 
 That converter has no adapter for many operators, reads nothing beyond 2 GB and knows no other
-domains. Here only what really changed between two versions is rewritten; a node that both versions
-describe alike stays unchanged. What a pass computes is compared with the source afterwards, so a
-change of meaning that is missing here is caught there.
+domains. Only real changes between two versions are rewritten; a node with the same description in
+both versions stays unchanged. The result of a pass is compared with the source afterwards, so a
+missing change of meaning is detected there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -117,7 +117,7 @@ def _schema(node: onnx.NodeProto, version: int) -> defs.OpSchema:
 
 
 def _fit(node: onnx.NodeProto, step: Step) -> None:
-    """Drop attributes that say no more than the default, and reject what does not fit."""
+    """Drop attributes equal to the default, and reject values that do not fit."""
     old, new = (defs.get_schema(node.op_type, v, "") for v in (step.start, step.target))
     for attribute in list(node.attribute):
         if attribute.name in new.attributes:

@@ -1,9 +1,9 @@
 """Pass `clamp_mask`: "minus infinity" constants become numbers that quantization can live with.
 
-Attention masks add -3.4e38 (or -1e9) to scores; quantized, that one constant takes the whole
-range of the tensor and every real score becomes zero (minilm, all operators at 16 bits: .25
-before, .62 after). A score of -64 is as dead after a softmax as one of -3.4e38, but which value
-is enough depends on the model: so the smallest is taken with which the outputs do not change.
+Attention masks add -3.4e38 (or -1e9) to scores; quantized, that constant takes the whole range of
+the tensor and every real score becomes zero (minilm, all operators at 16 bits: .25 before, .62
+after). A score of -64 is as dead after a softmax as -3.4e38, but the sufficient value depends on
+the model: the pass takes the smallest magnitude that leaves the outputs unchanged.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,17 +28,17 @@ _SAMPLES = 16
 def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext) -> PassResult:
     """Replace constants at or below the threshold, with the outputs measured.
 
-    All together first. Where that changes the outputs, some mean something else than a mask: each
-    is tried by itself then, and those stay as they were, infinite ones too (quantizers leave float
-    what reads them).
+    All together first. If that changes the outputs, some constants are not masks: each is tried
+    individually then, and those with an effect stay unchanged, including infinities (quantizers
+    leave their readers float).
 
     Args:
         model: The model; changed in place.
         settings: The threshold, and the values to try in order.
-        context: Its samples are what the outputs are compared on.
+        context: Its samples give the compared outputs.
 
     Returns:
-        The model, with a note of what was replaced by what.
+        The model, with a note of the replaced values.
     """
     found = _mask_constants(model.graph, settings.threshold)
     if not found:
@@ -66,7 +66,7 @@ def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext
 def _clamp(
     tensors: Sequence[onnx.TensorProto], settings: ClampMask, keeps_outputs: Callable[[], bool]
 ) -> float | None:
-    """Replace what is in some tensors; what they are clamped to, None where they stay."""
+    """Clamp the values of some tensors; return the clamp value, or None if the tensors stay."""
     originals: list[npt.NDArray[Any]] = [stored_tensors.values(tensor) for tensor in tensors]
     for value in settings.values:
         for tensor, array in zip(tensors, originals, strict=True):

@@ -4,14 +4,14 @@ Exports come with weights in Constant nodes (which quantizers leave float withou
 empty or equal node names, old operator sets and metadata. Cleaning alone lifted a text
 recognizer's 8-bit accuracy from 0 to 0.77 in trials. The steps:
 
-1. Functions that the model defines are written out where they are called.
+1. Functions that the model defines are inlined at their calls.
 2. Inputs that are really initializers stop being inputs.
 3. Constant nodes and sparse initializers become plain initializers.
 4. Other floats become floats of 32 bits.
 5. Identity nodes between tensors of the main graph go.
-6. Every node gets a unique, non-empty name, and no name looks like one that edgepack gives.
+6. Every node gets a unique, non-empty name, and no name looks like an edgepack name.
 7. The standard operator set is raised (or lowered into the provider's range).
-8. What moves integers in a model that comes quantized gets pairs around it.
+8. Operators that move integers in a quantized model get pairs around them.
 9. An If becomes both of its branches and a choice, where the provider reads no If.
 10. Nodes, initializers and shapes that nothing uses go.
 11. The IR version becomes the lowest that the operator sets allow.
@@ -94,8 +94,8 @@ def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> Pass
 def drop_unused(model: onnx.ModelProto) -> None:
     """Remove nodes and initializers that nothing reads, stale shapes, texts and metadata.
 
-    The metadata of the model itself stay with the source; the recipe puts them back at the end,
-    since applications read them (labels, alphabets).
+    The metadata of the model itself stay with the source; the recipe restores the metadata at the
+    end, since applications read labels and alphabets there.
     """
     graph = model.graph
     drop_unused_nodes(graph)
@@ -232,7 +232,7 @@ def _as_inputs(graph: onnx.GraphProto) -> Sequence[onnx.TensorProto]:
 def _as_initializers(
     graph: onnx.GraphProto, held: Sequence[onnx.TensorProto], order: Sequence[str]
 ) -> None:
-    """Take `_as_inputs` back; those that the converter added come after the others."""
+    """Undo `_as_inputs`; the converter's added initializers come after all others."""
     names = {tensor.name for tensor in held}
     refill(graph.input, (value for value in graph.input if value.name not in names))
     places = {name: place for place, name in enumerate(order)}

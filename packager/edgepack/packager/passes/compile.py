@@ -1,8 +1,8 @@
-"""Compiling ahead of time: a model becomes a provider's own binary for one chip (EPContext).
+"""Compilation ahead of time: a model becomes a provider's own binary for a chip (EPContext).
 
 On a plain Linux box, with QNN's simulator; the compiler runs in a child process with a time limit
-(`compile_child`). Afterwards the context is loaded again and run next to the model it was made
-from: what can run here must give the same outputs, and what cannot is reported as not verified.
+(`compile_child`). Afterwards the context is loaded again and run next to its source model: a
+context that can run here must give the same outputs, and any other is reported as not verified.
 """
 
 import re
@@ -54,14 +54,14 @@ class CompiledContext(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         folder: Holds its files and nothing else.
-        model_file: The model inside `folder` that loads it.
+        model_file: The model inside `folder` that loads the context.
         compiled_for: The chip, for people and the manifest: `v68 (SM8350)`.
         compatibility_string: The provider's token; begins with SDK and blob versions.
-        provider_options: Options for the variant: those asked for, and the chip's.
+        provider_options: Options for the variant: requested options and the chip's options.
         placement: Which nodes the provider took while compiling; `verified` says whether the
             context then ran here and gave the model's outputs.
-        because: What was seen when it was loaded again, one sentence.
-        tools: Versions of ONNX Runtime and the SDK that made it.
+        because: Result of loading the context again, as a sentence.
+        tools: Versions of the ONNX Runtime and the SDK of the compilation.
     """
 
     folder: Path
@@ -75,10 +75,11 @@ class CompiledContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def required_sdks(self) -> dict[str, str]:
-        """Version ranges of the SDKs that a device needs to read it, by the names of its facts.
+        """Version ranges of the SDKs on a device that reads the context, by the names of its facts.
 
-        An SDK reads what itself or an older one of the same major version wrote (QNN SDK's rules
-        for cached contexts); an older one refuses it, and the model would fall to the CPU.
+        An SDK reads contexts of the same or an older version with the same major version (QNN SDK's
+        rules for cached contexts); an older SDK rejects the context, and the model would fall back
+        to the CPU.
         """
         sdks = {name: text for name, text in self.tools.items() if name != "onnxruntime"}
         return {
@@ -98,23 +99,23 @@ def compile_context(
     deadline: Deadline | None = None,
     command: Sequence[str] = CHILD,
 ) -> CompiledContext:
-    """Compile a prepared model for one Qualcomm chip and load the result again.
+    """Compile a prepared model for a Qualcomm chip and load the result again.
 
     1. The chip must be known, and QNN be here.
     2. A child compiles; the provider must have taken nodes.
-    3. The binary must be for that chip: QNN only warns of an architecture that it does not know.
-    4. The file gets the lowest IR version that its operator sets allow: ONNX Runtime writes the
-       newest that it knows itself, and older releases reject such a file.
-    5. A child runs context and model on one sample; where both run, they must agree.
+    3. The binary must be for that chip: QNN only warns of an unknown architecture.
+    4. The file gets the lowest IR version of its operator sets: ONNX Runtime writes its own newest
+       version, and older releases reject such a file.
+    5. A child runs context and model on a sample; if both run, the outputs must agree.
 
     Args:
         model_path: The quantized model, with static shapes.
         out_dir: Empty or absent folder for the context.
-        feeds: One sample, for the comparison.
+        feeds: A sample, for the comparison.
         settings: The chip, options that count only while compiling, and the limit of each child.
         provider: Options that the variant has on the device.
         limits: Opsets and IR versions that the devices read.
-        toolchain: The environment whose SDK compiles, a device's; None for this one.
+        toolchain: The environment of the compiling SDK, a device's; None for this environment.
         deadline: The end of the build; None for no end.
         command: The child here.
 
@@ -174,7 +175,7 @@ def compile_context(
 
 
 def _tools(plugin: Plugin, toolchain: PinnedToolchain | None) -> dict[str, str]:
-    """Return versions of what compiled."""
+    """Return versions of the compiling tools."""
     if toolchain is None:
         return {"onnxruntime": load_runtime().__version__, **read_sdks()}
     facts = toolchain.facts
@@ -183,7 +184,7 @@ def _tools(plugin: Plugin, toolchain: PinnedToolchain | None) -> dict[str, str]:
 
 
 def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the variant's options with the chip's, whatever chip they named before."""
+    """Return the variant's options with the chip's options in place of any other chip's."""
     kept = {name: value for name, value in options.items() if name not in plugin.chip_options}
     kept["soc_model"] = chip.soc_model
     if chip.htp_arch in ARCH_OPTION_TAKES:
@@ -194,7 +195,7 @@ def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dic
 def _ask(
     request: CompileRequest, where: str, command: Sequence[str], deadline: Deadline
 ) -> CompileAnswer:
-    """Run a child; whatever goes wrong there is a `BuildError`, but for the end of the build."""
+    """Run a child; any failure there is a `BuildError`, except the end of the build."""
     request = replace(request, timeout_s=deadline.timeout_s(request.timeout_s))
     try:
         answer = ask_child(
@@ -226,7 +227,7 @@ def _read_compatibility(path: Path) -> str:
 
 
 def _check_chip(folder: Path, chip: Chip, where: str) -> None:
-    """Read from the binaries what they were really made for."""
+    """Check the binaries' target chip."""
     stamps = {stamp for path in folder.glob("*.bin") for stamp in _STAMP.findall(path.read_bytes())}
     if stamps != {(chip.soc.encode(), chip.htp_arch.encode())}:
         made_for = " and ".join(f"{soc.decode()} v{arch.decode()}" for soc, arch in stamps)
@@ -241,8 +242,8 @@ def _check_chip(folder: Path, chip: Chip, where: str) -> None:
 def _lower_ir_version(path: Path, limits: Limits, where: str) -> None:
     """Write a context's model file again for the oldest ONNX Runtime that reads its operators.
 
-    ONNX Runtime 1.31 writes IR version 13 and 1.32 writes 14, whatever the source had, and imports
-    every operator set that it knows.
+    ONNX Runtime 1.31 writes IR version 13 and 1.32 writes 14, for any source version, and imports
+    all known operator sets.
     """
     model = onnx.load(path, load_external_data=False)
     drop_unused_opsets(model)
@@ -264,7 +265,9 @@ def _compare(
     command: Sequence[str],
     deadline: Deadline,
 ) -> tuple[bool, str]:
-    """Run context and model on one sample, in a child; whether it ran here, and what was seen."""
+    """Run context and model on a sample, in a child; return whether both ran here, and the
+    observation.
+    """
     folder = Path(request.context).parent
     inputs = folder.with_name(f"{folder.name}.inputs.npz")
     write_tensors(inputs, [dict(feeds)])

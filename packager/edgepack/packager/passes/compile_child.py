@@ -1,4 +1,4 @@
-"""The child that compiles ahead of time, and compares what it compiled: native code may crash.
+"""The child that compiles ahead of time, and compares the result: native code may crash.
 
 python -m edgepack.packager.passes.compile_child    (request on stdin, answer on stdout, JSON)
 """
@@ -26,8 +26,8 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         step: `compile` the model to `context`, or `compare` the two.
         model, context: Paths of the model and of the context's model file.
-        settings: What the model is opened with.
-        inputs: For `compare`: path of an `.npz` with one sample (`tensors.exchange`).
+        settings: Settings of the sessions.
+        inputs: For `compare`: path of an `.npz` with a sample (`tensors.exchange`).
         timeout_s: The parent's limit.
     """
 
@@ -45,7 +45,7 @@ class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         placement: Of the session that compiled.
         nrmse: Difference of the outputs of context and model, relative.
-        problem: What went wrong.
+        problem: Failure, in words.
     """
 
     placement: Placement | None = None
@@ -77,7 +77,9 @@ def _compare_here(request: CompileRequest) -> CompileAnswer:
 
 
 def _nrmse(want: Tensor, got: Tensor) -> float:
-    """Return root-mean-square difference over the root-mean-square of `want`; both of one shape."""
+    """Return root-mean-square difference over the root-mean-square of `want`; both have the same
+    shape.
+    """
     expected = want.astype(np.float64)
     scale = float(np.sqrt(np.mean(expected**2))) or 1.0
     return float(np.sqrt(np.mean((got.astype(np.float64) - expected) ** 2))) / scale

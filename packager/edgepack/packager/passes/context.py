@@ -14,11 +14,10 @@ class PassContext(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         profile_name: For messages.
-        limits: What the provider can read.
+        limits: Limits of the provider's input.
         samples: Calibration samples, to check that a pass changes no output.
         work_dir: Folder for temporary files.
-        provider: The execution provider whose defects are worked around; `run_float_passes` takes
-            the profile's.
+        provider: The execution provider with the defects; `run_float_passes` uses the profile's.
         simulator_version: Release of the simulator that tries the variant, or "".
     """
 
@@ -31,7 +30,7 @@ class PassContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The model after a pass, and what a person should know of what was done."""
+    """The model after a pass, and notes for a person."""
 
     model: onnx.ModelProto
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""Pass `fix_shapes`: no open dimension is left where the provider needs fixed ones.
+"""Pass `fix_shapes`: check for open dimensions if the provider needs fixed sizes.
 
-The sizes themselves come from the caller (`--shape`) and are already in the source model; here
-what was derived from the old ones is dropped, so that shape inference starts afresh.
+The sizes themselves come from the caller (`--shape`) and are already in the source model; the pass
+drops shapes derived from the old sizes, so that shape inference starts afresh.
 """
 
 import onnx
@@ -12,11 +12,11 @@ from edgepack.packager.profiles.pass_settings import FixShapes
 
 
 def fix_shapes(model: onnx.ModelProto, settings: FixShapes, context: PassContext) -> PassResult:
-    """Clear derived shapes, and reject open dimensions where the profile forbids them.
+    """Clear derived shapes, and reject open dimensions if the profile forbids them.
 
     Args:
         model: The model; changed in place.
-        settings: The pass's settings (it has none).
+        settings: The pass's settings (none).
         context: See `PassContext`.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Pass `fuse_transformer`: what exporters write as chains becomes a transformer's own operators.
+"""Pass `fuse_transformer`: exported chains become a transformer's operators.
 
 LayerNormalization (opset 17) and Gelu (opset 20) are standard ONNX. FastGelu, Attention and
-SkipLayerNormalization are ONNX Runtime's own, for providers that read them; its transformer
-optimizer makes the last two.
+SkipLayerNormalization are ONNX Runtime's own, for providers that read these operators; its
+transformer optimizer makes the last two.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ def fuse_transformer(
         context: Its limits say which of ONNX Runtime's own the provider reads.
 
     Returns:
-        The model, and notes of what was fused and what was found but could not be.
+        The model, and notes of fused operators and of found chains that could not be fused.
     """
     notes = []
     known = list(model.graph.value_info)
@@ -56,7 +56,7 @@ def fuse_transformer(
 
 
 def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto, str]:
-    """Return operators of ONNX Runtime's own, by its optimizer; heads and width it finds by
+    """Fuse into ONNX Runtime's own operators, by its optimizer, which finds heads and width by
     itself.
     """
     # It imports sympy, longer than a small model takes to build, and few profiles ask for this.

@@ -1,10 +1,10 @@
-"""Finds GELU where it was exported as its formula, and makes it one operator again.
+"""Recognition of GELU written as its formula, and fusion to a single operator.
 
     gelu(x)      = 0.5 * x * (1 + erf(x / sqrt(2)))
     fast_gelu(x) = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))
 
 The factors come in any order: `0.5 * (x * (1 + e))`, `x * (0.5 * (1 + e))`, `(0.5 * x) * (1 + e)`;
-what the error function or the hyperbolic tangent is taken of is compared by its values.
+the argument of the error function or the hyperbolic tangent is compared by its values.
 """
 
 from collections.abc import Callable
@@ -49,14 +49,14 @@ _Written = tuple[str, tuple[onnx.NodeProto, ...]]
 
 
 def fuse_gelu(model: onnx.ModelProto, limits: Limits) -> str:
-    """Replace each GELU that is written out by one node, where the provider reads that.
+    """Replace each written-out GELU by a single node, if the provider reads the operator.
 
     Args:
         model: The model; changed in place.
-        limits: What the provider reads.
+        limits: Limits of the provider's input.
 
     Returns:
-        A note of what was done, or "" where there is no GELU.
+        A note of the replacements, or "" without a GELU.
     """
     is_standard = opset_of(model) >= _FIRST_OPSET_WITH_GELU
     domain = "" if is_standard else MICROSOFT
@@ -76,7 +76,7 @@ def fuse_fast_gelu(model: onnx.ModelProto) -> str:
         model: The model; changed in place. Only 32-bit floats have the operator everywhere.
 
     Returns:
-        A note of what was done, or "" where there is none.
+        A note of the replacements, or "" without any.
     """
 
     def argument(x: Floats) -> Floats:
@@ -160,8 +160,8 @@ def _evaluate(
     Args:
         index: The graph.
         name: The tensor.
-        source: The one that takes the points.
-        nodes: Gets those that compute it.
+        source: The tensor that takes the points.
+        nodes: Receives the computing nodes.
     """
     if name == source:
         return _POINTS

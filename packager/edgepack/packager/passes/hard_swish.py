@@ -1,8 +1,8 @@
-"""Finds HardSwish where it was exported as its formula, and makes it one operator again.
+"""Recognition of HardSwish written as its formula, and fusion to a single operator.
 
     hardswish(x) = x * clip(x + 3, 0, 6) / 6
 
-Written out, an integer device rounds four times where the one operator rounds once.
+For the written-out form, an integer device rounds four times instead of once.
 """
 
 import onnx
@@ -24,13 +24,13 @@ _FIRST_OPSET = 14
 
 
 def fuse_hard_swish(model: onnx.ModelProto) -> str:
-    """Replace each HardSwish that is written out by one node.
+    """Replace each written-out HardSwish by a single node.
 
     Args:
         model: The model; changed in place.
 
     Returns:
-        A note of what was done, or "" where there is none or the opset has no HardSwish.
+        A note of the replacements, or "" without a HardSwish or for an opset without the operator.
     """
     chains = find_chains(model.graph, _match)
     if not chains or opset_of(model) < _FIRST_OPSET:

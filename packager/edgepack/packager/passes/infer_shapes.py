@@ -1,4 +1,4 @@
-"""Pass `infer_shapes`: the element type and shape of every tensor, as far as they follow."""
+"""Pass `infer_shapes`: the element type and shape of every tensor, if inferable."""
 
 import onnx
 from onnx import shape_inference
@@ -10,11 +10,11 @@ from edgepack.packager.profiles.pass_settings import InferShapes
 
 
 def infer_shapes(model: onnx.ModelProto, settings: InferShapes, context: PassContext) -> PassResult:
-    """Infer types and shapes and write them into the model.
+    """Infer types and shapes and write both into the model.
 
     Args:
         model: The model; changed in place.
-        settings: The pass's settings (it has none).
+        settings: The pass's settings (none).
         context: See `PassContext`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Sets what moves integers in a quantized model between pairs, where runtimes look for it.
+"""Quantize/Dequantize pairs around operators that move integers, as runtimes expect.
 
     QuantizeLinear -> Reshape -> DequantizeLinear
 
@@ -7,8 +7,8 @@ becomes, the same to the bit,
     QuantizeLinear -> DequantizeLinear -> Reshape -> QuantizeLinear -> DequantizeLinear
 
 A model that was TensorFlow Lite's comes with Reshape, Transpose and Concat of integers. Qualcomm's
-provider refused five of six such models whole, and ONNX Runtime computed the neighbours in floats:
-a MobileNetV2 took .49 ms on the CPU, and takes .23.
+provider rejected five of six such models completely, and ONNX Runtime computed the neighbours in
+floats: a MobileNetV2 took .49 ms on the CPU, and takes .23.
 """
 
 from collections.abc import Iterator
@@ -30,11 +30,11 @@ _INTEGERS = frozenset({"int8", "uint8", "int16", "uint16"})
 
 
 class _Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """Scale of an integer tensor: one scale and zero point for the whole tensor.
+    """Scale of an integer tensor: a single scale and zero point for the whole tensor.
 
     Attributes:
         inputs: Names of both; the zero point may be absent.
-        domain: Of the nodes that have them.
+        domain: Domain of the nodes with the scale.
         means: The values of both, and the integers' type.
     """
 
@@ -44,13 +44,13 @@ class _Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pair_integer_moves(graph: onnx.GraphProto) -> str:
-    """Put a pair before and behind each node that moves integers whose scale is known.
+    """Put a pair before and behind each node that moves integers with a known scale.
 
     Args:
         graph: The graph, its nodes named; changed. Bodies of control flow stay.
 
     Returns:
-        A note of what was done, or "" where there is no such node.
+        A note of the changes, or "" without such a node.
     """
     index = index_graph(graph)
     scales = _scales(graph, index)

@@ -1,7 +1,7 @@
-"""Computes what follows from constants and from shapes in operators that were written out.
+"""Computation of values that follow from constants and shapes in written-out operators.
 
-Definitions in the standard count axes and sizes at run time, from shapes. Older operator sets want
-them as attributes: where the shapes are known, so are they.
+Definitions in the standard count axes and sizes at run time, from shapes. Older operator sets need
+these values as attributes: known shapes give known values.
 """
 
 from collections.abc import Mapping
@@ -23,15 +23,16 @@ _MOST_VALUES = 64
 def fold_known_values(
     graph: onnx.GraphProto, types: Mapping[str, onnx.TypeProto], opset: int
 ) -> tuple[onnx.ValueInfoProto, ...]:
-    """Replace nodes by constants where what they give is known and small.
+    """Replace nodes by constants if their outputs are known and small.
 
     Args:
-        graph: Nodes, initializers and outputs; changed in place. What it reads is in `types`.
+        graph: Nodes, initializers and outputs; changed in place. Types of its inputs are in
+            `types`.
         types: Types and shapes of tensors from outside.
         opset: The nodes' version of the standard operator set.
 
     Returns:
-        Types and shapes of the inner tensors, as far as they follow.
+        Types and shapes of the inner tensors, if inferable.
     """
     # They import sympy, longer than a small model takes to build, and few models need them.
     import onnx_ir

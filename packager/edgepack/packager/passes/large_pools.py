@@ -1,7 +1,7 @@
 """Splits averages over maps that are too large for an NPU's pooling into poolings that fit.
 
-The mean of the means of parts is the mean, where all parts are of one size: so the parts' height
-and width have to divide the map's.
+The mean of the means of parts is the mean if all parts have the same size: so the parts' height and
+width must divide the map's.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def split_large_pools(model: onnx.ModelProto) -> tuple[str, ...]:
         model: The model, with shapes; changed in place.
 
     Returns:
-        Notes of what was split, and of what is too large and has no sizes that divide it.
+        Notes of split poolings, and of maps that are too large and have no suitable divisors.
     """
     index = index_graph(model.graph)
     new: list[tuple[str, onnx.NodeProto]] = []
@@ -79,13 +79,15 @@ def divide_map(height: int, width: int) -> list[tuple[int, int]]:
 
 
 def _unevenness(area: int, kernel: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
-    """Return the larger of what a kernel averages and what it leaves, and its longer side."""
+    """Return the larger of a kernel's averaged values and its number of windows, and its longer
+    side.
+    """
     averaged = kernel[0] * kernel[1]
     return max(averaged, area // averaged), max(kernel), kernel
 
 
 def _kernels(height: int, width: int) -> Iterator[tuple[int, int]]:
-    """Yield kernels that divide a map and average more than one value, and not too many."""
+    """Yield kernels that divide a map and average more than a single value, and not too many."""
     for rows in (size for size in range(1, height + 1) if height % size == 0):
         for columns in (size for size in range(1, width + 1) if width % size == 0):
             if 1 < rows * columns <= MOST_POOLED:
@@ -93,9 +95,7 @@ def _kernels(height: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _map_size(index: GraphIndex, node: onnx.NodeProto) -> tuple[int, int] | None:
-    """Return height and width that a GlobalAveragePool averages; None for others and unknown
-    sizes.
-    """
+    """Return height and width of a GlobalAveragePool's map; None for other nodes and unknown sizes."""
     if node.op_type != "GlobalAveragePool" or not is_standard(node):
         return None
     shape = index.shapes.get(node.input[0], ())

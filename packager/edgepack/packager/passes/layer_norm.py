@@ -1,4 +1,4 @@
-"""Finds layer normalization where it was exported as its formula, and makes it one operator again.
+"""Recognition of layer normalization written as its formula, and fusion to a single operator.
 
     d = x - mean(x);  y = d / sqrt(mean(d ** 2) + epsilon) * scale + bias
 
@@ -27,13 +27,13 @@ _FIRST_OPSET = 17
 
 
 def fuse_layer_norm(model: onnx.ModelProto) -> str:
-    """Replace each layer normalization that is written out by one node.
+    """Replace each written-out layer normalization by a single node.
 
     Args:
         model: The model; changed in place.
 
     Returns:
-        A note of what was done, or "" where there is none.
+        A note of the replacements, or "" without any.
     """
     chains = find_chains(model.graph, _match)
     if not chains:

@@ -1,9 +1,10 @@
 """Precomputation of nodes that depend only on a table's rows, stored in the table.
 
 Behind an embedding stand operators that treat every row by itself: a bias, an activation, a
-normalization, a product. Over a constant table they are constants: the table's rows go through them
-at build time, and the lookup reads what they gave (a file-type model: ten operators on 131,072
-values at every inference became none, on 16,576 values once). Constant folding stops at the lookup.
+normalization, a product. Over a constant table these operators are constants: the table's rows go
+through the operators at build time, and the lookup reads the results (a file-type model: ten
+operators on 131,072 values at every inference became none, on 16,576 values once). Constant folding
+stops at the lookup.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,8 +31,8 @@ class _Region(NamedTuple):
     Attributes:
         lookup: The Gather.
         nodes: In graph order.
-        last: The only tensor of theirs that others read.
-        width: Values a row of it.
+        last: The only tensor of the nodes that others read.
+        width: Values per row of that tensor.
     """
 
     lookup: onnx.NodeProto
@@ -41,11 +42,11 @@ class _Region(NamedTuple):
 
 
 def fold_into_tables(model: onnx.ModelProto, folder: Path) -> int:
-    """Compute what treats looked-up rows one by one into the tables.
+    """Fold row-wise operators behind lookups into the tables.
 
     Args:
-        model: A model with shapes; changed in place. What nothing reads any more stays.
-        folder: Where models on the way are written; it must exist.
+        model: A model with shapes; changed in place. Unread nodes stay.
+        folder: Existing folder for intermediate models.
 
     Returns:
         How many nodes are gone.
@@ -69,7 +70,7 @@ def fold_into_tables(model: onnx.ModelProto, folder: Path) -> int:
 
 
 def _has_room(index: GraphIndex, region: _Region) -> bool:
-    """Return True if the table is small, or smaller than the one that it replaces."""
+    """Return True if the new table is small, or smaller than the replaced table."""
     name = region.lookup.input[0]
     rows, width = index.shapes[name]
     bytes_after = 4 * (rows or 0) * region.width
@@ -104,7 +105,7 @@ def _regions(index: GraphIndex, lookup: onnx.NodeProto) -> Iterator[_Region]:
 def _width(
     index: GraphIndex, node: onnx.NodeProto, widths: dict[str, int], rank: int
 ) -> int | None:
-    """Return values a row of what a node gives, where it treats every row by itself."""
+    """Return values per row of a node's output, if the node treats every row independently."""
     rows = [name for name in node.input if name in widths]
     others = [name for name in node.input if name and name not in widths]
     if not rows or not is_standard(node) or len(node.output) != 1:

@@ -1,9 +1,9 @@
-"""A product with a one-hot matrix is a lookup of rows, and becomes one.
+"""Replacement of products with a one-hot matrix by lookups of rows.
 
 JAX and TensorFlow write the embedding of a token so: compare the token with 0…N-1, make floats of
 that, multiply by N rows. A file-type model computed 2,048 x 257 floats and a tenth of its
-multiply-accumulates for what reading 2,048 rows gives to the bit. A token beyond 0…N-1 has no one
-in its row and gives zeros; so does the table, with a row of zeros at either end.
+multiply-accumulates for a result that reading 2,048 rows gives to the bit. A token beyond 0…N-1 has
+no 1 in its row and gives zeros; so does the table, with a row of zeros at either end.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ _TOKENS: dict[int, type[np.signedinteger]] = {
 
 
 class _OneHot(NamedTuple):
-    """A tensor of zeros and, in each row, at most one 1.
+    """A tensor of zeros and, in each row, at most a single 1.
 
     Attributes:
         tokens: Which column holds the 1.
         width: Number of columns.
-        has_column_axis: Whether `tokens` has a last axis of one column.
+        has_column_axis: Whether `tokens` has a last axis of a single column.
         counts_from_end: Whether -1 means the last column.
     """
 
@@ -43,8 +43,7 @@ def look_up_one_hots(graph: onnx.GraphProto) -> tuple[str, ...]:
     """Replace products with one-hot matrices by lookups.
 
     Args:
-        graph: A graph with shapes, Gemm in its simple form; changed in place. What nothing reads
-            any more stays.
+        graph: A graph with shapes, Gemm in its simple form; changed in place. Unread nodes stay.
 
     Returns:
         Names of the products.

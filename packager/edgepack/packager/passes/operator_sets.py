@@ -34,7 +34,7 @@ def is_runtime_operator(node: onnx.NodeProto, version: int) -> bool:
     """Return whether only ONNX Runtime defines a node's operator of the standard domain.
 
     ONNX Runtime's transformer tools write SimplifiedLayerNormalization there. No version of the
-    ONNX standard has that operator, and ONNX Runtime reads it with any operator set.
+    ONNX standard has that operator, and ONNX Runtime reads the operator with any operator set.
     """
     if defs.has(node.op_type, ""):
         return False
@@ -53,10 +53,10 @@ def _runtime_versions() -> dict[str, list[tuple[int, bool]]]:
 
 
 def check_types(model: onnx.ModelProto, target: int) -> None:
-    """Reject weights of types that the operators which read them do not take in another opset.
+    """Reject weights of types that their readers do not accept in another opset.
 
     Raises:
-        UnreadableTypeError: The first such weight's node.
+        UnreadableTypeError: The node of the first such weight.
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -74,7 +74,7 @@ def check_types(model: onnx.ModelProto, target: int) -> None:
 
 
 def has_unknown_attributes(graph: onnx.GraphProto, version: int) -> bool:
-    """Return True if a node, or one in a body, has an attribute that its operator has not in a
+    """Return True if a node, or a node in a body, has an attribute that its operator lacks in a
     version.
     """
     return any(
@@ -86,5 +86,5 @@ def has_unknown_attributes(graph: onnx.GraphProto, version: int) -> bool:
 
 
 def label(node: onnx.NodeProto) -> str:
-    """Return a node in words, also where it has no name."""
+    """Return a node in words, also without a name."""
     return f"node {node.name or node.output[0]!r}"

@@ -109,7 +109,9 @@ def _split(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProt
 
 
 def _softmax(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProto]:
-    """Return until opset 12 all axes from `axis` on, 1 by default, counted as one."""
+    """Rewrite a Softmax of an opset up to 12: all axes from `axis` on, 1 by default, count as a
+    single axis.
+    """
     if not step.up(_SOFTMAX_OF_ONE_AXIS):
         return [node]
     axis = attribute(node, "axis", 1)
@@ -168,9 +170,9 @@ REWRITES: Mapping[str, Callable[[onnx.NodeProto, Step, Reach], list[onnx.NodePro
 
 
 def resize_from_corners(graph: onnx.GraphProto) -> None:
-    """State of each Resize what it, or the Upsample that it was, meant before opset 11.
+    """Write the meaning of each Resize before opset 11, or of the former Upsample, explicitly.
 
-    onnx's converter keeps neither: a linear one would be shifted by half a point.
+    onnx's converter keeps neither: a linear Resize would be shifted by half a point.
 
     Args:
         graph: The graph after that conversion; changed in place, with its bodies.

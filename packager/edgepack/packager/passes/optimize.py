@@ -1,9 +1,9 @@
 """Pass `optimize`: ONNX Runtime's graph optimization, done once at build time.
 
-O1 folds constants and shape arithmetic and merges batch normalization into convolutions; its
-result is standard ONNX that every provider reads. O2 and up fuse into operators of ONNX Runtime's
-own, which only some providers read: the profile's limits say which. A session on the device does
-what O2 does by itself; done here, it starts faster, and float16 finds the fused operators.
+O1 folds constants and shape arithmetic and merges batch normalization into convolutions; its result
+is standard ONNX that every provider reads. O2 and up fuse into operators of ONNX Runtime's own,
+which only some providers read: the profile's limits say which. A session on the device applies O2
+by itself; at build time O2 gives a faster start, and float16 finds the fused operators.
 """
 
 import errno
@@ -50,7 +50,7 @@ quantized left in floats would be quantized by the way, and sometimes by far off
 
 
 def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -> PassResult:
-    """Optimize a model offline.
+    """Run ONNX Runtime's optimization on a model.
 
     Args:
         model: The model.
@@ -104,7 +104,9 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
 
 
 def _look_up(model: onnx.ModelProto, folder: Path) -> tuple[str, ...]:
-    """Make lookups of products with one-hot matrices, and their tables hold what follows."""
+    """Replace products with one-hot matrices by lookups, and fold following nodes into their
+    tables.
+    """
     products = look_up_one_hots(model.graph)
     folded = fold_into_tables(model, folder)
     notes = []
@@ -130,7 +132,9 @@ def _check_room(before: Path) -> None:
 def _made_operators(
     before: onnx.ModelProto, after: onnx.ModelProto, context: PassContext
 ) -> list[str]:
-    """Return types of the operators that are not standard ONNX, where the provider reads them."""
+    """Return types of the operators that are not standard ONNX, if the provider reads such
+    operators.
+    """
     had = {node.domain for node in before.graph.node}
     made = [node for node in after.graph.node if node.domain not in had | {"", "ai.onnx"}]
     for node in made:
@@ -145,11 +149,11 @@ def _made_operators(
 
 
 def _rename_new_constants(before: onnx.ModelProto, graph: onnx.GraphProto) -> None:
-    """Give constants that ONNX Runtime made names that it will not make again.
+    """Give ONNX Runtime's new constants names that a later session will not use.
 
-    It numbers them from the same start in every session, so that a later one, which optimizes
-    the quantized model, fails with "Attempt to replace the existing tensor" (seen in
-    MatMulAddFusion, onnxruntime 1.31.1).
+    ONNX Runtime numbers constants from the same start in every session, so that a later session,
+    which optimizes the quantized model, fails with "Attempt to replace the existing tensor" (seen
+    in MatMulAddFusion, onnxruntime 1.31.1).
     """
     had = {name for node in before.graph.node for name in (*node.input, *node.output)}
     had |= {tensor.name for tensor in before.graph.initializer}

@@ -1,4 +1,4 @@
-"""Constants in the one form that quantizers and passes read: dense initializers."""
+"""Constants in the form for quantizers and passes: dense initializers."""
 
 from copy import deepcopy
 
@@ -53,7 +53,7 @@ def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    """Return all values of a sparse tensor; its indices are linear, or one row a value."""
+    """Return all values of a sparse tensor; its indices are linear, or a row per value."""
     shape = tuple(sparse.dims)
     values = stored_tensors.values(sparse.values)
     where = stored_tensors.values(sparse.indices).astype(np.int64)

@@ -1,12 +1,12 @@
-"""Pass `qnn_preprocess`: what Qualcomm's HTP has as one operator, and exporters write as several.
+"""Pass `qnn_preprocess`: replacement of exported chains by operators of Qualcomm's HTP.
 
 - `Erf` and its arithmetic become Gelu; `x * clip(x + 3, 0, 6) / 6` becomes HardSwish.
 - `x / ReduceL2(x)`, with or without a Clip against zero and an Expand, becomes LpNormalization.
-- Reshape, Transpose, Reshape that move blocks of pixels to channels or back become SpaceToDepth
-  or DepthToSpace; the tensors with six axes between them are more than the HTP takes.
+- Reshape, Transpose, Reshape that move blocks of pixels to channels or back become SpaceToDepth or
+  DepthToSpace; the HTP cannot handle the tensors with six axes between them.
 
-Layer normalization is left as the model has it: in trials a LayerNormalization node fell to the CPU
-where its decomposed form stayed on the HTP, so no rule is made of it.
+Layer normalization is left unchanged: in trials a LayerNormalization node fell to the CPU while its
+decomposed form stayed on the HTP, so there is no general rule.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,15 +41,15 @@ _MOST_EPSILON = 1e-6
 def qnn_preprocess(
     model: onnx.ModelProto, settings: QnnPreprocess, context: PassContext
 ) -> PassResult:
-    """Make one operator of each chain that the HTP has an operator for.
+    """Replace each chain by the HTP's operator.
 
     Args:
         model: The model, with shapes; changed in place.
-        settings: The pass's settings (it has none).
+        settings: The pass's settings (none).
         context: Its limits say whether the provider reads ONNX Runtime's own Gelu.
 
     Returns:
-        The model, and notes of what was replaced.
+        The model, and notes of the replacements.
     """
     shapes = list(model.graph.value_info)
     notes = [fuse_gelu(model, context.limits), fuse_hard_swish(model)]
@@ -88,7 +88,7 @@ def _match_normalization(index: GraphIndex, node: onnx.NodeProto) -> Chain | Non
 
 
 def _only_axis(index: GraphIndex, node: onnx.NodeProto) -> int | None:
-    """Return the one axis that a reduction goes over and keeps."""
+    """Return the only axis that a reduction goes over and keeps."""
     axes = reduced_axes(index, node)
     return int(axes[0]) if len(axes) == 1 and attribute(node, "keepdims", 1) else None
 
@@ -120,8 +120,8 @@ def _block_node(
     inner: tuple[int | None, ...],
     after: tuple[int | None, ...],
 ) -> tuple[str, int, str] | None:
-    """Return operator, block and mode for a Transpose between two Reshapes, from the shapes around
-    it.
+    """Return operator, block and mode for a Transpose between two Reshapes, from the surrounding
+    shapes.
     """
     batch, channels, height, width = (size or 0 for size in before)
     if perm == _SPACE_TO_DEPTH:

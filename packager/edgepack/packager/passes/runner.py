@@ -57,14 +57,14 @@ _TOLERANCE = 5e-3
 def run_float_passes(
     model: onnx.ModelProto, profile: Profile, context: PassContext, progress: Progress
 ) -> PassResult:
-    """Run every pass up to the one that lowers; the outputs must stay the source model's.
+    """Run every pass before the lowering pass; check that the outputs stay the source model's.
 
-    They are looked at when all passes ran. Where something is wrong, the passes run again, with a
-    look after each, to name the one that did it.
+    The outputs are checked after all passes. If an output is wrong, the passes run again, with a
+    check after each, to name the faulty pass.
 
     Args:
         model: The source model; not changed.
-        profile: Its `passes` are run in order, up to the one that lowers the precision.
+        profile: Its `passes` run in order, up to the pass that lowers the precision.
         context: See `PassContext`.
         progress: Called for each pass.
 
@@ -72,7 +72,7 @@ def run_float_passes(
         The prepared float model, and the passes' notes.
 
     Raises:
-        BuildError: A pass failed, or changed what the model computes.
+        BuildError: A pass failed, or changed the model's results.
     """
     source = deepcopy(model)
     name_nodes(source.graph)  # ONNX Runtime refuses equal names, which exporters do write
@@ -96,9 +96,7 @@ def _apply(
     progress: Progress,
     look: "_Look | None",
 ) -> PassResult:
-    """Return a copy of the source model after its passes, with a look after each if there is
-    one.
-    """
+    """Return a copy of the source model after its passes, with an optional check after each."""
     current = deepcopy(source)
     notes: list[str] = []
     entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
@@ -137,7 +135,7 @@ class _Look:
         """Look at a model after a pass.
 
         Raises:
-            BuildError: It does not run, or computes something else.
+            BuildError: The model does not run, or gives other outputs.
         """
         try:
             got = self._run(model)

@@ -1,9 +1,9 @@
-"""Gemm in the one form that every quantizer and provider reads: factors of 1, and a vector as bias.
+"""Gemm in the form that every quantizer and provider reads: factors of 1, and a vector as bias.
 
 Gemm takes a bias that broadcasts, and exporters write [1, N]. ONNX Runtime has no integer Gemm for
 that: the quantized node restored its weights at every inference and multiplied floats (a file-type
-model: 1.37 x the float model's speed instead of 1.6 x). Nor has it one for factors, and QNN leaves
-such a Gemm to the CPU: they belong to the weights.
+model: 1.37 x the float model's speed instead of 1.6 x). ONNX Runtime has no integer Gemm for
+factors either, and QNN leaves such a Gemm to the CPU: the weights absorb the factors.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""Writes a standard operator out as the operators that the standard defines it by.
+"""Expansion of a standard operator into its definition by other operators.
 
-Newer operator sets have operators that are functions of older ones: Gelu, GroupNormalization, Mish,
-Swish, RMSNormalization. Hardware that reads older sets computes them all the same, written out.
+Newer operator sets have operators that are functions of older operators: Gelu, GroupNormalization,
+Mish, Swish, RMSNormalization. Hardware for older sets computes these operators in expanded form.
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from edgepack.packager.graph.queries import subgraphs
 def write_out(
     node: onnx.NodeProto, opset: int, types: Mapping[str, onnx.TypeProto]
 ) -> list[onnx.NodeProto] | None:
-    """Return the nodes that compute what a node does.
+    """Return the nodes that compute a node's function.
 
     Args:
         node: A node of the standard domain.
         opset: Of its model.
-        types: Types of tensors by name: what an operator is a function of may depend on them.
+        types: Types of tensors by name: an operator's definition may depend on types.
 
     Returns:
         Nodes of the same operator set, their inner tensors named after the node's first output;
-        None where a type is missing, or the standard has no definition for these types, or one with
-        control flow.
+        None if a type is missing, or the standard has no definition for these types, or a
+        definition with control flow.
     """
     names = dict.fromkeys(name for name in node.input if name)
     if any(name not in types for name in names):

@@ -1,8 +1,8 @@
 """Names that edgepack's own cannot be confused with.
 
-What passes and quantizers add to a graph is named after a tensor or a node of it, `x/scale` or
-`x/q`, or after edgepack. A model may have such names already, next to an `x`; they are changed, so
-that none is made twice.
+The names of nodes and tensors that passes and quantizers add begin with a tensor or a node of the
+graph, `x/scale` or `x/q`, or with edgepack. A model may have such names already, next to an `x`;
+such names are changed, so that no name is made twice.
 """
 
 import re
@@ -16,9 +16,9 @@ _OURS = re.compile(r"(/\w+)+")
 
 
 def set_names_apart(graph: onnx.GraphProto) -> None:
-    """Rename tensors and nodes that are named like parts of another one.
+    """Rename tensors and nodes with names like parts of another name.
 
-    Inputs and outputs keep their names: there the other one gets a new name.
+    Inputs and outputs keep their names: the other tensor gets a new name.
 
     Args:
         graph: The main graph; changed.
@@ -41,13 +41,13 @@ def set_names_apart(graph: onnx.GraphProto) -> None:
 
 
 def _wholes(name: str, names: set[str]) -> list[str]:
-    """Return the names that this one is called a part of."""
+    """Return the names that a name looks like a part of."""
     ends = (i for i, character in enumerate(name) if character == "/" and i)
     return [name[:i] for i in ends if name[:i] in names and _OURS.fullmatch(name[i:])]
 
 
 def _new_name(name: str, names: set[str]) -> str:
-    """Return one without a slash, which is nobody's part."""
+    """Return a name without a slash, which is never a part."""
     new = name.replace("/", "|")
     while new in names:
         new += "|"

@@ -1,9 +1,9 @@
-"""Pass `vitisai_preprocess`: chains that AMD's NPUs have one operator for become that operator.
+"""Pass `vitisai_preprocess`: replacement of exported chains by operators of AMD's NPUs.
 
-HardSwish is one operator, where exporters write four and each would be rounded. A ReduceMean over
-height and width is a GlobalAveragePool: as an operator of its own it leaves the NPU, as the pooling
-it stays (AMD Quark does the same, `convert_reduce_mean_to_global_avg_pool`). One over a large map
-is split, see `large_pools.py`.
+HardSwish is a single operator; exporters write four, and each would be rounded. A ReduceMean over
+height and width is a GlobalAveragePool: the ReduceMean leaves the NPU, the pooling stays (AMD Quark
+does the same, `convert_reduce_mean_to_global_avg_pool`). A ReduceMean over a large map is split,
+see `large_pools.py`.
 """
 
 import numpy as np
@@ -22,15 +22,15 @@ from edgepack.packager.profiles.pass_settings import VitisAiPreprocess
 def vitisai_preprocess(
     model: onnx.ModelProto, settings: VitisAiPreprocess, context: PassContext
 ) -> PassResult:
-    """Make one HardSwish of its formula, and poolings of means over height and width.
+    """Replace the formula of HardSwish, and means over height and width by poolings.
 
     Args:
         model: The model, with shapes; changed in place.
-        settings: The pass's settings (it has none).
+        settings: The pass's settings (none).
         context: See `PassContext`.
 
     Returns:
-        The model, and notes of what was replaced.
+        The model, and notes of the replacements.
     """
     swish = fuse_hard_swish(model)
     notes = [swish] if swish else []

@@ -1,10 +1,10 @@
-"""Calibration: what values each tensor takes, in two passes and constant memory.
+"""Calibration: values of each tensor, in two passes and constant memory.
 
 The first pass takes bounds: ReduceMin and ReduceMax are added to the graph, so that two numbers
-leave ONNX Runtime for each tensor. They may be infinite, as the logarithm of nothing is. The second
-pass, taken only when a method asks for it, takes histograms between those bounds from at most
-`VALUES_A_SAMPLE` evenly spaced values of a tensor; which ones moves on from sample to sample.
-Nothing is kept of a sample once it is counted.
+leave ONNX Runtime for each tensor. The bounds may be infinite, such as the logarithm of 0. The
+second pass, only for methods that need histograms, takes histograms between those bounds from at
+most `VALUES_A_SAMPLE` evenly spaced values of a tensor; the places move on from sample to sample.
+Nothing of a sample is kept after counting.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,13 +50,13 @@ def observe(
     Args:
         model: The model.
         outputs: Its outputs to look at.
-        samples: Read once, one at a time.
+        samples: Read once, individually.
         path: Where the model is written; its folder is made.
         progress: Called for each sample.
-        what: What is done, for `progress`.
+        what: Name of the step, for `progress`.
 
     Yields:
-        The outputs on one sample, in their order.
+        The outputs on a sample, in their order.
 
     Raises:
         BuildError: A sample does not run.

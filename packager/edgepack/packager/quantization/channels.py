@@ -1,7 +1,7 @@
 """Contents of tensors' channels, over any number of samples.
 
-The reduction is added to the graph, so that one number a channel leaves ONNX Runtime and nothing is
-kept of a sample.
+The reduction is added to the graph, so that a single number per channel leaves ONNX Runtime and
+nothing of a sample is kept.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def channel_maxima(
     Args:
         model: A model that ONNX Runtime runs; not changed.
         places: The tensors to look at.
-        samples: What it is run on; read once, one at a time.
+        samples: Samples to run; read once, individually.
         path: Where the instrumented model is written.
 
     Returns:
@@ -65,7 +65,7 @@ def channel_maxima(
 def reduce_to_channels(
     model: onnx.ModelProto, places: Sequence[ChannelAxis], what: Literal["magnitude", "mean"]
 ) -> onnx.ModelProto:
-    """Return a model that gives, in place of its outputs, one number for each channel.
+    """Return a model with a number for each channel in place of its outputs.
 
     Args:
         model: The model; not changed.
@@ -73,7 +73,7 @@ def reduce_to_channels(
         what: The channel's greatest magnitude, or its mean.
 
     Returns:
-        A copy with one output for each place, in their order: float32 (channels,).
+        A copy with an output for each place, in their order: float32 (channels,).
     """
     result = deepcopy(model)
     graph = result.graph

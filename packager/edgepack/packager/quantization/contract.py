@@ -22,10 +22,10 @@ class CandidateSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Specification of a candidate.
 
     Attributes:
-        method: How it is made.
+        method: Method of lowering.
         float_nodes: Nodes that stay float.
-        high_precision_nodes: Nodes that get more bits than the others; what is among the float ones
-            too is float.
+        high_precision_nodes: Nodes with more bits than the others; a node that is also a float node
+            is float.
     """
 
     method: QuantizationMethod
@@ -34,7 +34,7 @@ class CandidateSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The same for the same candidate, whatever the order of the nodes; journals keep it."""
+        """Key, equal for equal candidates, for any order of the nodes; journals store the key."""
         nodes = (sorted(self.float_nodes), sorted(self.high_precision_nodes))
         return msgspec.json.encode([self.method.id, *nodes]).decode()
 
@@ -43,9 +43,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of a candidate.
 
     Attributes:
-        model: The float model; None where it is the one that the maker was given, and another where
-            that was prepared for the method, which scales some tensors.
-        observed: What calibration saw of its tensors; empty where nothing was calibrated.
+        model: The float model; None for the maker's own model; another model if the method prepared
+            the model by scaling some tensors.
+        observed: Observations of its tensors at calibration; empty without calibration.
     """
 
     model: onnx.ModelProto | None = None
@@ -57,9 +57,9 @@ class BuiltCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: The lowered model.
-        lowered: Names of the nodes that are lowered in it.
-        notes: What a person should know of how it was made, if it is the one that is kept.
-        origin: What it was made from, for a look at its layers.
+        lowered: Names of the lowered nodes.
+        notes: Notes on the making for a person, if the candidate is kept.
+        origin: Origin of the candidate, for the inspection of its layers.
     """
 
     model: onnx.ModelProto
@@ -69,14 +69,14 @@ class BuiltCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSensitivity(msgspec.Struct, frozen=True, kw_only=True):
-    """Sensitivity of a node: cost and savings of lowering it alone.
+    """Sensitivity of a node: cost and savings of lowering only this node.
 
     Attributes:
         name: The node.
         noise: Mean over the outputs of the root-mean-square error over the root-mean-square.
         weight_bytes: Bytes of its float weights, which lowering makes fewer.
-        macs: Its multiply-accumulates, which lowering makes cheaper; 0 where it does not, or where
-            they cannot be counted.
+        macs: Its multiply-accumulates, which lowering makes cheaper; 0 if lowering does not, or if
+            unknown.
     """
 
     name: str
@@ -88,11 +88,11 @@ class NodeSensitivity(msgspec.Struct, frozen=True, kw_only=True):
 class HighPrecision(msgspec.Struct, frozen=True, kw_only=True):
     """High precision that a maker can give nodes instead of float: more bits.
 
-    Activations get 16 in place of 8 while weights stay as they are, or weights 8 in place of 4.
+    Activations get 16 bits in place of 8 while weights stay unchanged, or weights 8 in place of 4.
 
     Attributes:
-        words: What such a node is, in words for people: "16-bit".
-        names: The nodes that can get it by themselves, in graph order.
+        words: Name of such a node for people: "16-bit".
+        names: The nodes that can get high precision individually, in graph order.
     """
 
     words: str
@@ -109,12 +109,13 @@ _Settings = TypeVar("_Settings")
 
 
 class CandidateMaker(abc.ABC):
-    """Makes candidates of one float model.
+    """Makes candidates of a float model.
 
     Attributes:
-        verb: What it does to nodes, in words for people: "quantized", "converted".
+        verb: Effect on nodes, for people: "quantized", "converted".
         methods: Methods in the order to try.
-        costly_methods: Further ones, which take much longer; for where the others are not enough.
+        costly_methods: Further methods, which take much longer; for cases in which the others are
+            insufficient.
         high_precision: More bits for some nodes, where that is to be tried before any stays float.
         names: Every node that can be lowered, in graph order.
     """
@@ -127,10 +128,10 @@ class CandidateMaker(abc.ABC):
 
     @abc.abstractmethod
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
-        """Make one candidate.
+        """Make a candidate.
 
         Args:
-            spec: With one of `methods` or `costly_methods`, float nodes of `names`, and high
+            spec: A method of `methods` or `costly_methods`, float nodes of `names`, and high
                 precision for nodes of `high_precision.names`.
         """
 
@@ -138,25 +139,25 @@ class CandidateMaker(abc.ABC):
     def rank(
         self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
     ) -> Ranked:
-        """Measure what lowering each node alone costs.
+        """Measure the cost of lowering each node alone.
 
         Args:
-            spec: The method, and the nodes that get more bits when they are lowered; no float ones.
+            spec: The method, and the nodes with more bits when lowered; no float nodes.
             samples: Samples to measure on; as many are read as the cost allows.
             progress: Called for each node.
-            measured: What the same ranking measured before it was ended; added to.
+            measured: Measurements of the same ranking before its end; extended.
         """
 
 
 @dataclass
 class PassCandidateMaker(CandidateMaker, Generic[_Settings]):
-    """Makes what one lowering pass of a profile asks for of one float model.
+    """Makes candidates for a profile's lowering pass and a float model.
 
     Attributes:
         model: The float model, clean and with shapes.
         settings: The profile's pass.
         samples: Calibration samples.
-        work_dir: Folder for what it writes.
+        work_dir: Folder for written files.
         progress: Called for calibration.
     """
 
@@ -168,7 +169,7 @@ class PassCandidateMaker(CandidateMaker, Generic[_Settings]):
 
     @abc.abstractmethod
     def __post_init__(self) -> None:
-        """Find out which nodes can be lowered, and by what methods."""
+        """Find the nodes that can be lowered, and the methods."""
 
     def _lowered(self, spec: CandidateSpec) -> tuple[str, ...]:
         kept = set(spec.float_nodes)

@@ -1,8 +1,8 @@
-"""GPTQ: weights are rounded column by column, later columns making up for earlier ones' errors.
+"""GPTQ: weights are rounded column by column, later columns compensating earlier columns' errors.
 
-What counts is the error of the product on the calibration samples, so the columns' second moments
-X^T X weigh it (Frantar et al., "GPTQ", 2022). Columns with the most signal come first; scales are
-set before, so that they stay where they are whatever the order. The dampening and the lazy update
+The criterion is the error of the product on the calibration samples, so the columns' second moments
+X^T X are the weights (Frantar et al., "GPTQ", 2022). Columns with the most signal come first;
+scales are set before, so that scales do not depend on the order. The dampening and the lazy update
 in groups of columns are the paper's.
 """
 
@@ -34,7 +34,7 @@ class Grid(Protocol):
         """The greatest integer."""
 
     def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Singles, Singles]:
-        """Return step and zero point of one column of each group.
+        """Return step and zero point of a column of each group.
 
         Args:
             columns: (groups,), the column's number in each group.
@@ -49,7 +49,7 @@ def round_by_gptq(weight: Singles, grid: Grid, moments: Moments) -> Singles:
 
     Args:
         weight: float32 (groups, rows, columns); each group is a product of its own.
-        grid: What integers stand for.
+        grid: Grid of the integers.
         moments: (groups, columns, columns): the sum of x^T x over each group's inputs.
 
     Returns:
@@ -97,10 +97,11 @@ def output_error(difference: Singles, moments: Moments) -> float:
 
 
 def inverse_factor(moments: Floats) -> Singles:
-    """Return the upper Cholesky factor of the inverse, for each of a stack of matrices or for one.
+    """Return the upper Cholesky factor of the inverse, for each of a stack of matrices or for a
+    single matrix.
 
-    It is the inverse of the lower factor of the matrix with its rows and columns reversed, reversed
-    itself: so no inverse of the whole is made, and one matrix less is held.
+    The factor is the inverse of the lower factor of the matrix with its rows and columns reversed,
+    reversed itself: so no inverse of the whole is made, and a matrix less is held.
 
     Args:
         moments: (…, columns, columns); dampened in place, since several of these matrices take more

@@ -7,9 +7,10 @@ class QuantizationMethod(msgspec.Struct, frozen=True, kw_only=True):
     """Method of lowering a model's precision.
 
     Attributes:
-        base: What turns floats into numbers of fewer bits: a calibration method (`minmax`), a
-            rounding of weights (`hqq`), a type (`float16`), or another's quantizer (`quark-XINT8`).
-        preparation: What is done to the float model first (`smooth`, `cross-layer`), or "".
+        base: Conversion of floats into numbers of fewer bits: a calibration method (`minmax`), a
+            rounding of weights (`hqq`), a type (`float16`), or an external quantizer
+            (`quark-XINT8`).
+        preparation: First change of the float model (`smooth`, `cross-layer`), or "".
         has_gptq_weights: Whether weights are rounded by GPTQ instead of to the nearest.
         has_corrected_biases: Whether biases make up for the mean error of each channel.
     """

@@ -1,4 +1,4 @@
-"""Cost of lowering each node alone, measured on a model built for it.
+"""Cost of lowering each node alone, measured on separate models.
 
 For lowerings that no switch inside the graph turns on and off: each node's model is built, opened
 and run. That is seconds for each, so where there are many nodes neighbours are measured together.
@@ -43,7 +43,7 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
     """What lowering each node saves; it is found out as the maker is made."""
 
     def _open(self, path: Path) -> Run:
-        """Open a model where it is measured."""
+        """Open a model at the place of measurement."""
         return open_plain(path)
 
     def rank(

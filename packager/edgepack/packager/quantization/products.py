@@ -1,4 +1,4 @@
-"""Matrix products and tables with constant weights: what can be kept in few bits."""
+"""Matrix products and tables with constant weights: candidates for few bits."""
 
 from collections.abc import Iterator, Mapping
 
@@ -19,8 +19,8 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
         data: The tensor that is multiplied; its last axis has `inputs` elements.
         weight: Name of the constant.
         is_transposed: Whether the constant is stored as (outputs, inputs).
-        factor: What Gemm multiplies the product by.
-        bias: Name of what is added, or "".
+        factor: Gemm's factor of the product.
+        bias: Name of the added tensor, or "".
         inputs, outputs: Sizes of the matrix.
     """
 
@@ -59,8 +59,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_products(index: GraphIndex) -> Iterator[Product]:
-    """Yield the products of a graph, in order. Those inside control flow's bodies are not among
-    them.
+    """Yield the products of a graph, in order. Products inside control flow's bodies are not
+    included.
     """
     for position, node in enumerate(index.graph.node):
         product = as_product(node, position, index.initializers)

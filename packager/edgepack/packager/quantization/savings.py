@@ -1,9 +1,9 @@
 """Savings of lowering a model's nodes, and the part lost by promoted nodes.
 
-A node is promoted when it stays float, or gets more bits than the others. Where activations are
-lowered too, what is saved is computing: a promoted node loses its multiply-accumulates, and costs
-conversions at its edges whatever it computes, so its share of the nodes counts as much. Where
-weights alone are lowered, what is saved is their bytes.
+A promoted node stays float, or gets more bits than the others. If activations are lowered too,
+lowering saves computing: a promoted node loses its multiply-accumulates, and costs conversions at
+its edges, so its share of the nodes counts as much. If weights alone are lowered, lowering saves
+their bytes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,11 +23,11 @@ _LEAST_NOISE = 1e-6
 def with_workloads(
     nodes: Sequence[NodeSensitivity], loads: Mapping[str, Workload]
 ) -> tuple[NodeSensitivity, ...]:
-    """Return the same nodes with what they keep and compute.
+    """Return the same nodes with their weight bytes and multiply-accumulates.
 
     Args:
-        nodes: What lowering each node costs.
-        loads: By node; one that is not among them counts as nothing.
+        nodes: Costs of lowering each node.
+        loads: By node; a missing node counts as nothing.
     """
     return tuple(
         replace(node, weight_bytes=load.weight_bytes, macs=load.macs)
@@ -37,13 +37,13 @@ def with_workloads(
 
 
 def promotion_order(nodes: Sequence[NodeSensitivity]) -> tuple[str, ...]:
-    """Return the names of nodes in the order in which they are promoted.
+    """Return the names of nodes in the order of promotion.
 
-    Of weights those come first that make the most noise power for a byte: errors of several nodes
-    add up as powers, and a table of half the model's bytes buys no more than a matrix as noisy. Of
-    nodes that compute the noisiest come first: by noise for a multiply-accumulate, a text
-    recognizer and a speech detector did not get within the budget with as many nodes float, since
-    small nodes came first and large ones stayed.
+    For weights the nodes with the most noise power per byte come first: errors of several nodes add
+    up as powers, and a table of half the model's bytes gains no more than an equally noisy matrix.
+    For computing nodes the noisiest come first: by noise per multiply-accumulate, a text recognizer
+    and a speech detector did not get within the budget with as many nodes float, since small nodes
+    came first and large nodes stayed.
 
     Args:
         nodes: Every node, worst first.
@@ -56,11 +56,11 @@ def promotion_order(nodes: Sequence[NodeSensitivity]) -> tuple[str, ...]:
 
 
 def lost_savings(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) -> float:
-    """Return share that promoted nodes lose of what lowering every node saves, 0…1.
+    """Return the share of all savings that promoted nodes lose, 0…1.
 
     Args:
         nodes: Every node that can be lowered.
-        promoted: Names of some of them.
+        promoted: Names of promoted nodes.
     """
     if not promoted:
         return 0.0
@@ -76,11 +76,11 @@ def lost_computing(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) 
 
     Args:
         nodes: Every node that can be lowered.
-        promoted: Names of some of them.
+        promoted: Names of promoted nodes.
 
     Returns:
-        1.0 where nodes are promoted, and lowering makes no node's multiply-accumulates cheaper or
-        they cannot be counted.
+        1.0 if nodes are promoted, and lowering makes no node's multiply-accumulates cheaper or the
+        numbers are unknown.
     """
     if not promoted:
         return 0.0
@@ -89,14 +89,14 @@ def lost_computing(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) 
 
 
 def worth_lowering(nodes: Sequence[NodeSensitivity], promoted: Sequence[str]) -> tuple[str, ...]:
-    """Return promoted nodes that it may pay to lower again, those first that save most for their
-    noise.
+    """Return promoted nodes that may be worth lowering again, nodes with the most savings per noise
+    first.
 
-    By what they save alone, candidates went to large nodes that were promoted with good reason.
+    By savings alone, candidates were spent on large nodes that were promoted with good reason.
 
     Args:
         nodes: Every node that can be lowered.
-        promoted: Names of some of them, in the order in which they were promoted.
+        promoted: Names of promoted nodes, in the order of promotion.
     """
     least = _LEAST_BYTES if _saves_bytes(nodes) else 0.0
     noises = {node.name: node.noise for node in nodes}

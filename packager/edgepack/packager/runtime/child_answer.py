@@ -1,4 +1,4 @@
-"""Question to a child process, whose answer is untrusted."""
+"""Request to a child process, with an untrusted answer."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -21,18 +21,18 @@ def ask_child(
     found_in: str,
     remedy: str | None = None,
 ) -> _T:
-    """Start a process, ask it, and read its answer.
+    """Start a process, send a request, and read its answer.
 
     Args:
-        command: Starts it.
+        command: Command of the process.
         request: JSON for its stdin.
-        kind: What its answer is.
-        timeout_s: It is ended then.
-        failed: What it means that there is no answer, before the reason.
+        kind: Type of the answer.
+        timeout_s: Limit of the process.
+        failed: Meaning of a missing answer, before the reason.
         found_in, remedy: See `BuildError`.
 
     Raises:
-        BuildError: It gave no answer, or none that can be read.
+        BuildError: The process gave no answer, or an unreadable answer.
     """
     ending = run_child(command, request, timeout_s=timeout_s)
     if ending.answer is None:

@@ -1,4 +1,4 @@
-"""The end of a build's time, for what computes in this process and for its children."""
+"""The end of a build's time, for computations in this process and for its children."""
 
 import signal
 import threading
@@ -13,19 +13,19 @@ from edgepack.tasks.arrays import Outputs
 
 
 class OutOfTimeError(BaseException):
-    """The time is used up; what was finished until then stands.
+    """The time is used up; finished results stand.
 
-    Like KeyboardInterrupt, this is not an `Exception`: any library may raise it, and no handler of
-    that library's errors may swallow it.
+    Like KeyboardInterrupt, this class is not an `Exception`: any library may raise the error, and
+    no handler of that library's errors may swallow it.
     """
 
 
 class Deadline:
     """A point of time at which work ends.
 
-    1. `check` raises there; it is called before each inference and wherever progress is told.
-    2. `timeout_s` bounds children, who get it as their own limit too.
-    3. `interrupting` stops what computes in between, in the main thread.
+    1. `check` raises there; called before each inference and at every report of progress.
+    2. `timeout_s` bounds children, which also get the limit as their own.
+    3. `interrupting` stops computations in between, in the main thread.
 
     Args:
         left_s: Seconds from now; None for no end.
@@ -49,12 +49,12 @@ class Deadline:
         return self.left_s == 0.0
 
     def earlier_by(self, seconds: float) -> "Deadline":
-        """Return a deadline that comes some seconds before this one."""
+        """Return a deadline some seconds before this deadline."""
         left_s = self.left_s
         return Deadline(None if left_s is None else left_s - seconds, self._clock)
 
     def at_least(self, seconds: float) -> "Deadline":
-        """Return this deadline, or one in some seconds where this one comes before that."""
+        """Return this deadline, or a deadline `seconds` from now if later."""
         left_s = self.left_s
         return self if left_s is None or left_s >= seconds else Deadline(seconds, self._clock)
 
@@ -100,7 +100,7 @@ class Deadline:
         """Run a block that the deadline stops in the middle of a computation.
 
         A timer's signal raises there, as Ctrl-C does; native code ends first. In another thread
-        than the main one, or next to somebody else's timer, the block ends at its next `check`.
+        than the main thread, or next to a foreign timer, the block ends at its next `check`.
 
         Raises:
             OutOfTimeError: The time is used up.

@@ -1,9 +1,8 @@
 """Evaluation of a profile's candidates, on the profile's provider if available.
 
-A provider that is not on the build host, or only as a simulator (seconds an inference), is stood
-in for by the CPU provider with graph optimization off: it then computes each
-Quantize/DequantizeLinear pair as it stands, which is what integer hardware comes near to, and
-rounds what 16-bit floats would round.
+A provider that is missing on the build host, or present only as a simulator (seconds an inference),
+is replaced by the CPU provider with graph optimization off: the CPU provider then computes each
+Quantize/DequantizeLinear pair unchanged, close to integer hardware, and rounds like 16-bit floats.
 """
 
 from functools import cache
@@ -30,9 +29,9 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         is_native: The provider itself is in this environment, at its real speed.
-        is_simulated: Only a simulator of it is here, or in the toolchain where one is named.
+        is_simulated: Only a simulator of the provider is here, or in the named toolchain.
         because: Why, in the words of the device facts.
-        toolchain: The environment that a variant is tried in; None where that is this one.
+        toolchain: The environment of trials; None for this environment.
         version: Release of the provider where variants are tried, or "".
     """
 
@@ -59,7 +58,7 @@ def find_venue(profile: Profile, toolchain: PinnedToolchain | None = None) -> Ve
 
     Args:
         profile: The profile.
-        toolchain: The environment that is named for it, if any.
+        toolchain: The profile's named environment, if any.
 
     Raises:
         BuildError: The provider cannot run in that environment.
@@ -116,11 +115,11 @@ def profile_settings(profile: Profile) -> ProviderSettings:
 
 
 class Evaluator(msgspec.Struct, frozen=True):
-    """Opens candidates where they are measured.
+    """Opens candidates at the place of measurement.
 
     Attributes:
         profile: The profile.
-        venue: Where it can run here.
+        venue: Place of runs on this host.
     """
 
     profile: Profile
@@ -128,7 +127,7 @@ class Evaluator(msgspec.Struct, frozen=True):
 
     @property
     def provider(self) -> str:
-        """The provider that candidates run on: the profile's own where it is here."""
+        """The provider that candidates run on: the profile's own if present."""
         return self.profile.device.provider if self.venue.is_native else CPU_PROVIDER
 
     @property
@@ -141,10 +140,10 @@ class Evaluator(msgspec.Struct, frozen=True):
 
         Args:
             path: The model.
-            threads: Intra-op threads; 0 leaves it to ONNX Runtime.
+            threads: Intra-op threads; 0 leaves the number to ONNX Runtime.
 
         Returns:
-            A function that runs one inference.
+            A function that runs an inference.
 
         Raises:
             BuildError: ONNX Runtime refuses the model.

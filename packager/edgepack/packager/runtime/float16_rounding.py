@@ -1,7 +1,7 @@
 """Effect of 16-bit floats on a model, shown on a CPU that computes in 32 bits.
 
 ONNX Runtime's CPU provider widens 16-bit operators and drops the conversions between two of them,
-so that nothing is rounded and nothing overflows on the way: 1000 * 1000 / 1000 is 1000 there and
+so that intermediate values neither round nor overflow: 1000 * 1000 / 1000 is 1000 there and
 infinity on a GPU. The stand-in computes in 32 bits, as GPUs accumulate, and rounds every result.
 """
 
@@ -25,7 +25,8 @@ def open_rounding(path: Path) -> Run:
     """Open a model on the CPU provider so that 16-bit results are rounded to 16 bits.
 
     Args:
-        path: The model; the stand-in is written next to it, and gone when this returns.
+        path: The model; the stand-in is written next to the model, and deleted before the function
+            returns.
     """
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         stand_in = Path(folder) / "rounding.onnx"
@@ -37,8 +38,8 @@ def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the same model in 32 bits, each 16-bit result rounded.
 
     Args:
-        model: A model with types for its tensors; bodies of control flow stay as they are, and so
-            do the types of its inputs and outputs.
+        model: A model with types for its tensors; bodies of control flow stay unchanged, and so do
+            the types of its inputs and outputs.
     """
     result = deepcopy(model)
     graph = result.graph

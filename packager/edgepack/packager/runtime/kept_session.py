@@ -1,9 +1,9 @@
 """The session of a trial, kept for the rehearsal of the same bytes with the same options.
 
-To open a model on a vendor's simulator is to compile it: it takes as long as many inferences, and
-of the same bytes with the same options comes the same. Anything else is opened again. So it is with
-inferences, of which a simulator may need seconds for one: of the same inputs come the outputs that
-the trial saw, with the time that they took.
+Opening a model on a vendor's simulator compiles the model: as slow as many inferences, and equal
+for the same bytes with the same options. Anything else is opened again. The same holds for
+inferences, of which a simulator may need seconds each: the same inputs give the trial's outputs,
+with the trial's time.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from edgepack.packager.tensors.sequence import digest_of
 
 
 class RememberingSession:
-    """A session that gives what it gave before where it gets the same inputs again.
+    """A session that repeats its outputs for known inputs.
 
     Args:
-        session: Runs what is new.
+        session: Runs new inputs.
         clock: Seconds of processor time; only differences count.
     """
 
@@ -55,10 +55,10 @@ class RememberingSession:
         """Run and remember samples; inputs that the model does not have are left out.
 
         Args:
-            samples: What to run, in order.
-            least: How many run however long they take.
-            more_s: The others are begun for this long, seconds of processor time, so that a busy
-                machine runs as many as an idle one; those first ones count.
+            samples: Samples in order.
+            least: Number of samples that run for any duration.
+            more_s: Further samples are begun for this long, seconds of processor time, so that a
+                busy machine runs as many as an idle machine; the first samples count.
             end_s: By `time.monotonic`: a sample that may not end until then is not begun, but the
                 first.
 
@@ -92,7 +92,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model_file: Its name.
         digests: SHA-256 of each file that lay in its folder, hex, by POSIX path below that.
-        settings: What it was opened with.
+        settings: Settings of the session.
         session: Result of the session and of the trial.
     """
 
@@ -102,9 +102,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     session: RememberingSession
 
     def is_same(self, variant: Variant) -> bool:
-        """Return True if a variant whose files were verified would be opened from the same
-        bytes.
-        """
+        """Return True if a variant with verified files would be opened from the same bytes."""
         files = {
             file.path.removeprefix(f"{variant.folder}/"): file.sha256
             for file in variant.facts.files
@@ -117,13 +115,13 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptSession:
-    """At most one session, from one request to the next."""
+    """At most 1 session, kept between requests."""
 
     def __init__(self) -> None:
         self._opened: Opened | None = None
 
     def keep(self, opened: Opened) -> None:
-        """Keep a session in place of the one before."""
+        """Keep a session in place of the previous session."""
         self._opened = opened
 
     def open_variant(self, bundle_folder: Path, variant: Variant, *, threads: int) -> ProbedSession:
@@ -132,7 +130,7 @@ class KeptSession:
 
         Args:
             bundle_folder, variant, threads: See `open_session`; a trial leaves the threads to ONNX
-                Runtime, so a variant that is to have a number of them is opened again.
+                Runtime, so a variant with a number of threads is opened again.
 
         Raises:
             DeviceError: See `open_session`.

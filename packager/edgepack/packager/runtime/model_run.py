@@ -24,13 +24,13 @@ class ModelRunner:
     """A model on the CPU provider, ready to run.
 
     Args:
-        model: The model; it is written to `path`.
+        model: The model; written to `path`.
         path: Where; its folder must exist.
-        threads: Intra-op threads; 0 leaves it to ONNX Runtime.
+        threads: Intra-op threads; 0 leaves the number to ONNX Runtime.
         optimize: See `open_on_cpu`.
 
     Attributes:
-        run: One inference.
+        run: Runs an inference.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class ModelRunner:
 
 
 def run_of(session: onnxruntime.InferenceSession, only: Sequence[str] = ()) -> Run:
-    """Return one inference in a session; feeds that its model does not read (any more) are left
-    out.
+    """Return a function that runs an inference in a session; feeds that its model does not read are
+    left out.
 
     Args:
         session: The session.
@@ -93,9 +93,9 @@ def largest_difference(
     """Return greatest root-mean-square error of any output, as a share of its root-mean-square.
 
     Args:
-        expected, got: Outputs by name, one dict a sample.
-        description: What they mean: the rows of a selection may change places, and what is
-            ignored may be anything.
+        expected, got: Outputs by name, a dict per sample.
+        description: Meaning of the outputs: the rows of a selection may change places, and ignored
+            outputs may be anything.
 
     Returns:
         0 for equal outputs; infinity where `got` holds NaN or other shapes.

@@ -1,4 +1,4 @@
-"""Simulators that compute on one thread get one CPU, so that waiting costs nothing."""
+"""A single CPU for simulators that compute on a single thread, so that waiting costs nothing."""
 
 import os
 
@@ -6,15 +6,16 @@ from edgepack.agent.runtime.providers import is_simulated, known_provider
 
 
 def keep_to_one_cpu(provider: str) -> None:
-    """Keep this process to one CPU where the provider is a simulator that computes on one thread.
+    """Bind this process to a single CPU if the provider is a simulator that computes on a single
+    thread.
 
     The threads that represent a chip's other units wait by yielding repeatedly (`sched_yield`).
-    With CPUs of their own these threads cost as much as the work, and slow it; later threads
-    inherit the one CPU. Measured with onnxruntime-qnn 2.7.0 on two CPUs: a third less processor
-    time at equal time.
+    With separate CPUs these threads cost as much as the work, and slow the work; later threads
+    inherit the CPU. Measured with onnxruntime-qnn 2.7.0 on two CPUs: a third less processor time at
+    equal time.
 
     Args:
-        provider: What this process is going to open, and nothing else.
+        provider: The only provider that this process will open.
     """
     plugin = known_provider(provider).plugin
     if plugin is None or not plugin.simulator_is_serial or not is_simulated(plugin):

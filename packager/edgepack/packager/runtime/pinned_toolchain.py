@@ -1,8 +1,9 @@
-"""A profile's toolchain: a Python environment that has what the profile's devices have.
+"""A profile's toolchain: a Python environment with the packages of the profile's devices.
 
-A variant is made on the build host, and runs with a device's ONNX Runtime, provider and SDK. Where
-an environment with those is named, trial, compilation ahead of time and rehearsal happen in it: in
-the release that the devices have, and of providers whose wheels no one environment holds together.
+A variant is made on the build host, and runs with a device's ONNX Runtime, provider and SDK. If an
+environment with these packages is named, trial, compilation ahead of time and rehearsal run there:
+with the devices' release, and with providers from wheels that no single environment can hold
+together.
 """
 
 import shutil
@@ -31,14 +32,14 @@ class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         python: Path of its interpreter.
-        facts: What a device is that has it, and this host's hardware.
+        facts: Facts of a device with these packages, and this host's hardware.
     """
 
     python: str
     facts: DeviceFacts
 
     def command(self, module: str) -> tuple[str, ...]:
-        """Run a module of edgepack there, by nothing but what is installed there."""
+        """Return the command of an edgepack module there, with only packages installed there."""
         return foreign_python_command(self.python, "-m", module)
 
     @property
@@ -50,12 +51,12 @@ class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
 def pin_toolchains(
     named: Mapping[str, str], profiles: Sequence[Profile], deadline: Deadline | None = None
 ) -> dict[str, PinnedToolchain]:
-    """Ask every environment that was named what it has.
+    """Query the packages of every named environment.
 
     Args:
         named: Interpreters by the names of profiles.
-        profiles: Those that are built.
-        deadline: When they must have answered; None for no end.
+        profiles: Profiles of the build.
+        deadline: Deadline of the answers; None for no end.
 
     Raises:
         BuildError: A name is not a profile of this build, an interpreter cannot be run, has no

@@ -1,11 +1,11 @@
 """Runs a model in an environment that has ONNX Runtime and no edgepack: started as a file.
 
-One JSON object a line on stdin, one on stdout:
+A JSON object per line on stdin, and per line on stdout:
 
     {"model": …, "options": {…}, "provider": …, "provider_options": {…}}       opens it
     {"feeds": …, "outputs": …}         .npz files with members `0/NAME`
 
-Each answer names the release; one with `problem` says what ONNX Runtime did not do.
+Each answer names the release; an answer with `problem` states the failure of ONNX Runtime.
 """
 
 import json

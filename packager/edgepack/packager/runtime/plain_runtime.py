@@ -1,8 +1,8 @@
 """ONNX Runtime by itself, as an application opens a model that was taken out of a bundle.
 
-On its CPU provider or on a variant's own, with its own settings: no agent sets what the variant
-was judged with. In this environment's release, or in that of another environment, in a process
-there.
+The model runs on the CPU provider or on a variant's own, with ONNX Runtime's own settings: no agent
+sets the settings of the evaluation. In this environment's release, or in that of another
+environment, in a process there.
 """
 
 import contextlib
@@ -59,11 +59,11 @@ class PlainRelease(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             model: Its file.
             options: Session config entries next to ONNX Runtime's own settings.
-            deadline: When it must have ended; None for no end.
+            deadline: Deadline of the process; None for no end.
 
         Raises:
-            BuildError: ONNX Runtime refuses the model; what it runs raises the same.
-            OutOfTimeError: The time is used up; what it runs raises the same.
+            BuildError: ONNX Runtime rejects the model; the yielded function raises the same.
+            OutOfTimeError: The time is used up; the yielded function raises the same.
         """
         deadline = deadline or Deadline()
         if self.python:
@@ -97,14 +97,14 @@ class _Answer(msgspec.Struct, frozen=True):
 def find_releases(
     pythons: tuple[str, ...], deadline: Deadline | None = None
 ) -> tuple[PlainRelease, ...]:
-    """Return this environment's ONNX Runtime, and those of others.
+    """Return this environment's ONNX Runtime, and the releases of others.
 
     Args:
         pythons: Interpreters of other environments.
-        deadline: When they must have answered; None for no end.
+        deadline: Deadline of the answers; None for no end.
 
     Raises:
-        BuildError: One is not a program, or has no ONNX Runtime.
+        BuildError: An interpreter is not a program, or has no ONNX Runtime.
     """
     here = PlainRelease(release=onnxruntime.__version__)
     return (here, *(_find(python, deadline or Deadline()) for python in pythons))

@@ -1,7 +1,7 @@
-"""A process of its own for a vendor's library, which answers one request after another.
+"""A separate process for a vendor's library, which answers requests in turn.
 
-A trial starts it again. It is kept for the rehearsal of the same variant, since to load Python,
-ONNX Runtime and a vendor's simulator takes longer than to run a small model.
+A trial restarts the process. The process is kept for the rehearsal of the same variant, since
+loading Python, ONNX Runtime and a vendor's simulator takes longer than running a small model.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def in_silence(waited_s: float) -> None:
 
 
 def tell_waiting(progress: Progress, timeout_s: float) -> Waiting:
-    """Report, after a while, how long the step that continues has waited, and how long it may."""
+    """Report, after a while, the waiting time of the current step, and its limit."""
 
     def waiting(waited_s: float) -> None:
         if waited_s >= _TOLD_FROM_S:
@@ -46,13 +46,13 @@ def tell_waiting(progress: Progress, timeout_s: float) -> Waiting:
 
 
 class ProviderProcess:
-    """At most one child at a time; ended, with all that it started, when the block is left.
+    """A child process, at most 1 at a time; ended with its descendants at the end of the block.
 
     Args:
-        command: The usual child: it answers each line of its stdin with a line of its stdout.
+        command: The usual child: answers each line of its stdin with a line of its stdout.
 
     Attributes:
-        subject: What the running child was started for; "" where none runs.
+        subject: Purpose of the running child; "" without a child.
     """
 
     def __init__(self, command: Sequence[str] = CHILD) -> None:
@@ -71,16 +71,15 @@ class ProviderProcess:
     def start_anew(
         self, subject: str, first: bytes = b"", command: Sequence[str] | None = None
     ) -> None:
-        """End the child that runs, if any, and start a fresh one.
+        """End a running child, and start a fresh child.
 
-        A child that was started for the same and was asked nothing yet is fresh: started ahead, it
-        loads while something else is computed.
+        A child that was started for the same subject and had no request yet is fresh: started
+        ahead, the child loads during other computations.
 
         Args:
-            subject: What for.
-            first: One short line, without its end, that it is sent as it starts and does not
-                answer; b"" for none.
-            command: The child, where it is another than the usual one.
+            subject: Purpose of the child.
+            first: A short line, without its end, sent at the start and not answered; b"" for none.
+            command: The child, if other than the usual child.
         """
         if self._child is not None and self.subject == subject and self._is_fresh:
             return
@@ -103,7 +102,7 @@ class ProviderProcess:
         """Send a line and wait for a line; a child that gives none is ended.
 
         Args:
-            request: One line, without its end.
+            request: A line, without its end.
             timeout_s: Limit, seconds.
             waiting: Called for every second that there is no answer yet.
 
@@ -142,16 +141,16 @@ class ProviderProcess:
 def _exchange(
     child: PythonChild, request: bytes, timeout_s: float, waiting: Waiting
 ) -> bytes | None:
-    """Write a request while it reads the answer.
+    """Write a request while reading the answer.
 
     Args:
-        child: Reads its stdin, whatever the request's size, or not at all.
-        request: What it is sent.
+        child: Reads its stdin, for any size of the request, or not at all.
+        request: Request for the child.
         timeout_s: Seconds after which to stop.
-        waiting: Called with how many seconds it took so far.
+        waiting: Called with the seconds so far.
 
     Returns:
-        The first line; None where the child ended before one was whole.
+        The first line; None if the child ended before a complete line.
 
     Raises:
         TimeoutError: That time is over.

@@ -1,14 +1,14 @@
-"""Finds the nodes for which a provider refuses a whole graph, where it names none.
+"""Search for the nodes that make a provider reject a whole graph without naming nodes.
 
-Pieces of a graph are other graphs: what is in the middle of the whole one reads inputs of the model
-there, or makes its outputs, and a provider may refuse just that (QNN's simulator takes a certain
-16-bit convolution anywhere but as the last node). So it is the whole graph that is opened again and
-again, with some of the nodes float: where it is taken so, the culprits are among them, and what it
-takes in the end is the remedy by itself.
+Pieces of a graph are other graphs: a node in the middle of the whole graph reads the model's inputs
+there, or makes its outputs, and a provider may reject only the piece (QNN's simulator takes a
+certain 16-bit convolution anywhere but as the last node). So the whole graph is opened repeatedly,
+with some of the nodes float: if the provider takes the graph, the float nodes contain the culprits,
+and the finally accepted graph is the remedy.
 
-1. With every node float. Refused even so, it is no affair of what is lowered.
-2. By halving, the least number of nodes from the first on that must be float: the last of these
-   is a culprit. It stays float from then on.
+1. With every node float. If the graph is still rejected, the lowered nodes are not the cause.
+2. By halving, the least number of nodes from the first on that must be float: the last of these is
+   a culprit. The culprit stays float from then on.
 3. The same with the culprits so far, until the graph is taken with these alone.
 
 Where floats do not help, the shortest part from the model's inputs on that is refused says at least
@@ -28,7 +28,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the bisection.
 
     Attributes:
-        nodes: What must stay float, in graph order; empty where that does not help.
+        nodes: Nodes that must stay float, in graph order; empty if float nodes do not help.
         is_enough: Whether the whole graph is taken with these float.
     """
 
@@ -41,12 +41,13 @@ class CompileBudgetExhaustedError(Exception):
 
 
 def find_refused(names: Sequence[str], is_taken: Callable[[Collection[str]], bool]) -> Found:
-    """Look for them; see the steps above.
+    """Search for the rejected nodes; see the steps above.
 
     Args:
-        names: The nodes that could be float, in graph order; with none of them it is refused.
-        is_taken: Whether the whole graph is, with some nodes float. What it raises as
-            `CompileBudgetExhaustedError` ends the search.
+        names: The nodes that could be float, in graph order; without float nodes the graph is
+            rejected.
+        is_taken: Whether the whole graph is, with some nodes float. A `CompileBudgetExhaustedError`
+            of this function ends the search.
     """
     sensitive_nodes: list[str] = []
     try:
@@ -69,12 +70,12 @@ def find_refused(names: Sequence[str], is_taken: Callable[[Collection[str]], boo
 
 
 def first_refused(count: int, is_taken: Callable[[int], bool]) -> int | None:
-    """Return the place of what a graph must not begin with, by halving.
+    """Return the last unit of the shortest rejected beginning of a graph, by halving.
 
     Args:
-        count: How many units it has; whole it is refused.
-        is_taken: Whether a part of it is, from the first unit on; asked for 0 first, which says
-            whether the provider takes anything.
+        count: Number of units; the whole graph is rejected.
+        is_taken: Whether a part is accepted, from the first unit on; called with 0 first, which
+            shows whether the provider takes anything.
 
     Returns:
         Last unit of the shortest rejected part; None if nothing is accepted, or the budget of

@@ -42,7 +42,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_thread_clock() -> bool:
-    """Return whether this system tells the CPU time of one thread finely enough."""
+    """Return whether this system measures the CPU time of a single thread finely enough."""
     return time.get_clock_info("thread_time").resolution <= _COARSEST_S
 
 
@@ -56,16 +56,16 @@ def take_turns(
 ) -> Turns:
     """Run models in turns and measure each inference, so that noise hits all models alike.
 
-    Every second turn goes through the models backwards: none is always behind the same one.
+    Every second turn goes through the models backwards: no model always follows the same model.
 
     Args:
         runs: The models.
-        feeds: Inputs by name, at least one; fed in order, again from the start when they end.
-        rounds: Inferences of each; fewer, but 7, where they take longer than 0.3 s, and more where
-            they take less than 0.05 s.
+        feeds: Inputs by name, at least 1; fed in order, again from the start at the end.
+        rounds: Inferences of each; fewer, but 7, if slower than 0.3 s, and more if faster than 0.05
+            s.
         clock: `time.thread_time` for models that compute on the calling thread alone: other
             programs do not count then, however busy the machine is. By default wall time.
-        before_each: Called before each inference, untimed; what it raises ends the turns.
+        before_each: Called before each inference, untimed; its exception ends the turns.
     """
     clock = clock or time.perf_counter
     for run in runs:

@@ -34,7 +34,7 @@ class RaceRequest(msgspec.Struct, frozen=True, kw_only=True):
         models: Their paths.
         feeds: Path of the inputs, see `write_tensors`.
         feed_count: How many.
-        settings: What they are opened with.
+        settings: Settings of the sessions.
         rounds: Inferences of each at the most.
         timeout_s: The parent's limit, seconds.
     """
@@ -64,11 +64,11 @@ def race_elsewhere(
     rounds: int,
     timeout_s: float = TIMEOUT_S,
 ) -> Turns:
-    """Time models on one thread, in turns, by a profile's provider in its toolchain.
+    """Time models on a single thread, in turns, by a profile's provider in its toolchain.
 
     Args:
         models: Their files.
-        feeds: Inputs by name, at least one.
+        feeds: Inputs by name, at least 1.
         profile: Names provider and options.
         toolchain: The environment.
         rounds: See `take_turns`.

@@ -2,10 +2,10 @@
 
     python -m edgepack.packager.runtime.trial
 
-reads one `Asked` (JSON) a line from stdin and answers with a line on stdout, to the end of its
-stdin: first for the trial, then for the rehearsal of the same variant, whose session and outputs it
-keeps (`kept_session`). Samples and outputs travel as files. Here stands only what a device has too:
-the child needs no onnx, and starts in half the time without it.
+reads an `Asked` (JSON) per line from stdin and answers with a line on stdout, to the end of its
+stdin: first for the trial, then for the rehearsal of the same variant, with the session and outputs
+of the trial (`kept_session`). Samples and outputs travel as files. This module uses only packages
+of a device: the child needs no onnx, and starts in half the time without it.
 """
 
 import sys
@@ -58,8 +58,8 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
         exchange: Path of the folder with the samples, `feeds.npz`, an .npz with members
             `<sample>/<input>`, where the child puts `outputs.npz`, in the same form, and its log.
         sample_count: How many samples.
-        least: How many of them run however slow; others are begun for `MORE_S`.
-        settings: What it is opened with.
+        least: Number of samples that run at any speed; others are begun for `MORE_S`.
+        settings: Settings of the session.
         timeout_s: Time limit, seconds: of samples that may not end in time only the first runs.
     """
 
@@ -72,13 +72,13 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Request of one line to the child.
+    """Request of a single line to the child.
 
     Attributes:
         load: Name of the provider that the trial will ask for: its plug-in is loaded before there
-            is a model. That is not answered; what fails then fails in the trial too, and is
+            is a model. This line has no answer; a failure occurs in the trial again, and is
             reported there.
-        trial, probe: What is answered.
+        trial, probe: Requests with an answer.
     """
 
     load: str = ""
@@ -101,8 +101,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         placement: How many nodes the provider took.
-        left: Those that it did not take, with its reasons.
-        outputs: Outputs by name, one dict for each sample that ran: the first ones.
+        left: Nodes that the provider did not take, with its reasons.
+        outputs: Outputs by name, a dict for each sample that ran: the first samples.
     """
 
     placement: Placement
@@ -126,14 +126,15 @@ def try_model(
 
     Args:
         model: The model file.
-        samples: What to run; few, they are written to disk.
-        settings: What it is opened with.
+        samples: Few samples, which are written to disk.
+        settings: Settings of the session.
         timeout_s: Time limit, seconds, of the start of the process too.
-        least: How many samples run however slow, within the time limit, others as time allows; None
-            for all.
-        process: Starts it, whatever ran before, and leaves it running; None ends it here.
-        variant: What the process remembers that it was started for.
-        command: The child, where it runs in another environment than this one.
+        least: Number of samples that run at any speed, within the time limit, others as time
+            allows; None for all.
+        process: Starts the child, after any former child, and leaves the child running; None ends
+            the child here.
+        variant: Subject of the process.
+        command: The child, if in another environment.
         waiting: Called for every second that there is no answer yet.
 
     Returns:

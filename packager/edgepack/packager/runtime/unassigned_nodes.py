@@ -1,7 +1,7 @@
 """Reasons why a provider left nodes to the CPU, from its own log.
 
-ONNX Runtime's API tells who runs a node, not why. Providers write their reason to the log when it
-is verbose; of QNN's (onnxruntime-qnn 2.7.0) three lines look like this:
+ONNX Runtime's API gives the provider of a node, without the reason. Providers write their reason to
+the verbose log; QNN (onnxruntime-qnn 2.7.0) writes three lines:
 
     … LogNodeSupport] Validation FAILED for 1 nodes in OrtNodeUnit (QuantizeLinear) :
         Operator type: QuantizeLinear Node name: x/QuantizeLinear Node index: 0
@@ -36,7 +36,7 @@ class UnassignedNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name, op: The node and its operator.
-        reason: The provider's words; "" where it gave none.
+        reason: The provider's words; "" without a reason.
     """
 
     name: str
@@ -63,7 +63,7 @@ def explain_left(left: Iterable[LeftNode], log: Path) -> tuple[UnassignedNode, .
 
 
 def read_failure(log: Path) -> str:
-    """Return why a provider did not name its nodes; "" if it did."""
+    """Return why a provider did not name its nodes; "" if named."""
     with log.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if found := _FAILED.search(without_colour(line)):
@@ -72,7 +72,7 @@ def read_failure(log: Path) -> str:
 
 
 def read_reasons(lines: Iterable[str]) -> dict[str, str]:
-    """Return the reason for each node that a log names as not supported; the last one counts."""
+    """Return the reason for each node that a log names as not supported; the last reason counts."""
     reasons: dict[str, str] = {}
     named: list[str] = []
     for line in lines:
@@ -89,7 +89,7 @@ def read_reasons(lines: Iterable[str]) -> dict[str, str]:
 
 @contextmanager
 def stderr_in(path: Path) -> Iterator[None]:
-    """Send what native code writes to stderr to a file, for as long as the block runs."""
+    """Send native code's stderr to a file while the block runs."""
     kept = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)

@@ -7,7 +7,7 @@ from edgepack.text import counted
 
 
 def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:
-    """State where a variant was judged, where it ran next to, and where it could not.
+    """State the places of a variant's evaluation and runs, and the providers that could not run.
 
     Args:
         evaluator: Where candidates were measured.

@@ -1,4 +1,4 @@
-"""Reads single files of arrays, and names those that cannot be read."""
+"""Reader of single files of arrays, with errors for unreadable files."""
 
 import zipfile
 import zlib
@@ -17,7 +17,7 @@ def read_npz(path: Path) -> dict[str, Tensor]:
     """Return the arrays of a .npz, by name.
 
     Raises:
-        BuildError: It is none, or damaged, or holds Python objects.
+        BuildError: The file has another format, is damaged, or holds Python objects.
     """
     refuse_special(path)
     try:
@@ -31,10 +31,10 @@ def read_npz(path: Path) -> dict[str, Tensor]:
 
 
 def read_npy(path: Path) -> Tensor:
-    """Return the array of a .npy, read from the file where it is looked at.
+    """Return the array of a .npy, read from the file on access.
 
     Raises:
-        BuildError: It is none, or damaged, or holds Python objects.
+        BuildError: The file has another format, is damaged, or holds Python objects.
     """
     refuse_special(path)
     try:
@@ -50,7 +50,7 @@ def read_tensor(path: Path) -> tuple[onnx.TensorProto, Tensor]:
     """Return a tensor of ONNX test data, and its values.
 
     Raises:
-        BuildError: It is none, or damaged, or its values lie elsewhere.
+        BuildError: The file has another format, is damaged, or its values lie elsewhere.
     """
     refuse_special(path)
     try:
@@ -73,10 +73,10 @@ def read_tensor(path: Path) -> tuple[onnx.TensorProto, Tensor]:
 
 
 def refuse_special(path: Path) -> None:
-    """Reject what is there and no file: anyone that opens a pipe may wait for ever.
+    """Reject a path other than a regular file: a reader of a pipe may wait for ever.
 
     Raises:
-        BuildError: It is a pipe, a folder or a device.
+        BuildError: The path is a pipe, a folder or a device.
     """
     if path.exists() and not path.is_file():
         raise BuildError(
@@ -102,8 +102,6 @@ def _unreadable(path: Path, error: Exception) -> BuildError:
 
 
 def _begins_as_array(path: Path) -> bool:
-    """Return True if it is a .npy, a .npz or a pickle; NumPy takes anything else for a pickle
-    too.
-    """
+    """Return True for a .npy, a .npz or a pickle; NumPy takes any other file for a pickle too."""
     with path.open("rb") as file:
         return file.read(6).startswith((b"\x93NUMPY", b"PK", b"\x80"))

@@ -1,11 +1,10 @@
-"""Fixed sizes for a decoder whose cache grows: one token a step, and a cache with a mask.
+"""Fixed sizes for a decoder with a growing cache: a token per step, and a cache with a mask.
 
-Each step of such a decoder returns a cache that is larger than the one that it was fed. With the
-sizes of a prompt (an empty cache) the fixed graph takes no second step. It generates where a step
-takes one token, and the cache has places that a mask hides until they are filled; the application
-drops a hidden place, later the oldest one, after each step. Sizes are proposed only if hidden
-places change no score: a decoder that takes its position from the size of the cache generates a
-wrong text.
+Each step of such a decoder returns a cache that is larger than its input cache. With the sizes of a
+prompt (an empty cache) the fixed graph takes no second step. The model generates text if a step
+takes a single token, and the cache has places that a mask hides until filled; the application drops
+a hidden place, later the oldest, after each step. Sizes are proposed only if hidden places change
+no score: a decoder that takes its position from the size of the cache generates a wrong text.
 """
 
 from collections.abc import Mapping
@@ -34,11 +33,11 @@ _OR_CPU = "or build for a profile that takes open sizes, such as cpu"
 def advise_cache(
     source: SourceModel, declarations: Mapping[str, InputDeclaration], declared_in: str
 ) -> str:
-    """Return what fixes the sizes of a decoder with a growing cache; "" for another model.
+    """Return options that fix the sizes of a decoder with a growing cache; "" for another model.
 
     Args:
         source: The model, with open sizes.
-        declarations, declared_in: What is declared of its inputs, and where.
+        declarations, declared_in: Declarations of its inputs, and their file.
     """
     inputs = {spec.name: spec for spec in source.inputs}
     outputs = {spec.name: spec for spec in source.outputs}
@@ -87,7 +86,7 @@ def _hides_places(
 
 
 def _step(source: SourceModel, growing: Mapping[str, int], masks: list[str], places: int) -> Feeds:
-    """Return inputs of one step: the last places hold tokens, equal for any size of the cache."""
+    """Return inputs of a step: the last places hold tokens, equal for any size of the cache."""
     shapes = _shapes(source, growing, masks, places)
     feeds = {spec.name: np.ones(shapes[spec.name], np.dtype(spec.dtype)) for spec in source.inputs}
     for name in masks:

@@ -1,8 +1,8 @@
-"""Samples that devices captured, next to those that a build was given.
+"""Samples that devices captured, in addition to the given samples.
 
-They are for ranges alone: what candidates are chosen and judged by stays what was given, so that
-the verdicts of two releases can be compared, and inputs that nobody looked at decide nothing. Who
-wants to be judged by them gives them as `--evaluation`.
+Captured samples are only for ranges: candidates are chosen and evaluated on given samples, so that
+the verdicts of two releases can be compared, and unchecked inputs decide nothing. For an evaluation
+on captured samples, give the samples as `--evaluation`.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Captured samples that were added.
 
     Attributes:
-        count: How many samples; those that were given, or captured twice, are left out.
-        sha256: Digest over them in order, hex; "" where there is none.
+        count: Number of samples, without given samples and duplicates.
+        sha256: Digest over the samples in order, hex; "" without samples.
     """
 
     count: int = 0
@@ -30,7 +30,7 @@ class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
-        """Note for a person, one sentence."""
+        """Note for a person, as a sentence."""
         return (
             f"{counted(self.count, 'sample')} that devices captured were added to those for "
             f"ranges, sha256:{self.sha256[:12]}."
@@ -40,18 +40,18 @@ class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):
 def add_captured(
     split: SampleSplit, given: Sequence[OpenedSamples], captured: Sequence[OpenedSamples]
 ) -> tuple[SampleSplit, CapturedSamples]:
-    """Add captured samples to those for ranges.
+    """Add captured samples to the samples for ranges.
 
     Args:
         split: The given samples, divided.
-        given: All of them; one that is among them stays in its part and nowhere else.
+        given: All given samples; a captured duplicate stays only in its part.
         captured: Of each place.
 
     Returns:
-        The split, and what was added.
+        The split, and the added samples.
 
     Raises:
-        BuildError: A sample is a step of a sequence, which means nothing without those before it.
+        BuildError: A sample is a step of a sequence, which is meaningless without the steps before.
     """
     known = {digest for opened in given for digest in opened.digests}
     added: list[tuple[Samples, int]] = []

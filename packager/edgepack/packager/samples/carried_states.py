@@ -1,8 +1,8 @@
 """Gives samples the states that the float model has there, where the files hold only its first.
 
-Sound or video is usually saved without the state of the model that will hear it: the state input
-is zero in every file. Ranges taken from that would not cover a state that has heard something. So
-the float model runs once through all samples in file order, and each gets the state it met.
+Sound or video is usually saved without the state of the later model: the state input is zero in
+every file. Ranges taken from that would not cover a state that has heard something. So the float
+model runs once through all samples in file order, and each sample gets the state at its place.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ def follow_states(
 
     Args:
         opened: The samples.
-        source: The model that they are for.
-        declarations, declared_in: Declared inputs, and the file they came from.
+        source: The model of the samples.
+        declarations, declared_in: Declared inputs, and their file.
         folder: Where states are kept.
         progress: Called for each inference.
 
@@ -72,7 +72,7 @@ def carry_states(
         progress: Called for each inference.
 
     Returns:
-        The samples, and notes on what was done. A state that differs from sample to sample in the
+        The samples, and notes on the changes. A state that differs from sample to sample in the
         files is left unchanged.
     """
     known = replace(samples, states=states)

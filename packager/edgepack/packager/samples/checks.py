@@ -16,11 +16,11 @@ from edgepack.tasks.arrays import Tensor
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample as the model takes it.
+    """A sample in the model's types and ranks.
 
     Attributes:
         feeds: The inputs.
-        conversions: What was changed on the way, in words.
+        conversions: Changes, in words.
     """
 
     feeds: Feeds
@@ -31,8 +31,8 @@ def fit_sample(arrays: Mapping[str, Tensor], wanted: WantedInputs, label: str) -
     """Convert a sample to the model's types and ranks, if lossless.
 
     Args:
-        arrays: As the file holds them.
-        wanted: What a sample holds.
+        arrays: Arrays of the file.
+        wanted: Inputs of a sample.
         label: File of the sample, for messages.
 
     Returns:
@@ -60,9 +60,7 @@ def fit_sample(arrays: Mapping[str, Tensor], wanted: WantedInputs, label: str) -
 def _without_fixed(
     arrays: Mapping[str, Tensor], fixed: tuple[FixedInput, ...], label: str
 ) -> dict[str, Tensor]:
-    """Return a sample without the inputs that became constants, where it holds what they are fixed
-    to.
-    """
+    """Return a sample without constant inputs, if the sample holds their fixed values."""
     values = {entry.name: entry for entry in fixed}
     for name, entry in values.items():
         array = np.asarray(arrays.get(name, entry.value))

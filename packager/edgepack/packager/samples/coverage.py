@@ -1,7 +1,7 @@
 """Coverage of inputs by the calibration samples, in numbers for a person.
 
-Ranges come from the calibration samples alone. What the held-out samples, which come from the same
-place, go beyond them by, the device's inputs will too.
+Ranges come from the calibration samples alone. Held-out samples come from the same place: the device's inputs will
+exceed the ranges as far as the held-out samples do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ _DECLARED_ROOM = 0.01
 
 
 class _Seen(msgspec.Struct, kw_only=True):
-    """Values of samples in one input.
+    """Values of samples in an input.
 
     Attributes:
         low, high: Least and greatest value.
         tokens: Different integers and how often each occurs; only of integer inputs.
-        is_one_value: Whether every sample is equal to the first.
+        is_one_value: Whether all samples are equal.
     """
 
     low: float = np.inf
@@ -40,7 +40,7 @@ class _Seen(msgspec.Struct, kw_only=True):
     first: Tensor | None = None
 
     def is_one_number_in(self, other: "_Seen") -> bool:
-        """Return True if all samples, and all others too, hold one number, the same."""
+        """Return True if all samples, and all others too, hold the same single number."""
         if self.first is None or self.first.size != 1:
             return False
         return self.low == self.high == other.low == other.high
@@ -64,7 +64,7 @@ def describe_coverage(
     inputs: Sequence[TensorSpec],
     declarations: Mapping[str, InputDeclaration],
 ) -> tuple[str, ...]:
-    """Return the problems of the calibration samples, one sentence each.
+    """Return the problems of the calibration samples, a sentence each.
 
     Args:
         split: The divided samples; each is read once.

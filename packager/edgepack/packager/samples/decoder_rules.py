@@ -10,7 +10,7 @@ from edgepack.tasks.arrays import Tensor
 
 
 class FedInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An input as the rules look at it; `step` tokens are fed, behind `past` places.
+    """An input for the rules; `step` tokens are fed, behind `past` places.
 
     `is_of_tokens`: its last axis is the tokens', by its name or size.
     """

@@ -1,10 +1,11 @@
 """Recognition of decoders: their inputs and outputs, and the rule of each input.
 
-A decoder takes tokens and gives scores of the next one; next to them goes a cache that grows with
-each step, or a state. Caches are recognized like states (`recurrence`), but for the axis that
-grows, which a run of the float model shows. Tokens name rows of a table that is as long as a row of
-scores; `[outputs.NAME] task = "tokens"` says what graph and names leave open. What becomes of the
-other inputs their names, sizes and values tell, and a second step of the float model confirms it.
+A decoder takes tokens and gives scores of the next token; in addition a cache grows with each step,
+or a state is carried. Caches are recognized like states (`recurrence`), but for the axis that
+grows, which a run of the float model shows. Tokens index rows of a table that is as long as a row
+of scores; `[outputs.NAME] task = "tokens"` settles the facts that graph and names leave open. The
+rules of the other inputs follow from their names, sizes and values, and a second step of the float
+model confirms the rules.
 """
 
 import re
@@ -44,9 +45,9 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         inputs, outputs: The model's, by name.
-        feeds, said: A sample, and what the model says of it.
-        caches: What is carried from step to step.
-        tables: By input, how many rows it may name.
+        feeds, said: A sample, and the model's outputs.
+        caches: Caches carried between steps.
+        tables: By input, its number of possible rows.
         rereading: Where nothing is carried, tokens and scores of a text that is read as a whole.
         declared: The outputs that are declared to score tokens.
     """
@@ -76,15 +77,15 @@ def follow_tokens(
     outputs: Mapping[str, OutputDeclaration],
     declared_in: str,
 ) -> OpenedSamples:
-    """Find out whether a model is a decoder, and how it is fed.
+    """Find out whether a model is a decoder, and the rules of its inputs.
 
     Args:
         opened: The samples.
-        source: The model that they are for.
-        declarations, outputs, declared_in: What is declared, and where.
+        source: The model of the samples.
+        declarations, outputs, declared_in: Declarations, and their file.
 
     Returns:
-        The samples with their decoder, and notes on it; unchanged where the model is none.
+        The samples with their decoder, and notes; unchanged for other models.
 
     Raises:
         BuildError: Tokens are declared, and the model is not a decoder.
@@ -148,7 +149,7 @@ def _look(
 
 
 def _cache(state: State, spec: TensorSpec, before: Tensor, after: Tensor) -> Cache | None:
-    """Return the cache that a pair is by its values; None where they do not fit."""
+    """Return the cache of a pair of tensors, by their values; None if the values do not fit."""
     if before.ndim != after.ndim or before.dtype != after.dtype:
         return None
     axes = [axis for axis in range(before.ndim) if before.shape[axis] != after.shape[axis]]
@@ -243,7 +244,7 @@ _SCORES = re.compile(r".*(logit|score|prob)", re.IGNORECASE)
 
 
 def _named(names: list[str], pattern: re.Pattern[str]) -> list[str]:
-    """Return the only one; of several those whose name fits."""
+    """Return the only name; of several the names that fit the pattern."""
     return names if len(names) == 1 else [name for name in names if pattern.match(name)]
 
 
@@ -260,7 +261,7 @@ def _rule(view: _View, name: str, tokens: str) -> Rule:
 
 
 def _try_steps(decoder: Decoder, feeds: Feeds, run: Run) -> str:
-    """Return why a decoder cannot be fed this way; "" if two further steps confirm it."""
+    """Return why a decoder cannot be fed by its rules; "" if two further steps confirm them."""
     try:
         feeds = without_padding_behind(decoder, feeds)
         if not decoder.caches and not reads_forwards(decoder, feeds, run):
@@ -293,7 +294,7 @@ def _describe(decoder: Decoder, view: _View) -> str:
 
 
 def _ask(view: _View, doubt: str) -> str:
-    """Ask for what graph and names do not tell."""
+    """Ask for facts that graph and names do not show."""
     cache = next(entry for entry in view.caches if entry.axis >= 0)
     return (
         f"Input '{cache.input}' is a cache that grows with each step, and {doubt}: each step is "

@@ -31,10 +31,10 @@ class OpenedSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that all fit the model.
 
     Attributes:
-        samples: Those that differ from each other, in a stable order.
+        samples: Different samples, in a stable order.
         digests: SHA-256 of each one's content, in the same order.
-        notes: What a person should know of them, one sentence each.
-        is_random: Whether they were drawn, not given.
+        notes: Notes on the samples for a person, a sentence each.
+        is_random: Whether the samples were drawn, not given.
     """
 
     samples: Samples
@@ -44,19 +44,19 @@ class OpenedSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> OpenedSamples:
-    """Open samples and read each once, so that a bad one is named at the start.
+    """Open samples and read each once, so that a bad sample is named at the start.
 
     Args:
         where: A path (forms: `formats`), or `random:N` for N random samples; open sizes of these
             are 1.
-        wanted: What each sample holds.
+        wanted: Inputs of each sample.
         progress: Called for each sample that was checked.
 
     Returns:
-        The samples; those that are equal to an earlier one are left out and noted.
+        The samples; duplicates are left out and noted.
 
     Raises:
-        BuildError: There are none, or one of them does not fit the model.
+        BuildError: There are no samples, or a sample does not fit the model.
     """
     if where.startswith(RANDOM_PREFIX):
         return _random_samples(where, wanted)
@@ -112,7 +112,7 @@ class _Remembered:
         self._spare_bytes = _REMEMBERED_BYTES
 
     def add(self, number: int, feeds: Feeds) -> None:
-        """Keep a copy that nobody can change, where there is room for it."""
+        """Keep a read-only copy, if there is free space."""
         self._spare_bytes -= sum(array.nbytes for array in feeds.values())
         if self._spare_bytes < 0:
             return

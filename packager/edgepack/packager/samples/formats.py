@@ -1,8 +1,8 @@
 """Plain files that hold samples: which forms there are, and how each is read.
 
-- A folder of `.npz` files: one sample each, one array an input.
-- A folder of `.npy` files: one sample each, for models with one input.
-- One `.npz` or `.npy` file: a stack, every array with a leading sample axis N.
+- A folder of `.npz` files: a sample each, an array per input.
+- A folder of `.npy` files: a sample each, for models with a single input.
+- A `.npz` or `.npy` file: a stack, every array with a leading sample axis N.
 - ONNX test data: `test_data_set_0/input_0.pb` …, in the order of the model's inputs.
 - A folder of images, with the input declared in `edgepack.toml`.
 """
@@ -36,12 +36,12 @@ FORMS = (
 
 
 class FileSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples of files, as the model takes them.
+    """Samples of files, in the model's form.
 
     Attributes:
         count: How many.
-        fit: Reads sample `i`; a `BuildError` says where it does not fit the model.
-        notes: What a person should know of them, one sentence each.
+        fit: Reads sample `i`; a `BuildError` states a mismatch with the model.
+        notes: Notes on the samples for a person, a sentence each.
     """
 
     count: int
@@ -50,13 +50,13 @@ class FileSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RawSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples as the files hold them, not yet compared with the model.
+    """Samples in the files' form, not yet compared with the model.
 
     Attributes:
         count: How many.
         read: Arrays of sample `i` by input name.
-        label: File (and place in it) of sample `i`, for messages.
-        notes: What a person should know of them, one sentence each.
+        label: File (and place inside) of sample `i`, for messages.
+        notes: Notes on the samples for a person, a sentence each.
     """
 
     count: int
@@ -66,11 +66,11 @@ class RawSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_files(path: Path, wanted: WantedInputs) -> FileSamples:
-    """Find out the form of what is at `path`.
+    """Detect the form of the files at `path`.
 
     Args:
         path: A file or a folder.
-        wanted: What each sample holds.
+        wanted: Inputs of each sample.
 
     Returns:
         The samples, in a stable order: by name, numbers by value.
@@ -140,7 +140,7 @@ def _one_a_file(files: list[Path], read: Callable[[Path], dict[str, Tensor]]) ->
 
 
 def _remedy(files: Sequence[Path]) -> str:
-    """Return tables of numbers become samples with one line of NumPy."""
+    """Return a remedy: tables of numbers become samples with a line of NumPy."""
     tables = sorted({file.suffix for file in files} & {".csv", ".txt", ".tsv"})
     if not tables:
         return f"give {FORMS}"
@@ -268,7 +268,7 @@ def _only_input(inputs: tuple[TensorSpec, ...], path: Path) -> str:
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Sort `input_2` before `input_10`, whatever the locale."""
+    """Sort `input_2` before `input_10`, in any locale."""
     return [
         (0, int(part), "") if part.isdigit() else (1, 0, part)
         for part in re.split(r"([0-9]+)", path.as_posix())

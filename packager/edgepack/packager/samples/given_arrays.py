@@ -1,4 +1,4 @@
-"""Samples that come as arrays, one dictionary each: kept on disk, and read like any other files."""
+"""Samples given as arrays, a dictionary each: kept on disk, and read like any other files."""
 
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -14,14 +14,14 @@ def write_arrays(samples: Iterable[Mapping[str, Tensor]], folder: Path) -> Path:
     """Write each sample as a .npz of its own, so that memory does not depend on their number.
 
     Args:
-        samples: By input name an array, one dictionary a sample; read once.
+        samples: By input name an array, a dictionary per sample; read once.
         folder: Is made.
 
     Returns:
         The folder.
 
     Raises:
-        BuildError: One of them is not a dictionary of arrays, or there are none.
+        BuildError: A sample is not a dictionary of arrays, or there are no samples.
     """
     folder.mkdir(parents=True)
     count = 0

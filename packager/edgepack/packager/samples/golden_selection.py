@@ -31,23 +31,23 @@ def choose_golden(
     float_source: FloatSource,
     tells: Callable[[Feeds], bool] = lambda outputs: True,
 ) -> Golden:
-    """Pick samples whose outputs lie far from each other, and run the source model on them.
+    """Pick samples with outputs far from each other, and run the source model on these samples.
 
     Candidates that tell nothing are left out, unless none tells anything. The first of the others
-    is taken; then, greedily, whichever is farthest from all that were chosen.
-    The same samples always give the same choice.
+    is taken; then, greedily, the candidate that is farthest from all chosen samples. The same
+    samples always give the same choice.
 
     Args:
-        source: The float model; it runs as it was given, on ONNX Runtime's CPU provider.
+        source: The float model; runs unchanged, on ONNX Runtime's CPU provider.
         held_out: Where to pick from.
         work_dir: Folder for the model that runs.
         progress: Called for each candidate that ran.
-        float_source: Remembers what the candidates gave.
-        tells: Whether outputs have what the model is to find.
+        float_source: Stores the candidates' outputs.
+        tells: Whether outputs contain the model's findings.
 
     Returns:
-        1 … 8 samples, of at most 2 MB together unless one alone is larger, in the order of choice:
-        a device that computes two of them computes two unlike ones.
+        1 … 8 samples, of at most 2 MB together unless a single sample is larger, in the order of
+        choice: a device that computes two samples computes two unlike samples.
 
     Raises:
         BuildError: The source model does not run on a sample, gives NaN or infinity, or something
@@ -86,7 +86,7 @@ def choose_golden(
 
 
 class _Reference:
-    """The source model as it was given, on one thread, so that sums have one order."""
+    """The unchanged source model, on a single thread, so that sums have a fixed order."""
 
     def __init__(self, source: SourceModel, work_dir: Path) -> None:
         self._path = str(source.path)
@@ -109,11 +109,11 @@ class _Reference:
 
 
 def _sizes(outputs: Sequence[Feeds]) -> dict[str, float]:
-    """Return root-mean-square of each output's samples, each of them a vector; 1 where all are
+    """Return root-mean-square of each output's samples, each sample as a vector; 1 if all are
     zeros.
 
-    A sample on which a detector finds something stands out by that: brought to length 1 each, it
-    and those on which a single score is next to nothing would be one point.
+    A sample with a detector's findings stands out by its size: normalized to length 1, such a
+    sample and samples with tiny scores would be a single point.
     """
     sizes = {}
     for name in _numeric(outputs[0]):
@@ -123,7 +123,7 @@ def _sizes(outputs: Sequence[Feeds]) -> dict[str, float]:
 
 
 def _position(outputs: Feeds, sizes: Mapping[str, float]) -> Floats:
-    """Return a point for one sample's outputs, each of which weighs the same over all samples."""
+    """Return a point for a sample's outputs, each with the same weight over all samples."""
     parts = [_thinned(outputs[name]) / sizes[name] for name in _numeric(outputs)]
     return np.concatenate(parts) if parts else np.zeros(1)
 

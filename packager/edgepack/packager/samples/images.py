@@ -20,7 +20,7 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".
 def read_image(
     path: Path, declaration: ImageInput, spec: TensorSpec
 ) -> Singles | npt.NDArray[np.uint8]:
-    """Decode an image and brings it into the form that the model's input takes.
+    """Decode an image and bring the image into the form of the model's input.
 
     Args:
         path: The image.
@@ -28,7 +28,7 @@ def read_image(
         spec: The input.
 
     Returns:
-        Shape (1, C, H, W) or (1, H, W, C); uint8 pixels as they are where the input is uint8, else
+        Shape (1, C, H, W) or (1, H, W, C); unchanged uint8 pixels if the input is uint8, else
         float32 after scale, mean and std.
 
     Raises:

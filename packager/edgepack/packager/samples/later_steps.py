@@ -1,8 +1,8 @@
-"""Takes some of a decoder's calibration samples from later steps of what the float model says.
+"""Replacement of a decoder's calibration samples by later steps of the float model's texts.
 
-Prompts have empty caches, and first steps begin with one token. Ranges that were taken from these
-alone would not cover a cache that holds a text. What a model says after the end of a text nobody
-feeds it, so that no sample is from there.
+Prompts have empty caches, and first steps begin with a single token. Ranges that were taken from
+these alone would not cover a cache that holds a text. Tokens after the end of a text are never fed,
+so that no sample comes from there.
 """
 
 import hashlib
@@ -38,17 +38,17 @@ _FEWEST_ENDED = 2
 def take_later_steps(
     split: SampleSplit, run: Run, folder: Path, progress: Progress
 ) -> tuple[SampleSplit, tuple[str, ...]]:
-    """Return the samples for ranges each from another step of a text, and a note on it.
+    """Return the samples for ranges, each from another step of a text, and a note.
 
     Args:
-        split: Has those that texts begin with.
+        split: Contains the beginnings of texts.
         run: The float model.
-        folder: Where the others are kept: on disk, since a cache may be large.
+        folder: Folder of later steps: on disk, since a cache may be large.
         progress: Called for each sample.
 
     Returns:
-        The samples with those for ranges, and their digest, replaced; unchanged for what is not a
-        decoder.
+        The samples with replaced samples for ranges, and their digest; unchanged for models other
+        than decoders.
     """
     samples = split.calibration
     decoder = samples.decoder
@@ -83,7 +83,7 @@ def take_later_steps(
 
 
 def _find_end(texts: Sequence[Sequence[int]]) -> int | None:
-    """Return the token that ends texts: the only one that some of them say again and again at last.
+    """Return the token that ends texts: the only token that some texts repeat at the end.
 
     Args:
         texts: The tokens that were said after each sample.
@@ -98,11 +98,11 @@ def _find_end(texts: Sequence[Sequence[int]]) -> int | None:
 
 
 def _go_on(decoder: Decoder, feeds: Feeds, run: Run, steps: int) -> tuple[Feeds, list[int]]:
-    """Return what is fed after some steps, or as many as the model takes, and the tokens said.
+    """Return the feeds after some steps, or as many as the model takes, and the tokens.
 
     A table of positions may be shorter than the text, and only an input of positions shows its
-    length. So each step that is made here runs before it is used; the first sample that does not
-    run ends the text, and nobody's samples are to blame.
+    length. So each later step is run before use; the first step that does not run ends the text,
+    and the given samples are not blamed.
 
     Raises:
         BuildError: The given sample itself does not run.

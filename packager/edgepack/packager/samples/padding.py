@@ -1,9 +1,9 @@
-"""Detection of padding rows: a mask input marks them, and the model obeys the mask.
+"""Detection of padding rows: a mask input marks the rows, and the model obeys the mask.
 
 A sentence that is shorter than the model's fixed length is filled up, and a mask tells the model
-which tokens count. What the model gives for the others nobody reads, and it is noisier there: a
-verdict on all rows would spend float nodes on padding. Names do not decide what a mask is, the
-model does: what is fed where the mask is 0 must not move a row where it is 1.
+which tokens count. Nobody reads the model's outputs at padding, which are noisier: a verdict on all
+rows would spend float nodes on padding. The model, not its names, decides whether an input is a
+mask: inputs at places with mask 0 must not change a row with mask 1.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ def follow_mask(opened: OpenedSamples, source: SourceModel) -> OpenedSamples:
 
     Args:
         opened: The samples.
-        source: The model that they are for.
+        source: The model of the samples.
 
     Returns:
-        The samples with their mask, and a note on it; unchanged where nothing is padding.
+        The samples with their mask, and a note; unchanged without padding.
     """
     shares = _shares_of_padding(opened.samples)
     if not shares:
@@ -49,16 +49,15 @@ def follow_mask(opened: OpenedSamples, source: SourceModel) -> OpenedSamples:
 
 
 def find_mask(name: str, samples: Samples, run: Run) -> Mask | None:
-    """Return True if an input is a mask, by what the model does with what it hides.
+    """Return a mask, if the model ignores the hidden places of an input.
 
     Args:
         name: The input; its values are 0 and 1.
-        samples: At least one of them has both.
+        samples: At least a single sample has both values.
         run: The float model.
 
     Returns:
-        The mask; None where what it hides still tells in the other rows, or no output has a row for
-        each of its places.
+        The mask; None if hidden places affect other rows, or no output has a row for each place.
     """
     feeds = next(feeds for feeds in samples if _hides_some(feeds[name]))
     used = np.asarray(feeds[name] != 0)
@@ -79,9 +78,9 @@ def without_padding(outputs: Outputs, feeds: Feeds, mask: Mask | None) -> Output
     """Return the same outputs, with NaN in the rows that are padding: these are not compared.
 
     Args:
-        outputs: Of one inference.
-        feeds: What it was fed.
-        mask: What tells padding; None where nothing is.
+        outputs: Outputs of an inference.
+        feeds: Inputs of the inference.
+        mask: Mask of padding; None without padding.
     """
     if mask is None:
         return outputs
@@ -137,7 +136,7 @@ def _hides_some(value: Tensor) -> bool:
 
 
 def _with_padding_changed(feeds: Feeds, name: str, used: Bools) -> Feeds:
-    """Return the same sample, with the values of places in use in those that are padding."""
+    """Return the same sample, with values of used places at the padding."""
     changed = {}
     for other, value in feeds.items():
         if other == name or value.shape[:2] != used.shape:

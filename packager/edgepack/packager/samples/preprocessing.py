@@ -1,16 +1,15 @@
 """Checks of pictures' preprocessing: numbers and doubts.
 
-A wrong mean and std spoil the float model and the quantized one alike, so their agreement does not
-show the mistake. Three things do:
+A wrong mean and std spoil the float model and the quantized model alike, so their agreement does
+not show the mistake. Three things do:
 
-1. The first convolution. Its outputs, or the statistics of a BatchNormalization behind it, tell the
-   size of the inputs that it was trained on: pixels of 0 … 255 in place of 0 … 1 are hundreds of
-   times too large.
+1. The first convolution. Its outputs, or the statistics of a BatchNormalization behind, show the
+   size of the training inputs: pixels of 0 … 255 in place of 0 … 1 are hundreds of times too large.
 2. The values. Classifiers, readers and text detectors of colour pictures are trained on inputs
    around 0 by nearly every recipe (ImageNet's mean and std, or -1 … 1). Values without any below 0
-   are those of `edgepack init`'s default, which knows no mean. Object detectors (YOLO) do take
-   0 … 1, and are left out.
-3. A mean below its std in every channel, declared or shown by arrays whose channels begin at
+   are the result of `edgepack init`'s default, which has no mean. Object detectors (YOLO) do take 0
+   … 1, and are left out.
+3. A mean below its std in every channel, declared or shown by arrays with channels that begin at
    `-std / mean` of a published recipe: both were swapped.
 """
 
@@ -76,7 +75,7 @@ _LOWEST_OF_POSITIVE = -0.02
 
 
 class InputValues(msgspec.Struct, frozen=True, kw_only=True):
-    """Values of samples in one input.
+    """Values of samples in an input.
 
     Attributes:
         name: The input.
@@ -138,13 +137,13 @@ def find_doubts(
     values: tuple[InputValues, ...],
     declarations: Mapping[str, InputDeclaration],
 ) -> tuple[str, ...]:
-    """Return what speaks against the preprocessing of pictures, a sentence for each input.
+    """Return doubts about the preprocessing of pictures, a sentence for each input.
 
     Args:
         source: The model.
-        samples: Calibration samples, with what the model is for.
+        samples: Calibration samples, with the model's description.
         values: See `describe_inputs`.
-        declarations: Declared inputs by name; those that a person confirmed are not doubted.
+        declarations: Declared inputs by name; confirmed inputs are not doubted.
     """
     doubts = []
     for entry in values:
@@ -173,7 +172,7 @@ def find_doubts(
 
 
 def _describe_swap(entry: InputValues, declared: InputDeclaration | None) -> str:
-    """Return the sign that mean and std were swapped; "" without one."""
+    """Return the sign that mean and std were swapped; "" without a sign."""
     if isinstance(declared, ImageInput):
         pairs = list(zip(declared.mean, declared.std, strict=False))
         if len(pairs) == 3 and all(0.0 < mean < std for mean, std in pairs):
@@ -221,7 +220,7 @@ def _words(declaration: InputDeclaration | None) -> str:
 
 
 def _channel_axis(spec: TensorSpec, declaration: InputDeclaration | None) -> int | None:
-    """Return the axis of a picture's channels; None of what is not a picture."""
+    """Return the axis of a picture's channels; None for other inputs."""
     if len(spec.shape) != 4:
         return None
     if isinstance(declaration, ImageInput):
@@ -253,7 +252,7 @@ def _is_centred_kind(source: SourceModel, samples: Samples) -> bool:
 
 
 class _First(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes up to a first convolution, and the BatchNormalization behind it, if any."""
+    """The nodes up to a first convolution, and the BatchNormalization behind, if any."""
 
     nodes: list[onnx.NodeProto]
     norm: onnx.NodeProto | None
@@ -279,7 +278,7 @@ def _find_first_convolution(graph: onnx.GraphProto, name: str) -> _First | None:
 
 
 def _far_from_training(model: onnx.ModelProto, first: _First, samples: Samples, name: str) -> str:
-    """Return how far the first layer's outputs are from those in training; "" if they are not."""
+    """Return the distance of the first layer's outputs from training, in words; "" if near."""
     constants = _constants(model.graph)
     convolution = first.nodes[-1]
     outputs = _run_first(model, first.nodes, constants, samples, name, convolution.output[0])
@@ -320,7 +319,7 @@ def _run_first(
     name: str,
     output: str,
 ) -> np.ndarray | None:
-    """Return the outputs of the first convolution, [1, channels, values]; None if it fails."""
+    """Return the outputs of the first convolution, [1, channels, values]; None on failure."""
     made = {tensor for node in nodes for tensor in node.output} | {name}
     weights = []
     for needed in {tensor for node in nodes for tensor in node.input if tensor} - made:

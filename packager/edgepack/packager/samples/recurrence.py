@@ -1,10 +1,10 @@
 """Recognition of states: inputs that an output of the previous inference feeds.
 
-A speech detector or a streaming recognizer hands its state back to itself, and errors too small to
-see in one inference add up. ONNX does not say which output goes where, so names, shapes and types
-tell (`state` and `stateN`, `h0` and `hn`, `past` and `present`), a run of the float model confirms
-it, and `[inputs.NAME] from = "OUTPUT"` in `edgepack.toml` settles what names leave open; with
-`from = ""` an input is never one.
+A speech detector or a streaming recognizer returns its state to itself, and errors too small to see
+in a single inference add up. ONNX does not define the pairs of outputs and inputs. Names, shapes
+and types propose pairs (`state` and `stateN`, `h0` and `hn`, `past` and `present`), a run of the
+float model confirms the pairs, and `[inputs.NAME] from = "OUTPUT"` in `edgepack.toml` settles open
+names; with `from = ""` an input is never a state.
 """
 
 import re
@@ -40,7 +40,7 @@ class FoundStates(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         states: Inputs that are fed from outputs, in the order of the inputs.
-        notes: What a person should know of it, one sentence each.
+        notes: Notes on the states for a person, a sentence each.
     """
 
     states: tuple[State, ...] = ()
@@ -54,10 +54,10 @@ def find_states(
     declared_in: str,
     fits: Callable[[TensorSpec, TensorSpec], bool] | None = None,
 ) -> FoundStates:
-    """Return pairs inputs with the outputs that feed them.
+    """Return pairs of inputs with the outputs that feed these inputs.
 
-    What is declared holds. Of the others, an input and an output of one type and shape whose names
-    differ only in before and after are a pair, as long as each has no other partner, and some
+    Declarations hold. Among the others, an input and an output of equal type and shape with names
+    that differ only in before and after are a pair, as long as each has no other partner, and some
     input is left that is not a state.
 
     Args:
@@ -113,10 +113,10 @@ def find_states(
 
 
 def confirm_states(found: FoundStates, run: Run, feeds: Feeds) -> FoundStates:
-    """Keep the states if the float model really takes back what it gave.
+    """Keep the states if the float model really accepts its own outputs.
 
     Args:
-        found: What names and shapes say.
+        found: Proposals from names and shapes.
         run: The float model.
         feeds: A sample.
 
@@ -179,12 +179,14 @@ def _declared_output(
 
 
 def _fits(spec: TensorSpec, output: TensorSpec) -> bool:
-    """Return one type, and no fixed size that differs."""
+    """Return True for equal types, without different fixed sizes."""
     return _differing_sizes(spec, output) == []
 
 
 def may_grow(spec: TensorSpec, output: TensorSpec) -> bool:
-    """Return one type and rank, and at most one fixed size that is larger in the output."""
+    """Return True for equal types and ranks, with at most a single fixed size that is larger in the
+    output.
+    """
     differ = _differing_sizes(spec, output)
     return differ is not None and len(differ) < 2 and all(mine < other for mine, other in differ)
 
@@ -203,7 +205,9 @@ def _differing_sizes(spec: TensorSpec, output: TensorSpec) -> list[tuple[int, in
 
 
 def _is_pair(before: str, after: str) -> bool:
-    """Return True if two names are one but for a word that says before, or one that says after."""
+    """Return True if two names are equal except for a word that means before, or a word that means
+    after.
+    """
     first, second = _words(before), _words(after)
     if first == second:
         return False

@@ -1,7 +1,7 @@
-"""Decoders that keep nothing: at each step they read the whole text again.
+"""Decoders without a cache: each step reads the whole text again.
 
-They look like models that fill gaps, which also score words after a text of any length; but what
-these score at a place depends on what follows.
+Such decoders look like models that fill gaps, which also score words after a text of any length;
+but a gap model's scores at a place depend on the following text.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,7 @@ def sizes_of_tables(source: SourceModel) -> Mapping[str, int]:
 
 
 def find_rereading(source: SourceModel, tables: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
-    """Return inputs of tokens with outputs that score one after each of them, in texts of any
-    length.
-    """
+    """Return inputs of tokens with outputs that score a token after each, in texts of any length."""
     return tuple(
         (ids.name, told.name)
         for ids in source.inputs
@@ -43,7 +41,9 @@ def find_rereading(source: SourceModel, tables: Mapping[str, int]) -> tuple[tupl
 
 
 def reads_forwards(decoder: Decoder, feeds: Feeds, run: Run) -> bool:
-    """Return True if scores say nothing of later tokens, as those of a model that fills gaps do."""
+    """Return True if scores do not depend on later tokens, unlike scores of a model that fills
+    gaps.
+    """
     said = run(feeds)
     longer = run(next_feeds(decoder, feeds, said, int(next_scores(decoder, said).argmax())))
     scored = (outputs[decoder.scores].astype(np.float64) for outputs in (said, longer))

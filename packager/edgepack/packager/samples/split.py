@@ -1,4 +1,4 @@
-"""Divides samples so that what is calibrated with is never what is judged by."""
+"""Division of samples, so that calibration and evaluation never share a sample."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,17 +23,16 @@ def split_samples(
 ) -> SampleSplit:
     """Divide by a hash of each sample's content: the same samples always fall the same way.
 
-    Neither the order nor the names of the files matter, and a sample added later moves few
-    others. Equal samples were left out before, so none can be on two sides.
+    Neither the order nor the names of the files matter, and an added sample moves few others. Equal
+    samples were left out before, so none can be on two sides.
 
     Args:
         given: The calibration samples.
-        evaluation: Held-out samples, when they were given separately.
-        tells: Which of the calibration samples have something to find, if it is looked for: each
-            part gets its share of them.
+        evaluation: Held-out samples, if given separately.
+        tells: Calibration samples with findings, if searched: each part gets its share.
 
     Returns:
-        Three parts, none of them empty, none sharing a sample.
+        Three parts, none empty, none sharing a sample.
 
     Raises:
         BuildError: There are too few different samples.
@@ -101,7 +100,7 @@ def _shuffled(given: OpenedSamples) -> list[int]:
 
 
 def _mix(order: list[int], tells: Sequence[bool]) -> list[int]:
-    """Return the samples that tell something evenly among the others; else as they were."""
+    """Return samples with findings evenly among the others; else the given order."""
     if not tells:
         return order
     places: dict[int, float] = {}

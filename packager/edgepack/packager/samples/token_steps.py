@@ -32,7 +32,7 @@ def steps_left(decoder: Decoder, feeds: Feeds) -> int | None:
 def next_feeds(decoder: Decoder, feeds: Feeds, outputs: Outputs, token: int) -> Feeds:
     """Return the inputs after a chosen token: the caches in the outputs, and that token.
 
-    Without a cache the text is read again, with that token behind it.
+    Without a cache the text is read again, with that token at the end.
     """
     tokens = feeds[decoder.tokens]
     after = dict(feeds)
@@ -53,7 +53,7 @@ def next_feeds(decoder: Decoder, feeds: Feeds, outputs: Outputs, token: int) -> 
 
 
 def without_padding_behind(decoder: Decoder, feeds: Feeds) -> Feeds:
-    """Return a sample without the tokens that its mask hides at the end: the next one follows the
+    """Return a sample without the tokens that its mask hides at the end: the next token follows the
     text.
     """
     masks = [feeds[name] for name, rule in decoder.rules.items() if rule == "mask"]
@@ -70,7 +70,7 @@ def without_padding_behind(decoder: Decoder, feeds: Feeds) -> Feeds:
 
 
 def _kept_places(decoder: Decoder, feeds: Feeds, outputs: Outputs) -> Places | None:
-    """Return the places of a cache of fixed size that are kept; None where it grows."""
+    """Return the kept places of a cache of fixed size; None for a growing cache."""
     fixed = [cache for cache in decoder.caches if cache.places is not None]
     if not fixed or fixed[0].places is None:
         return None

@@ -1,1 +1,1 @@
-"""The search: which candidate of one profile is the cheapest that stays near the float model."""
+"""The search: the cheapest candidate of a profile that stays near the float model."""

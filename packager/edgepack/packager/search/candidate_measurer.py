@@ -1,4 +1,4 @@
-"""Makes and measures candidates, each in a folder of its own; what was measured is recalled."""
+"""Making and measuring of candidates, each in its folder; earlier measurements are reused."""
 
 import shutil
 import time
@@ -30,12 +30,12 @@ _KEPT_BYTES = 64_000_000
 
 @dataclass(frozen=True)
 class CandidateMeasurer:
-    """Makes and measures the candidates of one search.
+    """Makes and measures the candidates of a search.
 
     Attributes:
         maker: Makes candidates.
-        evaluator: Opens candidates where they are measured.
-        judge: Judges them.
+        evaluator: Opens candidates at the place of measurement.
+        judge: Evaluates the candidates.
         conditions: See `SearchConditions`.
         work_dir: Folder for the candidates.
     """
@@ -47,16 +47,16 @@ class CandidateMeasurer:
     work_dir: Path
 
     def measure(self, number: int, spec: CandidateSpec, *, at_least: float) -> Candidate:
-        """Return one candidate, judged now or before.
+        """Return a candidate, evaluated now or before.
 
         Args:
             number: Its number in this search, from 1.
-            spec: How it is made.
+            spec: Specification of the candidate.
             at_least: See `CandidateJudge.judge`.
 
         Raises:
-            OutOfTimeError: The time is used up in the middle of it.
-            BuildError: ONNX Runtime refuses it.
+            OutOfTimeError: The time is used up during the measurement.
+            BuildError: ONNX Runtime rejects the candidate.
         """
         path = self.work_dir / f"candidate-{number}" / "model.onnx"
         journal, context = self.conditions.journal, self.conditions.context
@@ -97,7 +97,7 @@ class CandidateMeasurer:
         return ranked
 
     def with_model(self, candidate: Candidate) -> Candidate:
-        """Return the candidate with its model on disk: making it again gives the same bytes."""
+        """Return the candidate with its model on disk: a repeated build gives the same bytes."""
         if candidate.path.exists():
             return candidate
         built, _ = self._save(candidate.spec, candidate.path)
@@ -123,7 +123,7 @@ class CandidateMeasurer:
 
 
 def discard_large(candidates: Sequence[Candidate], best: Candidate) -> None:
-    """Leave the best model on disk, and the first others: large ones would fill it."""
+    """Keep the best model and the first others on disk: many large models would fill the disk."""
     left_bytes = _KEPT_BYTES
     for candidate in candidates:
         folder = candidate.path.parent

@@ -1,4 +1,4 @@
-"""The candidates of one search so far, and the best of them."""
+"""The candidates of a search so far, and the best."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from edgepack.packager.search.judge import NEAR_SPARE
 
 
 class CandidateTrials:
-    """Candidates so far; the best is the one to keep: within the budget, and saving the most.
+    """Candidates so far; the best candidate is within the budget and saves the most.
 
     Args:
         measurer: Makes and measures candidates.
@@ -33,16 +33,16 @@ class CandidateTrials:
         self._quickest_s = 0.0
 
     def add(self, spec: CandidateSpec, because: str) -> Candidate:
-        """Make, run and judge one candidate, unless it was judged before.
+        """Make, run and evaluate a candidate, unless already evaluated.
 
         Args:
-            spec: How it is made.
-            because: Why it is tried.
+            spec: Specification of the candidate.
+            because: Reason for the attempt.
 
         Raises:
-            OutOfTimeError: The time is used up, be it in the middle of a candidate, and there is
-                another already.
-            BuildError: ONNX Runtime refuses it.
+            OutOfTimeError: The time is used up, maybe during the candidate, and there is another
+                candidate already.
+            BuildError: ONNX Runtime rejects the candidate.
         """
         self.conditions.limit.check()
         for known in self._candidates:
@@ -84,7 +84,7 @@ class CandidateTrials:
         return high_precision.words if high_precision else ""
 
     def path_of(self, candidate: Candidate) -> Path:
-        """Return the file of a candidate, made again where it is gone."""
+        """Return the file of a candidate, made again if missing."""
         return self._measurer.with_model(candidate).path
 
     def is_on_target(self, candidate: Candidate) -> bool:
@@ -93,7 +93,9 @@ class CandidateTrials:
 
     @property
     def best(self) -> Candidate:
-        """Of those on target the one that loses the least savings; else the most accurate one."""
+        """The candidate on target that loses the least savings; without any, the most accurate
+        candidate.
+        """
         on_target = [candidate for candidate in self._candidates if self.is_on_target(candidate)]
         if on_target:
             return min(on_target, key=self._lost_savings)

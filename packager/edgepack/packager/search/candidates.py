@@ -1,4 +1,4 @@
-"""Candidates as the search knows them, and what it finds."""
+"""Candidates of the search, and its result."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ class CandidateMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """Measurement of a candidate, stored in journals.
 
     Attributes:
-        verdict: What the accuracy gate said on the search samples.
+        verdict: Verdict of the accuracy gate on the search samples.
         size_bytes: Its size.
         lowered: Number of nodes that are lowered.
     """
@@ -30,17 +30,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Candidate: a lowered model.
 
     Attributes:
-        label: What sets it apart from other profiles' candidates, in words; "" where one profile is
-            tried as it stands.
-        verb: What was done to nodes, see `CandidateMaker`.
-        spec: How it was made.
-        high_precision_words: What a node of high precision is, see `HighPrecision`.
-        path: The model; of the best candidate alone it is certain to be there.
-        measured: What was measured.
-        origin: What it was made from.
-        notes: What a person should know of how it was made.
-        sensitivities: What each node that can be lowered costs and saves; empty before that is
-            known.
+        label: Difference from other profiles' candidates, in words; "" for a single unchanged
+            profile.
+        verb: Effect on nodes, see `CandidateMaker`.
+        spec: Specification of the candidate.
+        high_precision_words: Name of a node of high precision, see `HighPrecision`.
+        path: The model; only the best candidate's file is certain to exist.
+        measured: Measurement.
+        origin: Origin of the candidate.
+        notes: Notes on the making for a person.
+        sensitivities: Cost and savings of each node that can be lowered; empty if unknown.
     """
 
     label: str
@@ -60,7 +59,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Key of the candidate among those with its label."""
+        """Key of the candidate, unique for its label."""
         return self.spec.key
 
     def is_same_as(self, other: "Candidate") -> bool:
@@ -74,12 +73,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def float_nodes(self) -> tuple[str, ...]:
-        """Nodes that stayed float, in the order in which they were promoted."""
+        """Nodes that stayed float, in the order of promotion."""
         return self.spec.float_nodes
 
     @property
     def high_precision_nodes(self) -> tuple[str, ...]:
-        """Nodes that have more bits than the others, and are not float, in the same order."""
+        """Nodes with more bits than the others that are not float, in the same order."""
         float_nodes = set(self.float_nodes)
         return tuple(name for name in self.spec.high_precision_nodes if name not in float_nodes)
 
@@ -113,11 +112,11 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         best: The best candidate, within the budget or not.
         attempts: Everything that was tried, in order.
-        candidates: The same; models of the small ones are still there.
+        candidates: The same; models of the small candidates still exist.
         sensitive_nodes: The nodes that cost the most, worst first; empty when none was ranked.
-        notes: What a person should know of the search itself.
-        is_cut_short: Whether its time ended it.
-        is_hopeless: Whether it ended because the first candidate was far too slow.
+        notes: Notes on the search itself for a person.
+        is_cut_short: Whether the time limit ended the search.
+        is_hopeless: Whether a far too slow first candidate ended the search.
     """
 
     best: Candidate

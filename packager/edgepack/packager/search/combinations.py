@@ -1,8 +1,9 @@
 """Settings that are searched: a profile tried with each combination of several values.
 
 1. Parse `KEY=a,b,c`, or take keys and lists from `edgepack.toml`.
-2. Refuse keys that no profile has, or that say what must hold instead of how to get there.
-3. Lay each combination over the profile and check it like any profile, before work begins.
+2. Reject keys that no profile has, or that state requirements instead of methods.
+3. Merge each combination into the profile and check the result like any profile, before work
+  begins.
 """
 
 import difflib
@@ -34,7 +35,7 @@ class SearchedKey(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: E.g. `quantize.activations`: a pass and its setting; or `provider.options.NAME`.
         values: The values, in the order to try; of two that do equally well the first is taken.
-        found_in: Where they were asked for.
+        found_in: Place of the request.
         file: Absolute path of the file that asks; "" on the command line.
     """
 
@@ -45,11 +46,11 @@ class SearchedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Combination(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile with one value for each searched key.
+    """A profile with a value for each searched key.
 
     Attributes:
         words: The values, e.g. `quantize.activations = uint8`; "" where nothing is searched.
-        profile: The profile with them.
+        profile: The profile with these values.
     """
 
     words: str
@@ -110,16 +111,16 @@ def combine(
 
     Args:
         names: Profiles, by name or path.
-        searched: What to search; a key that only some of the profiles have is searched for these,
-            and of a key that is there twice the last one counts.
-        changes: What else lies over each profile, see `resolve_profile`.
+        searched: Keys to search; a key that only some of the profiles have is searched for these,
+            and of a repeated key the last counts.
+        changes: Further changes of each profile, see `resolve_profile`.
 
     Returns:
         For each profile its combinations, in the order to try.
 
     Raises:
-        BuildError: A key or a value that cannot be, with what is allowed, or too many combinations.
-        ProfileError: There is no such profile.
+        BuildError: An impossible key or value, with the allowed names, or too many combinations.
+        ProfileError: The profile does not exist.
     """
     by_key = {entry.key: entry for entry in searched}
     profiles = [resolve_profile(name, changes) for name in names]
@@ -184,7 +185,7 @@ def _check_key(entry: SearchedKey, profiles: Sequence[Profile]) -> None:
 
 
 def _check_value(name: str, profile: Profile, entry: SearchedKey, value: Any) -> None:
-    """Check one value by itself, so that a message can name it."""
+    """Check a single value, so that a message can name the value."""
     changes: dict[str, Any] = {}
     _put(changes, profile, entry.key, value)
     try:

@@ -12,10 +12,10 @@ class SearchConditions(msgspec.Struct, kw_only=True):
 
     Attributes:
         limit: Ends the search in time.
-        journal: Keeps what was measured.
+        journal: Stores measurements.
         context: Digest of all that the measurements depend on.
         label: See `Candidate`.
-        held_out: How many samples what is found runs on after the search.
+        held_out: Number of samples for the result after the search.
         target: When the search may end.
     """
 

@@ -23,7 +23,7 @@ def describe_context(
 ) -> str:
     """Return digest of all that a measurement depends on.
 
-    A metric counts by its name and its source file, not by the data that it reads.
+    A metric counts by its name and its source file, not by its data.
     """
     facts = read_host_facts()
     parts = (

@@ -1,9 +1,9 @@
 """Journal of a search's measurements on disk: an interrupted search continues.
 
-The first line says the version: a journal of another one is left unchanged, and not used. Then one
-line of JSON for each measurement, with a checksum of its own and with the digest of everything that
-the measurement depends on (`context`): model, samples, profile, tools, processor. Lines of another
-context are left alone and not read. A line that is cut short or changed is passed over.
+The first line holds the version: a journal of another version is left unchanged, and not used. Then
+follows a line of JSON for each measurement, with its own checksum and with the digest of everything
+that the measurement depends on (`context`): model, samples, profile, tools, processor. Lines of
+another context are left alone and not read. A line that is cut short or changed is passed over.
 
 Nothing is written before the second measurement of a context: searches that end with their first
 candidates leave no file.
@@ -41,10 +41,10 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """The measurements of one profile's search.
+    """The measurements of a profile's search.
 
     Args:
-        path: The file; it need not exist. None writes nothing.
+        path: The file; need not exist. None writes nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -69,7 +69,7 @@ class Journal:
             return None
 
     def keep(self, context: str, key: str, value: object) -> None:
-        """Write a measurement; it is on disk when this returns, but for a context's first one."""
+        """Write a measurement to disk; a context's first measurement waits for the second."""
         raw = msgspec.json.encode(value)
         self._known[context, key] = raw
         if self._path is None or self._is_of_another_version:
@@ -82,7 +82,7 @@ class Journal:
         self._begun.add(context)
 
     def write_out(self) -> None:
-        """Write what waits for a second measurement: there will be none."""
+        """Write the waiting first measurement: there will be no second."""
         if self._path is not None and self._waiting:
             self._flush(self._path)
 

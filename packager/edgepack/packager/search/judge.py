@@ -1,10 +1,10 @@
-"""Judges candidates: one set of samples, or the user's metric.
+"""Evaluation of candidates: on a set of samples, or by the user's metric.
 
-Most candidates of a search fail, many of them by far. A candidate runs on a quarter of the samples
-first, then on half of them, evenly spread. As soon as it has lost so much that it fails by far
-whatever the other samples say, or nearly certainly by what samples like these say, it is not run on
-the others. What is far is up to the search: where a candidate is near its budget already, one that
-misses the budget is neither enough nor the best.
+Most candidates of a search fail, many by far. A candidate runs on a quarter of the samples first,
+then on half, evenly spread. If the candidate has lost so much that a failure by far is certain, or
+nearly certain by samples like these, the remaining samples are skipped. The search defines far: if
+a candidate is near its budget already, another that misses the budget is neither sufficient nor the
+best.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,16 +44,16 @@ _LOOKS_AT_CHAINS = (4, 8)
 
 
 class CandidateJudge:
-    """Judges candidates on one set of samples, or by the user's metric.
+    """Evaluates candidates on a set of samples, or by the user's metric.
 
     Where an output feeds an input, a candidate is judged on chains of inferences (`chains`).
-    `reference` holds the float model's outputs of single inferences all the same, padding with
-    them. A decoder is judged on chains of tokens.
+    `reference` holds the float model's outputs of single inferences all the same, including
+    padding. A decoder is judged on chains of tokens.
 
     Args:
         float_run: The float model.
-        samples: What to run.
-        budgets: What each task must keep.
+        samples: Samples to run.
+        budgets: Required shares of each task.
         metric: The user's metric, or None.
         most_chains: Of a decoder, samples that chains begin with at most.
 
@@ -97,12 +97,12 @@ class CandidateJudge:
         at_least: float = NEAR_SPARE,
         before_each: Callable[[], None] = lambda: None,
     ) -> Verdict:
-        """Run a candidate and judge it.
+        """Run and evaluate a candidate.
 
         Args:
             run: The candidate.
-            at_least: Spare below which it does not matter by how much it fails.
-            before_each: Called before each sample; what it raises ends the judging. Not while the
+            at_least: Margin below which the size of a failure does not matter.
+            before_each: Called before each sample; its exception ends the evaluation. Not while the
                 user's metric has the candidate, which is its own affair.
         """
         if self._metric is not None:
@@ -137,7 +137,7 @@ class CandidateJudge:
         return _Ran(outputs=list(expected), chain=chain)
 
     def _given_up(self, got: Mapping[int, "_Ran"], at_least: float) -> Verdict | None:
-        """Return the verdict on a candidate that need not run on the other samples; None on
+        """Return the verdict on a candidate that need not run on the other samples; None for
         others.
         """
         length = len(self._in_use.expected) // self.count
@@ -152,7 +152,7 @@ class CandidateJudge:
         return replace(seen, passed=False, spare=spare, given_up_after=len(got))
 
     def judge_single(self, got: Sequence[Outputs]) -> Verdict:
-        """Judge outputs of single inferences, one dict a sample, by all but padding.
+        """Evaluate outputs of single inferences, a dict per sample, without padding.
 
         Raises:
             ValueError: The samples have states: single inferences do not tell.
@@ -176,11 +176,11 @@ def _follow(samples: Samples, decoder: Decoder, float_run: Run, most: int) -> To
 
 
 class _Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a candidate on one sample.
+    """Result of a candidate on a sample.
 
     Attributes:
         outputs: Of each inference.
-        chain: Of a decoder, how it went on.
+        chain: Of a decoder, its chain.
     """
 
     outputs: list[Outputs]

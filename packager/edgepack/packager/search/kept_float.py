@@ -1,4 +1,4 @@
-"""A candidate maker whose candidates keep some nodes float, whatever is tried."""
+"""A candidate maker with some nodes always float."""
 
 from collections.abc import Collection
 
@@ -16,7 +16,8 @@ from edgepack.packager.tensors.sequence import Samples
 
 
 class KeptFloat(CandidateMaker):
-    """Makes what another maker makes, with these nodes float; the search does not see them.
+    """Makes the candidates of another maker, with these nodes float; the search does not see the
+    nodes.
 
     Args:
         maker: The other.

@@ -1,4 +1,4 @@
-"""Promotes nodes, to float or to more bits than the others, until a candidate is on target."""
+"""Promotion of nodes, to float or to more bits than the others, until a candidate is on target."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ _COMPARED_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Promotion:
-    """Nodes that may be promoted, and to what.
+    """Nodes that may be promoted, and the kind of promotion.
 
     Attributes:
         trials: The candidates so far.
-        names: The nodes, those first that it buys most to promote.
-        kind: Where a specification names what is promoted.
-        others: Nodes that are promoted to the other kind all the same.
+        names: The nodes, most beneficial first.
+        kind: Field of a specification for the promoted nodes.
+        others: Nodes with the other kind of promotion.
     """
 
     trials: CandidateTrials
@@ -54,7 +54,7 @@ class Promotion:
     def promote(self, methods: tuple[QuantizationMethod, ...]) -> None:
         """Promote 1, 2, 4, 8 … nodes, then fewer again.
 
-        Of several methods the one is taken that is best where some nodes are promoted.
+        Of several methods the best method with some promoted nodes is taken.
         """
         method, count = methods[0], 0
         if len(methods) > 1 and self.names:

@@ -36,8 +36,8 @@ class Race:
     Attributes:
         prepared: The float model, or another that candidates are raced against.
         profile: The profile.
-        evaluator: Opens models where they are measured.
-        samples: What they run.
+        evaluator: Opens models at the place of measurement.
+        samples: Inputs of the races.
         limit: The time of the search, and of the profile.
     """
 
@@ -50,7 +50,7 @@ class Race:
     def is_hopeless(self, candidate: Path) -> bool:
         """Return whether a candidate with every node lowered is surely too slow to continue with.
 
-        Nodes that return to float will not make up for it.
+        Nodes that return to float cannot compensate.
 
         Raises:
             OutOfTimeError: The time of the profile is used up.
@@ -75,18 +75,17 @@ class Race:
         return not venue.is_simulated and (venue.toolchain is not None or venue.is_native)
 
     def run(self, path: Path, asked: float | None) -> Speedup | None:
-        """Return race a candidate against the float model, on one thread.
+        """Race a candidate against the float model, on a single thread.
 
         Args:
             path: The candidate.
-            asked: The speedup from which on it is worth it; None where any will do.
+            asked: The least worthwhile speedup; None for any.
 
         Returns:
-            How fast it is; None where the provider is not here, nor in a toolchain, or only
-            simulated.
+            The speedup; None if the provider is not here, nor in a toolchain, or only simulated.
 
         Raises:
-            BuildError: The provider of the toolchain cannot run one of both.
+            BuildError: The provider of the toolchain cannot run either model.
             OutOfTimeError: The time of the profile is used up.
         """
         if not self.can_run:
@@ -114,12 +113,13 @@ class Race:
     def run_others(
         self, found: SearchResult, best_latency_ms: float
     ) -> dict[tuple[str, float], float]:
-        """Return medians of other candidates, as many as 2 s allow, those within the budget first.
+        """Return medians of other candidates, as many as 2 s allow, candidates within the budget
+        first.
 
         Args:
-            found: What the search left.
-            best_latency_ms: Of the best candidate; it runs next to the others, whose times are
-                shown by its own.
+            found: Result of the search.
+            best_latency_ms: Median of the best candidate; the best candidate runs next to the
+                others, to scale their times.
 
         Returns:
             Milliseconds by a candidate's words and accuracy; none where the provider is not here.

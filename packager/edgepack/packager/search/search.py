@@ -1,24 +1,23 @@
 """Finds the cheapest lowered candidate that stays near enough to the float model.
 
 1. Try the maker's plain methods in order; the first on target wins.
-2. If the best of them is near the budget, try the costly methods too. If it is far from it, which
-   of them is best says nothing (a speech detector's worst method with every node lowered was its
-   best one with half of them float): rank the nodes by what lowering each alone costs, promote the
-   worst, and compare the plain methods there.
-3. Promote the worst nodes: 1, 2, 4, 8 … of them, then fewer again as long as the target is met.
-   What is worst, and what saves the most, says `savings`. Where the maker can, nodes are promoted
-   to high precision. If that is not enough for all of them, the nodes are ranked once more, and the
-   worst stay float: of activations with 16 bits the weights are to blame then. Elsewhere the worst
-   stay float at once. Where that does not hold the budget with the method that was near, the plain
-   methods are compared with nodes float.
-4. If the plain methods do not get there, try the costly ones with as many nodes promoted.
-5. Lower those again, from the most saving on, that are not needed after all: what nodes cost
-   together is not the sum of what they cost alone.
+2. If the best of them is near the budget, try the costly methods too. If all are far from the
+   budget, the best plain method is meaningless (a speech detector's worst method with every node
+   lowered was its best method with half of the nodes float): rank the nodes by the cost of lowering
+   each alone, promote the worst, and compare the plain methods there.
+3. Promote the worst nodes: 1, 2, 4, 8 …, then fewer again as long as the target is met. `savings`
+   defines the worst nodes, and the savings. Where the maker can, nodes are promoted to high
+   precision. If that is insufficient for all nodes, the nodes are ranked once more, and the worst
+   stay float: with 16-bit activations the weights are to blame. Elsewhere the worst stay float at
+   once. Where that does not hold the budget with the method that was near, the plain methods are
+   compared with nodes float.
+4. If the plain methods do not reach the target, try the costly methods with as many nodes promoted.
+5. Lower unneeded nodes again, from the most saving on: the joint cost of nodes is not the sum of
+   their individual costs.
 6. If nothing holds, say so with every candidate that was tried and the nodes to blame.
 
-When the time is used up, what was found until then stands. Candidates are judged on the search
-samples and on the calibration samples, since the former are few; the held-out samples are not
-seen here.
+When the time is used up, the results so far stand. Candidates are judged on the search samples and
+on the calibration samples, since the former are few; the held-out samples are not seen here.
 """
 
 from collections.abc import Callable
@@ -58,7 +57,7 @@ def search(
             slower than the float model); asked once, with the first candidate.
 
     Returns:
-        The best candidate and what was tried.
+        The best candidate and all attempts.
 
     Raises:
         BuildError: Calibration failed, or ONNX Runtime refuses a candidate.
@@ -84,7 +83,7 @@ def search(
 def _try_plain_methods(
     trials: CandidateTrials, is_hopeless: Callable[[Path], bool]
 ) -> Literal["on target", "hopeless", "missed"]:
-    """Take step 1 and return how it ended."""
+    """Run step 1 and return its result."""
     for number, method in enumerate(trials.maker.methods):
         because = "the profile's first method" if number == 0 else "the profile's next method"
         candidate = trials.add(CandidateSpec(method=method), because)
@@ -118,7 +117,7 @@ def _improve(trials: CandidateTrials, max_float_share: float) -> None:
 
 
 def _try_costly_methods(trials: CandidateTrials, promotion: Promotion) -> bool:
-    """Return steps 2 and 4, with all of a promotion's nodes; whether one of them is enough."""
+    """Run steps 2 and 4 with all nodes of a promotion; return True if a candidate suffices."""
     return any(
         trials.is_on_target(
             promotion.add(method, len(promotion.names), "the plain methods lose too much")
@@ -128,7 +127,7 @@ def _try_costly_methods(trials: CandidateTrials, promotion: Promotion) -> bool:
 
 
 def _promote_worst(trials: CandidateTrials, max_float_share: float, is_near: bool) -> Promotion:
-    """Return steps 2 and 3; which nodes may stay float at the end of them."""
+    """Run steps 2 and 3; return the promotion at their end."""
     maker = trials.maker
     spec = CandidateSpec(method=trials.best.method)
     names = promotion_order(trials.rank(spec))

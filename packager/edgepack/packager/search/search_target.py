@@ -1,14 +1,14 @@
 """Target of a search, and the stricter target after a rejection.
 
-Where the held-out samples miss the budget by little, little more is asked for. What a candidate
-loses of what the budget allows is `1 - spare`. If it loses `h` on the held-out samples and `s` on
-those that it was chosen by, then one that loses `s (1 - margin) / h` there is expected to leave
-that margin on the held-out ones too. Errors add up as powers: the outputs' error shrinks by the
-square root of that. Nobody who only hears "no" may be asked for less than this, and no refusal asks
-for more than the fixed steps, which are also what is asked for where nothing was missed: where
-samples are too few to be sure, or a provider computes something else.
+Where the held-out samples miss the budget by little, little more is asked for. The loss of a
+candidate, as a share of the budget's allowance, is `1 - spare`. If a candidate loses `h` on the
+held-out samples and `s` on the search samples, then a candidate that loses `s (1 - margin) / h`
+there is expected to leave that margin on the held-out samples too. Errors add up as powers: the
+outputs' error shrinks by the square root of that. A failure without a size never requires less than
+this, and no failure requires more than the fixed steps. The fixed steps also apply without a miss:
+if samples are too few for certainty, or a provider computes other values.
 
-The last time the fixed step is taken, whatever was missed: there is no other time to go further.
+The last time the fixed step is taken for any miss: there is no further attempt.
 """
 
 import math
@@ -22,9 +22,9 @@ class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Target of a search's candidates.
 
     Attributes:
-        reserve: Share of the budget that it should leave, so that it holds on other samples too.
-        noise_max: Greatest mean nrmse of its outputs. Where few decisions are counted, nearly every
-            candidate reaches all of them, and only this tells them apart.
+        reserve: Share of the budget that a candidate should leave, as a margin for other samples.
+        noise_max: Greatest mean nrmse of its outputs. If few decisions are counted, nearly every
+            candidate reaches all of them, and only the noise distinguishes candidates.
     """
 
     reserve: float = 0.2
@@ -71,12 +71,12 @@ MOST_TIMES = len(_STEPS) + 1
 
 
 class StricterTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target after a refusal, and how it came about.
+    """A target after a refusal, and its reason.
 
     Attributes:
-        target: What is asked for.
+        target: The target.
         share: Its greatest error, as a share of the refused candidate's.
-        is_in_proportion: Whether it is less than the fixed step.
+        is_in_proportion: Whether the step is smaller than the fixed step.
     """
 
     target: SearchTarget
@@ -91,10 +91,9 @@ def stricter_target(
 
     Args:
         turn: How often the search went on before, below `MOST_TIMES`.
-        found: What the samples to choose by say of the candidate that is not taken.
-        missed: What the held-out samples say of it, where they refuse it; None where something else
-            is against it.
-        before: What was asked for the turn before; None the first time.
+        found: Verdict of the search samples on the refused candidate.
+        missed: Verdict of the held-out samples, if failed; None for another reason.
+        before: Target of the turn before; None the first time.
     """
     if turn >= len(_STEPS):
         step = _LAST_AFTER_SMALL if before and before.is_in_proportion else _LAST

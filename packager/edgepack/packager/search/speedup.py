@@ -1,10 +1,10 @@
 """Speedup of a candidate against the float model, with a confidence interval.
 
-Both models run in pairs. A race is one pair of sessions: its result is the median of the log ratios
-of its pairs, which one interrupted inference does not move. Sessions differ too (where memory lies,
-the clock of the CPU), so races are repeated in sessions of their own, and the interval is that of
-the mean of their results. Races continue until the interval is on one side of the speedup that is
-asked for, or `_LOOKS` are used up: then it is undecided.
+Both models run in pairs. A race is a pair of sessions: its result is the median of the log ratios
+of its pairs, which a single interrupted inference does not move. Sessions differ too (where memory
+lies, the clock of the CPU), so races are repeated in sessions of their own, and the interval is
+that of the mean of their results. Races continue until the interval is on a single side of the
+required speedup, or `_LOOKS` are used up: then the result is undecided.
 """
 
 import math
@@ -69,8 +69,8 @@ def measure_speedup(
 
     Args:
         race: Runs both in sessions of their own; the candidate's times are the first row.
-        asked: The least speedup; None where any will do: one race then.
-        may_go_on: Asked before each race after the first one: whether there is time for it.
+        asked: The least speedup; None for any, with a single race.
+        may_go_on: Called before each race after the first: whether there is time for another race.
     """
     races = [race()]
     while asked is not None and len(races) < _LOOKS[-1] and may_go_on():

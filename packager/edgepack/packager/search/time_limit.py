@@ -29,10 +29,10 @@ def parse_duration(text: str, found_in: str) -> float:
 
     Args:
         text: The text.
-        found_in: Where it stands, for the message.
+        found_in: Source of the text, for the message.
 
     Raises:
-        BuildError: It is not a duration, or none at all.
+        BuildError: The text is not a duration, or is 0.
     """
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
@@ -46,23 +46,23 @@ def parse_duration(text: str, found_in: str) -> float:
 
 
 class TimeLimit:
-    """The time of one profile's search, and of the build that the search is a part of.
+    """The time of a profile's search, and of the build around the search.
 
-    1. `left_s`: the search. Its end is not enforced before `enforce`: without one finished
-       candidate there would be nothing to keep.
-    2. `profile`: what follows the search and only adds to what is known of a finished candidate,
-       such as a run on the provider.
-    3. `build`: everything. What is not finished then is not published.
+    1. `left_s`: the search. Its end is not enforced before `enforce`: without a finished candidate
+       there would be nothing to keep.
+    2. `profile`: steps after the search that only add facts about a finished candidate, such as a
+       run on the provider.
+    3. `build`: everything. Unfinished variants are not published.
 
     Args:
         limit_s: Seconds from now for the search; None for no limit.
         clock: Returns seconds; only differences count.
-        shared_s: What it is a share of, seconds; None where it is all.
+        shared_s: The shared time, seconds; None for the whole.
         after_s: Seconds that the profile has after the search.
         build: The end of the build.
 
     Attributes:
-        looked_at_s: When it was last looked at, by its clock: where the search ended.
+        looked_at_s: Time of the last check, by its clock: the end of the search.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class TimeLimit:
         self._is_enforced = True
 
     def reserve(self, seconds: float) -> None:
-        """End the search early enough for what is known to follow it.
+        """End the search early enough for the known steps that follow.
 
         Args:
-            seconds: What follows takes that long.
+            seconds: Duration of the following steps.
         """
         earlier = self.profile.earlier_by(seconds)
         if earlier.left_s is not None and earlier.left_s < (self.left_s or 0.0):
@@ -112,20 +112,20 @@ class TimeLimit:
         self.build.check()
 
     def check_fits(self, needed_s: float) -> None:
-        """End the search where what it would begin now does not fit into its time.
+        """End the search if the next step does not fit into its time.
 
         Args:
-            needed_s: Seconds that it takes.
+            needed_s: Duration of the step, seconds.
 
         Raises:
-            OutOfTimeError: It does not fit, and the limit is enforced.
+            OutOfTimeError: The step does not fit, and the limit is enforced.
         """
         if self._is_enforced and self.left_s is not None and self.left_s <= needed_s:
             raise OutOfTimeError
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
-        """Run a block that the search's end does not stop: what is kept must be made."""
+        """Run a block that the search's end does not stop: the kept candidate must be made."""
         was_enforced, self._is_enforced = self._is_enforced, False
         try:
             yield
@@ -160,8 +160,8 @@ def share_time(
 ) -> Iterator[TimeLimit]:
     """Yield a limit for each profile of a build in turn, so that the build ends in time.
 
-    Each profile gets its share of what is left, less what the rehearsal of all takes. Its search
-    ends before its share does: by as much as followed the searches of profiles before it, and by a
+    Each profile gets its share of the remaining time, less the time of all rehearsals. Its search
+    ends before its share does: by the time that followed the searches of earlier profiles, and by a
     quarter for a simulator, which is started only then.
 
     Args:

@@ -1,1 +1,1 @@
-"""The source model: reading it, checking it, fixing its shapes."""
+"""The source model: reading, checks, fixed shapes."""

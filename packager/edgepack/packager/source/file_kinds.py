@@ -22,7 +22,7 @@ _KERAS_REMEDY = "python -m tf2onnx.convert --keras model.h5 --output model.onnx 
 
 
 class _Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of the table of kinds, which says what its keys mean."""
+    """A row of the table of kinds, which defines its keys."""
 
     begins: str
     looks: str
@@ -34,13 +34,14 @@ _KINDS = msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, tuple[_Kind, ...
 
 
 def check(path: Path) -> None:
-    """Reject what is not a file, is empty, too big for protobuf, or plainly of another format.
+    """Reject a path that is not a file, is empty, too big for protobuf, or plainly of another
+    format.
 
     Args:
         path: The file given as a model.
 
     Raises:
-        BuildError: It cannot be an ONNX model; the message says what it looks like.
+        BuildError: The file cannot be an ONNX model; the message states the probable format.
     """
     refusal = partial(BuildError, found_in=str(path))
     if path.is_dir():
@@ -154,10 +155,10 @@ def _near(path: Path) -> str:
 
 
 def _bytes_needed(content: bytes) -> str | None:
-    """Walk the top-level fields; state what runs past the end when those before it are ONNX's.
+    """Walk the top-level fields; name a field beyond the end if the fields before are ONNX's.
 
     Returns:
-        What is missing, in words, or None when the bytes are not beginning of an ONNX model.
+        The missing part, in words, or None if the bytes are not the beginning of an ONNX model.
     """
     seen: set[int] = set()
     for field in fields(content, 0, len(content)):

@@ -1,7 +1,7 @@
-"""Inputs that the caller gave one value for good: they become constants of the model.
+"""Inputs with a fixed value from the caller, which become constants of the model.
 
-An export often takes as an input what a device never changes, such as a sampling rate. While it is
-an input, control flow that depends on it must stay; as a constant it folds the branch away.
+Exports often have inputs that a device never changes, such as a sampling rate. An input forces
+dependent control flow to stay; a constant folds the branch away.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,9 +24,9 @@ class FixedInput(msgspec.Struct, frozen=True, kw_only=True):
     """An input that became a constant.
 
     Attributes:
-        name: As the file's graph names it.
+        name: Name in the file's graph.
         position: Its place among the inputs that the file's model takes.
-        value: What it is fixed to, in its type and shape.
+        value: Fixed value, in the input's type and shape.
     """
 
     name: str
@@ -46,12 +46,12 @@ def fix_values(
     """Turn inputs into constants of the same name.
 
     Args:
-        model: Changed in place; its shapes are fixed already as far as they will be.
+        model: Changed in place; its shapes are fixed already as far as possible.
         inputs: The inputs that a caller feeds, in order.
         values: Values by input name.
 
     Returns:
-        What was fixed, in the order of the inputs.
+        The fixed inputs, in the order of the inputs.
 
     Raises:
         BuildError: An unknown input, an open shape, a wrong number of values, values that the
@@ -81,10 +81,10 @@ def fix_values(
 
 
 def parse_value(text: str) -> tuple[str, Numbers]:
-    """Read `INPUT=16000`, or `INPUT=0.5,0.25` with one number for each element.
+    """Read `INPUT=16000`, or `INPUT=0.5,0.25` with a number for each element.
 
     Raises:
-        BuildError: It names no input, or has no numbers.
+        BuildError: The text names no input, or has no numbers.
     """
     name, _, words = text.rpartition("=")
     try:

@@ -1,4 +1,4 @@
-"""Operators beyond ONNX's own: which ones a model uses, and whether ONNX Runtime brings them."""
+"""Operators beyond ONNX's own: use in a model, and support by ONNX Runtime."""
 
 from pathlib import Path
 
@@ -20,11 +20,11 @@ def check(path: Path, model: onnx.ModelProto) -> None:
 
     Args:
         path: The model's file, for the message.
-        model: The model; functions that it defines itself are not foreign operators.
+        model: The model; its own functions are not foreign operators.
 
     Raises:
-        BuildError: There are some; the message names the first ones. Or a function of the model's
-            own has the name of a standard operator.
+        BuildError: The model has foreign operators; the message names the first. Or a function of
+            the model's own has the name of a standard operator.
     """
     _check_functions(path, model)
     own = {(function.domain, function.name) for function in model.functions}

@@ -1,4 +1,4 @@
-"""Input shapes: reading them, and fixing the open dimensions that a caller gave sizes for."""
+"""Input shapes: parsing, and fixing of open dimensions with a caller's sizes."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -31,10 +31,10 @@ def fix(
     Args:
         model: Changed in place.
         inputs: The inputs that a caller feeds.
-        shapes: Shapes by input name, one size an axis, each > 0.
+        shapes: Shapes by input name, a size per axis, each > 0.
 
     Raises:
-        BuildError: An unknown input, a wrong rank, a size against a fixed dimension, or one symbol
+        BuildError: An unknown input, a wrong rank, a size against a fixed dimension, or a symbol
             with two sizes.
     """
     by_name = {value.name: value for value in inputs}

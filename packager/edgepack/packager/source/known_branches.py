@@ -1,9 +1,10 @@
-"""Control flow whose condition is known: each If becomes the branch that it takes.
+"""Control flow with a known condition: each If becomes its taken branch.
 
-Exporters write an If where the program asked for a rank or a size, or for an input's value. Once
-shapes and values are fixed, such conditions are constants, also inside the branch of another If.
-ONNX Runtime 1.31.1 folds what is left here, such as a rank that follows from computed sizes, but
-crashes on a constant condition around other Ifs (seen with a voice detector): it must not see one.
+Exporters write an If where the program asked for a rank or a size, or for an input's value. With
+fixed shapes and values, such conditions are constants, also inside the branch of another If. ONNX
+Runtime 1.31.1 folds the remaining Ifs, such as a rank that follows from computed sizes, but crashes
+on a constant condition around other Ifs (seen with a voice detector): such an If must be removed
+before.
 """
 
 import numpy as np
@@ -20,10 +21,10 @@ from edgepack.tasks.arrays import Tensor
 
 
 def take_known_branches(model: onnx.ModelProto) -> int:
-    """Replace each If of the main graph whose condition is known by the branch that it takes.
+    """Replace each If of the main graph with a known condition by its taken branch.
 
     Args:
-        model: Changed in place, shapes and values fixed as far as they will be.
+        model: Changed in place, shapes and values fixed as far as possible.
 
     Returns:
         Number of replaced nodes, including nodes inside a branch.
@@ -46,7 +47,7 @@ class KnownValues:
     """Values of a model's tensors that are known without a run.
 
     Args:
-        model: The model; it must not change.
+        model: The model; must not change.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -71,7 +72,7 @@ class KnownValues:
             return None
 
     def _collect(self, name: str, graph: onnx.GraphProto, seen: set[str]) -> bool:
-        """Add to a graph what computes a tensor; False where that is not known."""
+        """Add the nodes that compute a tensor to a graph; return False for an unknown tensor."""
         if not name or name in seen:
             return True
         seen.add(name)
@@ -121,9 +122,7 @@ def _replace(graph: onnx.GraphProto, position: int, *, taken: bool, number: int)
 
 
 def _all_names(graph: onnx.GraphProto, *, without: onnx.NodeProto) -> set[str]:
-    """Return the names that a graph's tensors have, in its bodies too; those of one node's bodies
-    aside.
-    """
+    """Return the names of a graph's tensors, in its bodies too, except the bodies of `without`."""
     names = {value.name for value in (*graph.input, *graph.output)}
     names |= {tensor.name for tensor in graph.initializer}
     for node in graph.node:

@@ -1,7 +1,7 @@
 """Inputs that index rows of a table: tokens, positions, classes.
 
-A token beyond the vocabulary ends an inference in words of the runtime that name a node. Known
-from the graph, it is found as the samples are read, and the file is named.
+A token beyond the vocabulary ends an inference in words of the runtime that name a node. With the
+graph's facts, such a token is found when the samples are read, and the file is named.
 """
 
 from collections.abc import Collection, Mapping

@@ -3,13 +3,12 @@
 `load_source` opens in this order, so that each mistake gets its own words:
 
 1. The path is a file and looks like ONNX (`file_kinds`).
-2. It parses, and it has a graph, inputs, outputs and an opset.
+2. The file parses, and has a graph, inputs, outputs and an opset.
 3. Its external data are there, inside the model's folder (`external_data`).
 4. The installed ONNX Runtime knows its opset and IR version, and opset 7 is the oldest.
-5. Shapes and values the caller fixed fit its inputs (`input_shapes`, `fixed_inputs`), and control
-   flow that they decide is gone (`known_branches`).
-6. Its weights are numbers: no NaN anywhere, no infinity where something is computed with it
-   (`soundness`).
+5. The caller's shapes and values fit its inputs (`input_shapes`, `fixed_inputs`), and control flow
+   decided by them is gone (`known_branches`).
+6. Its weights are numbers: no NaN anywhere, no infinity in a computation (`soundness`).
 7. Its operators are known, and its inputs and outputs are tensors of numbers.
 """
 
@@ -62,15 +61,14 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
             but for the weights of a model that is too large for protobuf (see `attach_weights`).
         sha256: Digest of the file's bytes and of its external data, hex.
         size_bytes: Size of the file and of its external data.
-        inputs: Inputs a caller must feed: initializers listed as inputs are not among them.
-        fixed: Inputs that the file's model takes and this one does not: they have become constants.
+        inputs: Inputs a caller must feed: without initializers listed as inputs.
+        fixed: Inputs of the file's model that have become constants here.
         outputs: Outputs of the file's model.
-        watched: Further outputs of `model`: floats inside it that it is judged by; see
-            `watched_outputs`.
-        description: What a person, the graph or metadata tells of outputs.
+        watched: Further outputs of `model`: inner floats for the evaluation; see `watched_outputs`.
+        description: Meaning of outputs, from a person, the graph or metadata.
         opset: Version of the default operator set.
-        notes: What a person should know of the model, one sentence each.
-        stated: What its own files say of it.
+        notes: Notes on the model for a person, a sentence each.
+        stated: Statements in its own files.
     """
 
     path: Path
@@ -96,7 +94,7 @@ def load_source(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     values: Mapping[str, Numbers] | None = None,
 ) -> SourceModel:
-    """Load an ONNX model with its external data and check that it can be built from.
+    """Load an ONNX model with its external data and check that a build is possible.
 
     Args:
         path: The `.onnx` file.
@@ -157,11 +155,11 @@ def required_inputs(model: onnx.ModelProto) -> tuple[onnx.ValueInfoProto, ...]:
 
 
 def _describe_defaults(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return a note on inputs that have default values, where those are more than how weights are
-    stored.
+    """Return a note on inputs with default values, unless the defaults are only a form of storing
+    weights.
 
-    Below IR version 4 every initializer is an input too, and exporters kept to that for long: where
-    all of them are, none is meant to be fed.
+    Below IR version 4 every initializer is an input too, and exporters kept to that for long: if
+    all initializers are inputs, none is meant to be fed.
     """
     initializers = {tensor.name for tensor in model.graph.initializer}
     defaults = [value.name for value in model.graph.input if value.name in initializers]

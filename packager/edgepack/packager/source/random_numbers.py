@@ -1,7 +1,7 @@
-"""Models that answer the same sample differently each time: nothing can be compared with those.
+"""Models with random outputs for the same sample, which cannot be compared.
 
-Some random numbers belong to a model and do no harm, such as the dither of an audio front end. So
-it is asked what the model does, and its operators only tell why.
+Some random numbers belong to a model and are harmless, such as the dither of an audio front end. So
+the outputs decide, and the operators only explain.
 """
 
 import numpy as np
@@ -21,14 +21,14 @@ _SHOWN = 3
 
 
 def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> None:
-    """Reject a model whose outputs differ from run to run.
+    """Reject a model with outputs that differ from run to run.
 
     Args:
         source: The model.
-        first, second: Its outputs for one sample, in two runs on one thread.
+        first, second: Its outputs for a sample, in two runs on a single thread.
 
     Raises:
-        BuildError: They differ; the message names the nodes that draw random numbers.
+        BuildError: The outputs differ; the message names the nodes that draw random numbers.
     """
     differing = [
         name

@@ -1,11 +1,11 @@
-"""The source model as everything is compared with it: the float model, as it was given.
+"""The source model as the reference of all comparisons: the float model, unchanged.
 
-Only its nodes get names, since ONNX Runtime refuses equal ones, which exporters do write. A model
-that comes quantized is computed as its Quantize/DequantizeLinear pairs stand: integer kernels may
-saturate, and what they give then is not what the model means.
+Only its nodes get unique names, since ONNX Runtime rejects equal names, which some exporters write.
+A quantized source model is computed with its Quantize/DequantizeLinear pairs unchanged: integer
+kernels may saturate, and then give other results than the model defines.
 
-The choice of golden samples, the search and the verdict of every profile ask for the outputs of the
-same samples: what was given once is remembered.
+The choice of golden samples, the search and the verdict of every profile need the outputs of the
+same samples: the outputs are cached.
 """
 
 import re
@@ -34,11 +34,11 @@ _REMEMBERED_BYTES = 32_000_000
 
 
 class FloatSource:
-    """Runs the source model; of a sample that it ran before, it gives the same outputs at once.
+    """Runs the source model; returns cached outputs for known samples.
 
     Args:
-        source: The model; it is loaded when the first unknown sample comes.
-        path: Where it is written to; the folder must exist.
+        source: The model; loaded at the first unknown sample.
+        path: Target of the model; the folder must exist.
     """
 
     def __init__(self, source: SourceModel, path: Path) -> None:
@@ -49,7 +49,7 @@ class FloatSource:
         self._room_bytes = _REMEMBERED_BYTES
 
     def __call__(self, feeds: Feeds) -> Outputs:
-        """Return one inference.
+        """Run an inference, or return its cached outputs.
 
         Raises:
             BuildError: See `open_reference`.
@@ -64,7 +64,7 @@ class FloatSource:
         return dict(known)
 
     def remember(self, feeds: Feeds, outputs: Outputs) -> None:
-        """Take what another session of the same model gave, as long as there is room."""
+        """Store outputs of another session of the same model, as long as there is space."""
         self._remember(digest_of(feeds), outputs)
 
     def _remember(self, digest: bytes, outputs: Outputs) -> None:
@@ -78,9 +78,7 @@ class FloatSource:
 
 
 def open_as_given(source: SourceModel) -> Run:
-    """Return the model as its file has it, with one thread; inputs that are fixed get their
-    values.
-    """
+    """Return the unchanged model of the file, with a single thread; fixed inputs get their values."""
     session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
     constants = {entry.name: entry.value for entry in source.fixed}
     return lambda feeds: session.run({**feeds, **constants})
@@ -91,15 +89,15 @@ def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:
 
     Args:
         source: The model.
-        path: Where it is written to; the folder must exist.
-        threads: Intra-op threads; 0 leaves it to ONNX Runtime.
+        path: Target of the model; the folder must exist.
+        threads: Intra-op threads; 0 leaves the number to ONNX Runtime.
 
     Returns:
-        A function that runs one inference; it raises a `BuildError` that says what was fed where
-        ONNX Runtime cannot run it.
+        A function that runs an inference; raises a `BuildError` with the inputs if ONNX Runtime
+        cannot run the model.
 
     Raises:
-        BuildError: ONNX Runtime cannot load it.
+        BuildError: ONNX Runtime cannot load the model.
     """
     model = deepcopy(source.model)
     name_nodes(model.graph)

@@ -74,7 +74,7 @@ def check_versions(path: Path, model: onnx.ModelProto) -> int:
 def loads(opset: int = _PROBE_OPSET, ir_version: int = _PROBE_IR_VERSION) -> bool:
     """Return True if the installed ONNX Runtime loads a model of these versions.
 
-    It is asked with a one-node model: it publishes its limits nowhere else.
+    The function loads a model with a single node: ONNX Runtime publishes its limits nowhere else.
     """
     value = partial(onnx.helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT, shape=[1])
     node = onnx.helper.make_node("Identity", ["x"], ["y"])
@@ -90,5 +90,5 @@ def loads(opset: int = _PROBE_OPSET, ir_version: int = _PROBE_IR_VERSION) -> boo
 
 
 def _newest(start: int, is_known: Callable[[int], bool]) -> int:
-    """Return the newest version that is known, from one that is known on."""
+    """Return the newest known version, from a known version on."""
     return next(version for version in count(start) if not is_known(version + 1))

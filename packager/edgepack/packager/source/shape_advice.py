@@ -1,8 +1,8 @@
 """Sizes to try for a model's open dimensions: an example that the model really takes.
 
 1. Equal names have equal sizes; `past_sequence_length + 1` and `total_sequence_length` follow from
-   others.
-2. What samples have is what devices feed. Without samples, usual sizes are tried.
+   other names.
+2. Sizes of samples are the sizes of devices. Without samples, usual sizes are tried.
 3. Each is run: a table of positions may end at 77, and a Reshape may want 14 x 14 patches.
 """
 
@@ -50,12 +50,12 @@ def refuse_open_shapes(
     Args:
         source: The model.
         profile: Its name, for the message.
-        known: The shapes of a sample, by input, where there is one.
-        advice: What to do, where that is known; by default sizes are looked for.
+        known: The shapes of a sample, by input, if available.
+        advice: Remedy, if known; by default sizes are searched.
 
     Raises:
-        BuildError: An input has an open dimension; the message names each, and the option that
-            fixes it.
+        BuildError: An input has an open dimension; the message names each, and the option to fix
+            the size.
     """
     dynamic = [spec for spec in source.inputs if not spec.is_static]
     if not dynamic:
@@ -73,7 +73,7 @@ def suggest_shapes(source: SourceModel, known: Shapes | None = None) -> str:
 
     Args:
         source: The model.
-        known: The shapes of a sample, by input, where there is one.
+        known: The shapes of a sample, by input, if available.
     """
     inputs = [spec for spec in source.inputs if not spec.is_static]
     if known and all(spec.takes(known.get(spec.name, ())) for spec in inputs):
@@ -90,8 +90,8 @@ def suggest_shapes(source: SourceModel, known: Shapes | None = None) -> str:
 
 
 def example_shapes(source: SourceModel) -> Shapes:
-    """Return the sizes for a template, by input: such as run, or at least usual; none where all are
-    fixed.
+    """Return the sizes for a template, by input: sizes that run, or at least usual sizes; none if
+    all are fixed.
     """
     if all(spec.is_static for spec in source.inputs):
         return {}
@@ -104,13 +104,13 @@ def describe_options(inputs: Sequence[TensorSpec], shapes: Shapes) -> str:
 
 
 def run_with(source: SourceModel, feeds: Feeds) -> Outputs | None:
-    """Return the outputs of a model with inputs fixed to these sizes; None if it does not run."""
+    """Return the outputs of a model with inputs fixed to these sizes; None on failure."""
     with tempfile.TemporaryDirectory(prefix="edgepack-shapes-") as folder:
         return _run(source, feeds, Path(folder) / "model.onnx")
 
 
 def _find_shapes(source: SourceModel) -> Shapes | None:
-    """Return the first usual sizes with which the model runs; None where it does with none."""
+    """Return the first usual sizes with which the model runs; None without any."""
     size_bytes = max(1, weights_size_bytes(source.model))
     count = min(_MOST_TRIED, max(4, _MOST_WRITTEN_BYTES // size_bytes))
     with tempfile.TemporaryDirectory(prefix="edgepack-shapes-") as folder:
@@ -121,7 +121,7 @@ def _find_shapes(source: SourceModel) -> Shapes | None:
 
 
 def _usual_shapes(inputs: Sequence[TensorSpec]) -> Iterator[Shapes]:
-    """Size to try, the likeliest first; equal ones only once."""
+    """Yield sizes to try, the likeliest first, without duplicates."""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     pairs = itertools.product(enumerate(_PIXELS), enumerate(_OTHERS))
     for (_, pixels), (_, others) in sorted(pairs, key=lambda pair: pair[0][0] + pair[1][0]):
@@ -146,8 +146,8 @@ def _sizes(inputs: Sequence[TensorSpec], pixels: int, others: int) -> dict[str, 
 
 
 def _derive(name: str, sizes: Mapping[str, int]) -> int | None:
-    """Return the size of a dimension that is named as a sum of others or of numbers; None for
-    others.
+    """Return the size of a dimension with a name that is a sum of others or of numbers; None for
+    other names.
     """
     past = "past" + name.removeprefix("total")
     if (
@@ -197,7 +197,7 @@ def _unknown_option(spec: TensorSpec) -> str:
 
 
 def _runs(source: SourceModel, shapes: Shapes, path: Path) -> bool:
-    """Return True if the model runs with these sizes, fed ones, which any table has."""
+    """Return True if the model runs with these sizes, on ones, which any table accepts."""
     feeds = {spec.name: np.ones(shapes[spec.name], np.dtype(spec.dtype)) for spec in source.inputs}
     return _run(source, feeds, path) is not None
 

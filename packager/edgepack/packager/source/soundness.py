@@ -23,10 +23,10 @@ def check_graph(path: Path) -> tuple[str, ...]:
         path: The model's file.
 
     Returns:
-        A note of what only the checker objects to (an output without a shape, say).
+        A note on objections of the checker alone (an output without a shape, say).
 
     Raises:
-        BuildError: Both refuse it.
+        BuildError: Both reject the model.
     """
     try:
         onnx.checker.check_model(str(path))
@@ -88,7 +88,7 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _objection(words: str) -> str:
-    """Return the checker's message in one line; a node follows a first line with a colon."""
+    """Return the checker's message in a line; a node follows a first line with a colon."""
     lines = [line.strip() for line in words.splitlines() if line.strip()] or ["no reason given"]
     count = 3 if lines[0].endswith(":") else 1
     return " ".join(lines[:count])[:_MOST_CHARACTERS]

@@ -1,7 +1,7 @@
 """Facts in a model's files: the metadata of its ONNX file, its Hugging Face model card.
 
-Strangers wrote it: it is kept as words, bounded, and believed by nothing but the bill of materials,
-where what `edgepack.toml` says counts before it.
+Strangers wrote these facts: bounded text, used only for the bill of materials, after the statements
+of `edgepack.toml`.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ class StatedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts found; "" and () for missing facts.
 
     Attributes:
-        license: As it stands there: an SPDX identifier, or another name.
+        license: Given text: an SPDX identifier, or another name.
         authors, description, task, version: Likewise.
         exporter: Program that wrote the ONNX file, with its version.
         datasets: Names of data that the model was trained with.
-        base_models: Models that it was made from.
+        base_models: Models that this model is based on.
     """
 
     license: str = ""
@@ -78,7 +78,7 @@ def read_model_card(folder: Path) -> StatedFacts:
 
 
 def combine(first: StatedFacts, second: StatedFacts) -> StatedFacts:
-    """Return each fact from the first that has it."""
+    """Return each fact from the first struct that has the fact."""
     return StatedFacts(
         **{
             name: getattr(first, name) or getattr(second, name)

@@ -1,4 +1,4 @@
-"""Nodes that still train: what was exported in training mode is not the model that was meant."""
+"""Nodes in training mode: such an export is not the intended model."""
 
 from itertools import chain
 from pathlib import Path
@@ -12,15 +12,15 @@ from edgepack.packager.graph.queries import all_nodes, attribute
 def check(path: Path, model: onnx.ModelProto) -> None:
     """Reject batch normalization in training mode.
 
-    It normalizes by the mean and variance of what it is fed, one sample on a device, and not by
-    those that were learned. ONNX Runtime computes that without a word.
+    In training mode the node normalizes by the mean and variance of its input, a single sample on a
+    device, and not by the learned values. ONNX Runtime computes that without a word.
 
     Args:
         path: The model's file, for the message.
         model: The model.
 
     Raises:
-        BuildError: There is one; the message names the first.
+        BuildError: The model has such a node; the message names the first.
     """
     nodes = chain.from_iterable(map(all_nodes, (model.graph, *model.functions)))
     found = [node for node in nodes if node.op_type == "BatchNormalization"]
@@ -38,5 +38,7 @@ def check(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _trains(node: onnx.NodeProto) -> bool:
-    """Return below opset 14 the further outputs, running mean and variance, tell it."""
+    """Return True if a node trains; below opset 14 the further outputs, running mean and variance,
+    show training.
+    """
     return bool(attribute(node, "training_mode", 0)) or any(node.output[1:])

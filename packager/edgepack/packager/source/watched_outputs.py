@@ -1,7 +1,7 @@
 """Makes the floats that enter a tail which selects outputs of the source model.
 
 Every pass therefore keeps these outputs, every candidate returns them, and every comparison with
-the float model (`gates.accuracy`) includes them. A variant's own file no longer has them
+the float model (`gates.accuracy`) includes them. A variant's own file does not have these outputs
 (`without_watched`).
 """
 
@@ -21,15 +21,14 @@ from edgepack.text import counted
 
 
 def watch_before_postprocessing(source: SourceModel) -> SourceModel:
-    """Return the model with the floats that enter its tail as further outputs, if it has such a
-    tail.
+    """Return the model with the floats that enter its tail as further outputs, if any.
 
     Args:
-        source: The model; not changed. An output whose meaning a person declared is judged by that,
-            wherever it comes from.
+        source: The model; not changed. An output with a meaning declared by a person is evaluated
+            by that meaning, from any source.
 
     Returns:
-        The model, what its outputs mean, and a note; unchanged where nothing selects.
+        The model, its description, and a note; unchanged without a selection.
     """
     if not has_selection(source.model.graph):
         return source
@@ -65,17 +64,17 @@ def watch_before_postprocessing(source: SourceModel) -> SourceModel:
 
 
 def postprocessing_names(graph: onnx.GraphProto, description: ModelDescription) -> tuple[str, ...]:
-    """Names of the nodes that only serve outputs which are selections; none where none is.
+    """Return names of the nodes that only serve selected outputs; none without a selection.
 
     Args:
-        graph: The model after any passes: its outputs have the names that they had.
-        description: What outputs mean.
+        graph: The model after any passes: its outputs have the original names.
+        description: Meaning of the outputs.
     """
     return tuple(node.name for node in _tail_nodes(graph, description))
 
 
 def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
-    """Take outputs that were only watched out of a model, and what serves them alone."""
+    """Remove outputs that were only watched from a model, with the nodes that serve only these."""
     graph = model.graph
     refill(graph.output, (value for value in graph.output if value.name not in watched))
     drop_unused_nodes(graph)

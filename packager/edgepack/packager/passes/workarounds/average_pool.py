@@ -13,11 +13,11 @@ _UNSET = b"NOTSET"
 def count_padding(site: Site) -> None:
     """Rewrite an AveragePool that counts its padding, and multiply by a constant otherwise.
 
-    Wrong were windows that `ceil_mode` adds, which came out as if more, or nothing, lay in them,
-    and padding that does not count: it did on maps of one row, one column or one channel, and two
-    rows or more of it were counted now so, now so, or ended the simulator, mostly with 8 bits.
-    Padding that counts is always right. With 8 bits that costs some of what is at the edge: a
-    corner that is a ninth of its window is rounded as that, and then multiplied.
+    The wrong results: windows added by `ceil_mode` were computed as if more, or nothing, lay
+    inside; and padding that does not count was counted on maps of a single row, column or channel.
+    Two rows or more of such padding gave varying results, or ended the simulator, mostly with 8
+    bits. Padding that counts is always right. With 8 bits the rewrite costs accuracy at the edge: a
+    corner that is a ninth of its window is rounded, and then multiplied.
     """
     name, given = site.node.input[0], site.attributes
     before, after = site.sizes(name), site.sizes(site.node.output[0])

@@ -1,7 +1,7 @@
-"""Operators that are wrong next to others, parted from them; with 16 bits.
+"""Workarounds for operators that are wrong next to others; with 16 bits.
 
-On maps of 9 to 12 rows, and no others, what follows a convolution was wrong. In a detector with
-such maps the output was 8 to 14 % off, now this, now that.
+On maps of 9 to 12 rows, and no others, operators behind a convolution were wrong. In a detector
+with such maps the output was 8 to 14 % off, varying between runs.
 """
 
 import math
@@ -15,10 +15,10 @@ _WRONG_TANH_ROWS = 16
 
 
 def part_sigmoid(site: Site) -> None:
-    """Multiply by 1 before the product of two convolutions, one with a Sigmoid.
+    """Multiply by 1 before the product of two convolutions, if either has a Sigmoid.
 
-    Both may be the same (SiLU). On 10 rows it was off in the first and the last two, by 30 % of the
-    whole; each is right to 0.01 % so.
+    Both may be the same (SiLU). On 10 rows the product was off in the first and the last two, by 30
+    % of the whole; with the workaround each is right to 0.01 %.
     """
     for place, name in enumerate(site.node.input):
         sigmoid = producer(site.index, site.node.input[1 - place], "Sigmoid")
@@ -31,7 +31,7 @@ def part_sigmoid(site: Site) -> None:
 
 
 def flatten_softplus(site: Site) -> None:
-    """Flatten a Softplus of a convolution to one row: the error falls from 30..53 % to 1 %.
+    """Flatten a Softplus of a convolution to a single row: the error falls from 30..53 % to 1 %.
 
     A product with 1 between the two does not help.
     """
@@ -40,10 +40,11 @@ def flatten_softplus(site: Site) -> None:
 
 
 def flatten_tanh(site: Site) -> None:
-    """Flatten a Tanh of 16 rows to one row.
+    """Flatten a Tanh of 16 rows to a single row.
 
-    After a matrix product and before a product it was off by more than its size, now this, now
-    that; of any other number of rows it is right, and of one row whatever is next to.
+    After a matrix product and before a product the Tanh was off by more than its size, varying
+    between runs; with any other number of rows the result is right, and with a single row next to
+    any operator.
     """
     shape = site.index.shapes.get(site.node.input[0], ())
     if len(shape) > 1 and shape[-2] == _WRONG_TANH_ROWS and set(shape[:-2]) <= {1}:
@@ -60,7 +61,7 @@ def _is_wrong_map(site: Site, name: str) -> bool:
 
 
 def _flatten(site: Site) -> None:
-    """Reshape the input of an elementwise node to one row, and restore the shape afterwards."""
+    """Reshape the input of an elementwise node to a single row, and restore the shape."""
     name = site.node.input[0]
     sizes = site.sizes(name)
     if sizes is None:

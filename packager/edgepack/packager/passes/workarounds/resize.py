@@ -28,10 +28,10 @@ Indices = Integers
 def take_plainly(site: Site) -> None:
     """Rewrite a nearest Resize as `asymmetric` with `floor`: output i takes i * inputs // outputs.
 
-    Of the transformations and roundings that ONNX has, many were computed as another one: half
-    pixels with `floor`, for one, and sizes that a scale does not give whole. One that takes the
-    same as a plain one, by whole factors, becomes plain; what is left becomes a Gather for each
-    axis. What it takes ONNX Runtime is asked.
+    Many of ONNX's transformations and roundings were computed as another: half pixels with `floor`,
+    for example, and sizes that a scale does not give exactly. A Resize with the same result as a
+    plain Resize, by whole factors, becomes plain; any other becomes a Gather for each axis. ONNX
+    Runtime computes the indices.
     """
     name, how = site.node.input[0], _settings(site)
     before, after = site.sizes(name), site.sizes(site.node.output[0])
@@ -61,9 +61,9 @@ def take_plainly(site: Site) -> None:
 def make_sizes_whole(site: Site) -> None:
     """Rewrite a linear Resize to longer axes with scales of whole sizes, and cut the result.
 
-    ONNX computes by the scale that it is given: half of 13 rows are 6, each from two rows. By the
-    sizes, 6 / 13, it was 30 to 110 % off. Where the last row is repeated until the scale gives a
-    whole size, both are the same.
+    ONNX computes by the given scale: half of 13 rows are 6, each from two rows. With the ratio of
+    sizes, 6 / 13, the result was 30 to 110 % off. Where the last row is repeated until the scale
+    gives a whole size, both are the same.
     """
     name, how = site.node.input[0], _settings(site)
     before, after = site.sizes(name), site.sizes(site.node.output[0])
@@ -137,8 +137,6 @@ def _gather(site: Site, name: str, axis: int, indices: Indices, shape: list[int]
 
 
 def _whole(size: int, scale: float) -> int | None:
-    """Return the least size, this or larger, that a scale makes a whole one; None where it is
-    far.
-    """
+    """Return the least size, at least `size`, that a scale makes whole; None if too far."""
     fitting = (n * scale for n in range(size, size + _MOST_REPEATED))
     return next((size + more for more, s in enumerate(fitting) if abs(s - round(s)) < _WHOLE), None)

@@ -1,4 +1,4 @@
-"""Operators that are wrong by themselves, written as others that compute the same."""
+"""Workarounds for operators that are wrong by themselves: equivalent other operators."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ _WIDEST_ROW = 16
 def divide(site: Site) -> None:
     """Rewrite a Reciprocal as 1 / x.
 
-    Of .0106 … .185 it was .185 / x, as it was times the greatest of all inputs that are below 1; in
-    a model's layer normalization the output was 128 % off. The quotient is right to .03 %.
+    For inputs .0106 … .185 the result was .185 / x: 1 / x times the greatest input below 1; in a
+    model's layer normalization the output was 128 % off. The quotient is right to .03 %.
     """
     (name,) = site.node.input
     site.put_changed(op_type="Div", inputs=[site.one(name), name])
@@ -21,7 +21,8 @@ def divide(site: Site) -> None:
 def raise_e(site: Site) -> None:
     """Rewrite a Pow with a repeated base as Exp(x * log base): its shape differs from the output's.
 
-    It was right in the first value of each repetition and 0 in the others; this is to 0.01 %.
+    The Pow was right in the first value of each repetition and 0 in the others; the rewrite is
+    right to 0.01 %.
     """
     base_name, exponent = site.node.input
     base, shape = site.index.constant(base_name), site.index.shapes.get(site.node.output[0])
@@ -54,7 +55,7 @@ def sum_last(site: Site) -> None:
 def read_longer_table(site: Site) -> None:
     """Rewrite a Gather with computed indices: double a narrow table, end to end.
 
-    So the last row is one that nothing asks for, and an index from the end finds what it found.
+    So the last row is never requested, and an index from the end finds the same row.
     """
     name, indices = site.node.input
     table, axis = site.index.constant(name), site.attributes.get("axis", 0)
@@ -68,7 +69,8 @@ def read_longer_table(site: Site) -> None:
 def name_zero(site: Site) -> None:
     """Add the omitted 0 to a Pad of floats.
 
-    Where zero stood for the lowest integer, -128, it was filled with the highest.
+    Without an explicit 0, if zero stood for the lowest integer, -128, the padding was filled with
+    the highest.
     """
     data, pads, *rest = site.node.input
     mode = site.attributes.get("mode", b"constant")

@@ -1,4 +1,4 @@
-"""The node that a workaround replaces, and what it puts there."""
+"""Node of a workaround, and its replacement."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -21,14 +21,14 @@ _IR_VERSION = 8
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, the graph around it, and the nodes that replace it: none where it stays.
+    """A node, its graph, and the replacing nodes: none if the node stays.
 
     Attributes:
         node: The node; not changed.
-        index: The graph as it was before any node was replaced. What is declared is added.
+        index: The graph before any replacement. Declared tensors are added.
         opsets: Version of each domain.
-        folder: Where models of one node are written.
-        made: What replaces the node, in order.
+        folder: Folder for models of a single node.
+        made: The replacing nodes, in order.
     """
 
     node: onnx.NodeProto
@@ -52,7 +52,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         """Return a tensor's type.
 
         Raises:
-            BuildError: It is not known.
+            BuildError: The type is unknown.
         """
         element_type = self.index.types.get(name)
         if element_type is None:
@@ -91,15 +91,15 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         output: str = "",
         **attributes: Any,
     ) -> str:
-        """Put a node in the place, and return the tensor that it makes.
+        """Add a replacing node, and return its output tensor.
 
         Args:
             op_type: Its operator.
-            inputs: What it reads.
-            word: Names it, after the node that is replaced, and what it makes.
-            shape: Of what it makes, which has the type of its first input. None where it makes what
-                the replaced node made.
-            output: Another name for what it makes.
+            inputs: Inputs of the node.
+            word: Part of the name of the node and its output, after the replaced node's name.
+            shape: Shape of the output, which has the type of the first input. None if the output is
+                the replaced node's output.
+            output: Another name for the output.
             attributes: Of its operator.
         """
         name = f"{self.node.name}/{word}"
@@ -129,8 +129,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         """Return a copy of the node.
 
         Args:
-            inputs: What it reads; None for what it read.
-            attributes: Those that it has instead; None as a value takes one away.
+            inputs: New inputs; None keeps the inputs.
+            attributes: Changed attributes; None as a value removes an attribute.
         """
         node, new = deepcopy(self.node), attributes or {}
         node.input[:] = self.node.input if inputs is None else inputs
@@ -140,11 +140,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return node
 
     def run(self, node: onnx.NodeProto, feeds: Mapping[str, Tensor]) -> Floats:
-        """Run one node in ONNX Runtime.
+        """Run a single node in ONNX Runtime.
 
         Args:
             node: The node; its first output is returned.
-            feeds: A tensor for every input that it has.
+            feeds: A tensor for every input of the node.
         """
         (first, *_) = feeds.values()
         inputs = [_describe(name, value.dtype) for name, value in feeds.items()]

@@ -32,16 +32,16 @@ class Seen(NamedTuple):
 
 
 class Workaround(NamedTuple):
-    """A defect, and what is done about it.
+    """A defect, and its workaround.
 
     Attributes:
         op: Its name in `ops` of the pass.
         seen: Where.
-        wrong: What of it; how wrong says the rewrite.
-        rewrite: Puts nodes that compute the same in the place of one, if that is a wrong one.
-        note: What a person reads behind the number of nodes.
+        wrong: Defect; the rewrite states the size of the error.
+        rewrite: Replaces a node by equivalent nodes, if the node is affected.
+        note: Text for people behind the number of nodes.
         test: The test that fails when the row is no longer needed.
-        replaces: The operator of the nodes that are replaced, where it is not `op`.
+        replaces: The operator of the replaced nodes, if other than `op`.
     """
 
     op: WorkaroundOp

@@ -1,6 +1,6 @@
-"""Makes candidates with 8-bit weights whose activations are quantized as they come.
+"""Candidates with 8-bit weights and dynamically quantized activations.
 
-Nodes in the bodies of control flow are among them. The calibration samples are not read.
+Nodes in the bodies of control flow are included. The calibration samples are not read.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from edgepack.packager.quantization.products import as_product
 
 
 class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
-    """Candidate maker for one float model."""
+    """Candidate maker for a float model."""
 
     methods = (QuantizationMethod(base="dynamic"),)
 

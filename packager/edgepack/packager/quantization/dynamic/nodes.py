@@ -1,7 +1,7 @@
-"""Integer forms of MatMul, Gemm and LSTM that quantize their inputs as they come.
+"""Integer forms of MatMul, Gemm and LSTM with dynamically quantized inputs.
 
 MatMul and Gemm become DynamicQuantizeLinear, MatMulInteger and a multiplication by the scales,
-which ONNX Runtime joins into one kernel; LSTM becomes com.microsoft's DynamicQuantizeLSTM.
+which ONNX Runtime fuses into a single kernel; LSTM becomes com.microsoft's DynamicQuantizeLSTM.
 """
 
 from collections.abc import Iterator
@@ -39,12 +39,12 @@ def is_lstm(node: onnx.NodeProto, constants: Constants) -> bool:
 
 
 class DynamicWriter(msgspec.Struct, kw_only=True):
-    """Writes the nodes of one graph or body.
+    """Writes the nodes of a graph or body.
 
     Attributes:
         settings: The profile's pass.
-        prefix: What names of new tensors start with, so that no body's clash.
-        constants: What nodes here can see.
+        prefix: Prefix of new tensors' names, unique per body.
+        constants: Constants visible to nodes here.
         made: New initializers.
     """
 
@@ -58,7 +58,7 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
         """Yield MatMul or Gemm in integers.
 
         Args:
-            name: What the node is called in the whole model.
+            name: Name of the node in the whole model.
             product: The node.
             output: Name of its output.
         """
@@ -106,7 +106,7 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
         return result
 
     def _quantize(self, weight: Singles, *, axis: int) -> tuple[Tensor, Singles, Tensor]:
-        """Return codes, scales and the zero point, symmetric around it.
+        """Return codes, scales and the zero point, with a symmetric range.
 
         Args:
             weight: The output channel is the last axis.

@@ -1,4 +1,4 @@
-"""Nodes of a graph and of all bodies of control flow in it, with the constants each can see."""
+"""Nodes of a graph and of all inner bodies of control flow, with the constants visible to each."""
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         label: "" for the graph itself; else the node and the branch, `if_1/then_branch`.
         graph: The graph.
-        constants: Initializers and values of Constant nodes, those of outer graphs too.
+        constants: Initializers and values of Constant nodes, including outer graphs.
     """
 
     label: str
@@ -34,7 +34,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scopes(graph: onnx.GraphProto) -> Iterator[Scope]:
-    """Yield the graph itself, then its bodies, outer ones first."""
+    """Yield the graph itself, then its bodies, outer bodies first."""
     yield from _scopes(graph, "", {})
 
 

@@ -1,10 +1,10 @@
-"""Divides channels of tensors in a graph, where the weights that read them take the factor.
+"""Division of tensors' channels in a graph, with the factor multiplied into the reading weights.
 
-The division costs nothing where the node that makes a tensor takes it over: the scale and bias of a
-LayerNormalization, a Mul or Add with a constant, a Gemm. Where others read the same tensor (a
-residual connection), all but the last are made twice, once for the products: a Mul after the tensor
-would come too late where that is quantized itself. Where nothing can take it over, an explicit Mul
-divides, only if the channels differ enough to be worth it.
+The division is free if the producing node absorbs the divisors: the scale and bias of a
+LayerNormalization, a Mul or Add with a constant, a Gemm. If others read the same tensor (a residual
+connection), all nodes but the last are made twice, once for the products: a Mul after the tensor
+would come too late for a quantized tensor. If no node can absorb the divisors, an explicit Mul
+divides, only if the channels differ enough.
 """
 
 from copy import deepcopy
@@ -43,11 +43,11 @@ class ProductGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChannelDivision:
-    """Changes a copy of the indexed graph; positions in the index stay those of `_nodes`.
+    """Changes a copy of the indexed graph; positions in the index stay the positions of `_nodes`.
 
     Args:
-        model: The copy; it is changed when all is moved, see `finish`.
-        index: The graph that it is a copy of, indexed.
+        model: The copy; changed in `finish`.
+        index: Index of the original graph.
 
     Attributes:
         explicit: How many tensors a Mul of their own divides.
@@ -65,15 +65,15 @@ class ChannelDivision:
     def move(
         self, group: ProductGroup, divisors: Channels, maxima: dict[str, Channels]
     ) -> float | None:
-        """Move one group's divisors.
+        """Move a group's divisors.
 
         Args:
             group: The products.
-            divisors: One a channel of the tensor that they read.
+            divisors: A divisor per channel of the tensor that the products read.
             maxima: Greatest magnitude of each channel, by tensor.
 
         Returns:
-            By how much the spread of the channels shrank; None if it was left unchanged.
+            Reduction of the spread of the channels; None if the group was left unchanged.
         """
         smoothed = self._divide(group.tensor, divisors, alone=self._is_alone(group))
         before = _spread(maxima[group.tensor])
@@ -112,7 +112,7 @@ class ChannelDivision:
         add_shapes(self._model, known.values())
 
     def _is_alone(self, group: ProductGroup) -> bool:
-        """Return True if nobody but the group reads its tensor, through whichever Reshape."""
+        """Return True if only the group reads its tensor, through any Reshape."""
         between = [self._index.graph.node[position].output[0] for position in group.reshapes]
         known = {*group.readers, *group.reshapes}
         return all(
@@ -137,7 +137,7 @@ class ChannelDivision:
 
         Args:
             name: The tensor.
-            divisors: One a channel (last axis).
+            divisors: A divisor per channel (last axis).
             alone: Whether nobody else reads the tensor; otherwise the node is made twice.
 
         Returns:
@@ -202,7 +202,7 @@ class ChannelDivision:
         return output
 
     def _scale(self, node: onnx.NodeProto, number: int, factor: Floats) -> None:
-        """Multiply a constant input of a node; other readers keep the constant as it was."""
+        """Multiply a constant input of a node; other readers keep the old constant."""
         name = f"{node.name}/smoothed_{number}"
         if name not in self._current:
             self._current[name] = self._index.values(node.input[number]).astype(np.float64)

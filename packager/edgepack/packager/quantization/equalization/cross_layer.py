@@ -1,18 +1,18 @@
-"""Cross-layer equalization: channels of two layers in a row get ranges of one size.
+"""Cross-layer equalization: channels of two consecutive layers get ranges of similar size.
 
-Where a convolution follows another, channel i of the first layer's output may be divided by any
-positive s_i and the second layer's weights that read it multiplied by the same; with
+If a convolution follows another, channel i of the first layer's output may be divided by any
+positive s_i and the second layer's weights for this channel multiplied by the same factor; with
 
     s_i = sqrt(max|W1_i| / max|W2_i|)
 
-both layers' weights reach equally far in that channel, so that one scale a tensor fits all of
-them (Nagel et al., "Data-Free Quantization", 2019, equation 11). `layers_in_row` says what may
-stand between the two.
+both layers' weights have the same range in that channel, so that a single scale per tensor fits all
+channels (Nagel et al., "Data-Free Quantization", 2019, equation 11). `layers_in_row` defines the
+allowed nodes between the two.
 
-A Clip (ReLU6) between them has one bound for all channels, which a factor would move. It stays,
-and only channels that keep clear of the bound on the calibration samples are scaled, no further
-than that they still do: on these samples nothing changes. (The paper puts a ReLU in place of each
-ReLU6, which changes a model wherever the bound is reached.)
+A Clip (ReLU6) between the layers has a common bound for all channels, which a factor would move.
+The Clip stays, and only channels away from the bound on the calibration samples are scaled, and
+only as far as they stay away: on these samples nothing changes. (The paper puts a ReLU in place of
+each ReLU6, which changes a model wherever the bound is reached.)
 """
 
 from collections.abc import Sequence
@@ -49,13 +49,12 @@ def can_equalize(index: GraphIndex) -> bool:
 def equalize(
     model: onnx.ModelProto, samples: Samples, work_dir: Path
 ) -> tuple[onnx.ModelProto, str]:
-    """Return equalizes a model; on the samples it computes what it did, give or take float
-    rounding.
+    """Equalize a model; on the samples its outputs stay the same up to float rounding.
 
     Args:
         model: The float model with shapes, which can be equalized; not changed.
         samples: Calibration samples, read where a Clip stands between two layers.
-        work_dir: Folder for the instrumented model; it must exist.
+        work_dir: Existing folder for the instrumented model.
 
     Returns:
         The equalized model, and a note with numbers.
@@ -91,7 +90,7 @@ def equalize(
 
 
 class _Layer:
-    """The weights and bias of one layer, by channel."""
+    """The weights and bias of a layer, by channel."""
 
     def __init__(self, index: GraphIndex, position: int) -> None:
         self._node = index.graph.node[position]
@@ -117,7 +116,7 @@ class _Layer:
             self._bias = self._bias / factors
 
     def multiply_inputs(self, factors: Floats) -> None:
-        """Multiply what reads each input channel."""
+        """Multiply the weights of each input channel."""
         scaled = self._by_input() * factors.reshape(self._groups, 1, -1, 1)
         self._weights[...] = scaled.reshape(self._weights.shape)
 
@@ -127,7 +126,7 @@ class _Layer:
         return self._weights.reshape(self._groups, outputs // self._groups, inputs, -1)
 
     def store(self, graph: onnx.GraphProto, position: int) -> None:
-        """Write the layer into a graph, under names of its own: others may read the old ones."""
+        """Write the layer into a graph, under new names: others may read the old tensors."""
         node = graph.node[position]
         for number, values in ((1, self._stored), (2, self._bias)):
             if values is not None:
@@ -137,7 +136,7 @@ class _Layer:
 
 
 class _Scaling:
-    """The factors of one pair of layers.
+    """The factors of a pair of layers.
 
     Args:
         first, second: The layers.

@@ -1,7 +1,7 @@
-"""Finds layers in a row: what scales the channels of one can be made up for in the next.
+"""Search for consecutive layers: scaled channels of the first can be compensated in the next.
 
-Between the two may stand what a positive factor passes through (ReLU, PRelu, LeakyRelu, poolings),
-and a Clip from 0 (ReLU6), which passes it through below its bound.
+Allowed between the two are nodes that a positive factor passes through (ReLU, PRelu, LeakyRelu,
+poolings), and a Clip from 0 (ReLU6), which a factor passes through below its bound.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ from edgepack.packager.graph.queries import GraphIndex, attribute, is_standard
 
 
 class BoundedClip(msgspec.Struct, frozen=True, kw_only=True):
-    """A Clip from 0 to a bound, and the tensor that it makes."""
+    """A Clip from 0 to a bound, and its output tensor."""
 
     output: str
     bound: float
@@ -24,8 +24,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         first, second: Their positions in the graph.
-        channels: How many channels go from one to the other.
-        clips: What bounds these on the way.
+        channels: Number of channels between both.
+        clips: Clips between both.
     """
 
     first: int

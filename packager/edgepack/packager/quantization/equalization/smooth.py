@@ -1,14 +1,13 @@
-"""SmoothQuant: outliers of activations move into the weights that read them.
+"""SmoothQuant: outliers of activations move into the weights that read the activations.
 
-Transformers have a few channels whose activations are ten or a hundred times those of the
-others; one scale a tensor then leaves the others few steps. Before each matrix product with
-constant weights, channel j of the input is divided by s_j and row j of the weights multiplied by
-it:
+Transformers have a few channels with activations ten or a hundred times larger than all others; a
+single scale per tensor then leaves the others few steps. Before each matrix product with constant
+weights, channel j of the input is divided by s_j and row j of the weights multiplied by s_j:
 
     s_j = max|X_j| ** alpha / max|W_j| ** (1 - alpha)
 
-(Xiao et al., "SmoothQuant", 2023, equation 4). What divides the channels, and what that costs, says
-`channel_division`.
+(Xiao et al., "SmoothQuant", 2023, equation 4). `channel_division` defines the dividing nodes and
+their cost.
 """
 
 from copy import deepcopy
@@ -37,13 +36,13 @@ def can_smooth(index: GraphIndex) -> bool:
 def smooth(
     model: onnx.ModelProto, alpha: float, samples: Samples, work_dir: Path
 ) -> tuple[onnx.ModelProto, str]:
-    """Smooth a model; it computes what it did, give or take float rounding.
+    """Smooth a model; its outputs stay the same up to float rounding.
 
     Args:
         model: The float model with shapes; not changed.
         alpha: Share of the difficulty that moves into the weights, 0…1.
         samples: Calibration samples, for the greatest magnitude of each channel.
-        work_dir: Folder for the instrumented model; it must exist.
+        work_dir: Existing folder for the instrumented model.
 
     Returns:
         The smoothed model, and a note with numbers.
@@ -119,7 +118,7 @@ def _is_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
 
 
 def _divisors(index: GraphIndex, group: ProductGroup, data: Channels, alpha: float) -> Channels:
-    """Return s_j of a group: all its products share one input, so their weights count together."""
+    """Return s_j of a group: all its products share an input, so their weights count together."""
     weights = np.zeros_like(data)
     for position in group.readers:
         node = index.graph.node[position]

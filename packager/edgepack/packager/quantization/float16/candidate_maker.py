@@ -1,7 +1,7 @@
 """Makes candidates that compute in 16-bit floats, except where these would overflow or vanish.
 
-Which tensors would is measured on the calibration samples. Inputs, outputs and what the bodies of
-control flow read stay 32-bit.
+Which tensors would is measured on the calibration samples. Inputs, outputs and tensors read by the
+bodies of control flow stay 32-bit.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from edgepack.packager.runtime.model_run import Run
 
 
 class Float16CandidateMaker(OneAtATimeMaker[Float16]):
-    """Candidate maker for one float model, with the bounds of its tensors."""
+    """Candidate maker for a float model."""
 
     verb = "converted"
     methods = (QuantizationMethod(base="float16"),)

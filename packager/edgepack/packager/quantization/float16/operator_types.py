@@ -23,11 +23,11 @@ def _schemas() -> Mapping[tuple[str, str], tuple[Any, ...]]:
 
 
 def halvable(node: onnx.NodeProto, opsets: Mapping[str, int]) -> tuple[set[int], set[int]]:
-    """Return positions of inputs and outputs whose type may be float16 in place of float.
+    """Return positions of inputs and outputs with a type that may be float16 in place of float.
 
     Args:
         node: The node.
-        opsets: Version of each operator set, by domain; the standard one is "".
+        opsets: Version of each operator set, by domain; the standard domain is "".
 
     Returns:
         Input positions, output positions; empty for an operator that ONNX Runtime does not know.
@@ -53,7 +53,7 @@ def halvable(node: onnx.NodeProto, opsets: Mapping[str, int]) -> tuple[set[int],
 
 
 def _positions(formal: Any, count: int, free: set[str]) -> Iterator[int]:
-    """Yield the last formal parameter stands for all further ones."""
+    """Yield positions of float16 parameters; the last formal parameter stands for all further."""
     for position in range(count):
         if formal and formal[min(position, len(formal) - 1)].typeStr in free:
             yield position

@@ -1,7 +1,7 @@
 """Plan of 16-bit nodes and tensors: capable nodes, fitting values, and dependent tensors.
 
-Operators that only move data keep the type that they are given, so that no conversion surrounds
-them. A Cast from floats reads either type. Everything else is a choice, node by node.
+Operators that only move data keep the type of their input, so that no conversion surrounds them. A
+Cast from floats reads either type. Everything else is a choice, node by node.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -29,7 +29,7 @@ _MOST_CHANGE = 0.1
 
 
 class Float16Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan of one candidate's 16-bit parts.
+    """Plan of a candidate's 16-bit parts.
 
     Attributes:
         nodes: Positions of nodes, with the input positions that become 16-bit.
@@ -42,7 +42,7 @@ class Float16Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Float16Planner:
-    """Knows what can be 16-bit in one model.
+    """Finds possible 16-bit parts of a model.
 
     Attributes:
         index: The model's graph, indexed.
@@ -62,8 +62,8 @@ class Float16Planner:
         self._constant_fits: dict[str, bool] = {}
 
     def observable(self) -> list[str]:
-        """Return tensors whose bounds decide: floats that some operator could take or give in 16
-        bits.
+        """Return tensors with bounds that decide: floats that some operator could take or give in
+        16 bits.
         """
         names = dict.fromkeys(
             name
@@ -75,8 +75,8 @@ class Float16Planner:
         return [name for name in names if name not in self.index.initializers]
 
     def choices(self, observed: Mapping[str, Observation]) -> Iterator[str]:
-        """Return the names of the nodes that can be 16-bit, in graph order; what only follows is
-        left out.
+        """Return the names of the nodes that can be 16-bit, in graph order, without nodes that only
+        follow others.
         """
         for position, node in enumerate(self.index.graph.node):
             if (
@@ -153,7 +153,7 @@ class Float16Planner:
         return self._constant_fits[name]
 
     def _follows(self, position: int, half: Collection[str]) -> bool:
-        """Return True if an operator that moves data is given 16 bits: it then gives them."""
+        """Return True if an operator that moves data gets 16 bits, and so gives 16 bits."""
         if not self._is_open(position):
             return False
         first, *others = self._inputs(position) or [""]
@@ -182,7 +182,7 @@ def activation_fits(low: float, high: float, largest: float) -> bool:
 
 def constant_fits(values: Singles) -> bool:
     """Return True if a constant can be 16-bit; infinities can, and small weights among larger
-    ones.
+    weights.
     """
     finite = np.abs(values[np.isfinite(values)])
     if not finite.size or not finite.any():

@@ -1,4 +1,4 @@
-"""Writes a model with 16-bit floats; one Cast for each tensor that is needed in both types."""
+"""Writer of a model with 16-bit floats; a Cast for each tensor needed in both types."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -15,12 +15,12 @@ from edgepack.packager.quantization.float16.plan import Float16Plan
 class Float16Writer:
     """Makes a model in which the planned nodes compute in 16 bits.
 
-    Inputs, outputs and what control flow's bodies read keep their names and types.
+    Inputs, outputs and tensors read by control flow's bodies keep their names and types.
 
     Args:
         model: The float model; not changed.
         index: Its graph, indexed.
-        plan: What is 16-bit.
+        plan: The 16-bit parts.
     """
 
     def __init__(self, model: onnx.ModelProto, index: GraphIndex, plan: Float16Plan) -> None:
@@ -106,7 +106,7 @@ class Float16Writer:
         return result
 
     def _infos(self) -> Iterator[onnx.ValueInfoProto]:
-        """Yield types and shapes of the tensors in between, those that were added included."""
+        """Yield types and shapes of the inner tensors, including added tensors."""
         graph = self._index.graph
         known = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
         for value in graph.value_info:

@@ -1,1 +1,1 @@
-"""AMD's own quantizer in place of ours: it runs in a Python environment of its own."""
+"""AMD's own quantizer as an alternative: Quark runs in a separate Python environment."""

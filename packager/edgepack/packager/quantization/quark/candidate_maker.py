@@ -1,8 +1,8 @@
-"""Candidates made by AMD Quark: the same search and the same gates judge them.
+"""Candidates made by AMD Quark, with the same search and the same gates.
 
-Quark makes the integers and the scales. What stays float is our search's decision: nodes are
-ranked by quantizing each alone with our own quantizer and the same types, since a run of
-Quark takes a minute.
+Quark makes the integers and the scales. Our search decides on float nodes: nodes are ranked by
+quantizing each alone with our own quantizer and the same types, since a run of Quark takes a
+minute.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
-    """Candidate maker for one float model, by Quark.
+    """Candidate maker for a float model, by Quark.
 
     Raises:
         BuildError: Quark is nowhere to be found.
@@ -83,7 +83,7 @@ class QuarkCandidateMaker(PassCandidateMaker[Quantize]):
     def rank(
         self, spec: CandidateSpec, samples: Samples, progress: Progress, measured: Measured = None
     ) -> Ranked:
-        """Measure with our own quantizer what quantizing each node alone costs."""
+        """Measure the cost of quantizing each node alone, with our own quantizer."""
         return self._own.rank(
             CandidateSpec(method=self._own.methods[0]), samples, progress, measured
         )

@@ -1,13 +1,13 @@
 """The child that runs AMD Quark, in an environment that has Quark and need not have edgepack.
 
-It is run by path and imports nothing of edgepack:
+The child is run by path and imports nothing of edgepack:
 
     /path/to/quark/bin/python child.py      (request on stdin, answer on stdout, both JSON)
 
-Request: `model`, `output`: paths; `samples`: folder of .npz, one sample a file, arrays by input
-name; `config`: name of a Quark configuration; `exclude`: nodes that stay float.
-Answer: `version` of Quark, when the output was written. What goes wrong ends the process, and the
-parent tells its last line.
+Request: `model`, `output`: paths; `samples`: folder of .npz, a sample per file, arrays by input
+name; `config`: name of a Quark configuration; `exclude`: nodes that stay float. Answer: `version`
+of Quark, when the output was written. A failure ends the process, and the parent reports the last
+line.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Reader:
-    """The samples, as Quark wants to be fed; it reads them more than once.
+    """The samples, in Quark's interface; Quark reads the samples more than once.
 
     Args:
         folder: See the request.
@@ -70,7 +70,7 @@ def quantize(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Read a request, run Quark, answer; what Quark prints goes to stderr."""
+    """Read a request, run Quark, answer; prints of Quark go to stderr."""
     if sys.platform == "linux":
         # the kernel kills it when its parent ends, as edgepack.agent.runtime.child does
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

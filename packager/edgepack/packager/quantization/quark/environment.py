@@ -1,7 +1,7 @@
 """Python interpreter with AMD Quark.
 
-Quark needs an older onnx than ours, PyTorch and a C++ compiler, so it usually lives in an
-environment of its own, which a variable names.
+Quark needs an older onnx than ours, PyTorch and a C++ compiler, so Quark usually lives in a
+separate environment, which a variable names.
 """
 
 import importlib.util
@@ -23,14 +23,15 @@ def find_quark(
     environment: Mapping[str, str] = os.environ,
     is_here: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
 ) -> str:
-    """Return the interpreter to run Quark with: the one named, or this one if it has Quark.
+    """Return the interpreter for Quark: the named interpreter, or this interpreter if Quark is
+    installed.
 
     Args:
         environment: Environment variables.
         is_here: Whether this interpreter can import a package.
 
     Raises:
-        BuildError: The one named is not a program, or none is named and Quark is not here.
+        BuildError: The named path is not a program, or no path is named and Quark is not here.
     """
     named = environment.get(VARIABLE, "")
     if named:

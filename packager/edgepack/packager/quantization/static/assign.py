@@ -50,7 +50,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         activations: By tensor, for the nodes of usual precision.
-        high_precision: By tensor, for the others; a tensor that both kinds use has two scales.
+        high_precision: By tensor, for all other nodes; a tensor of both kinds of nodes has two
+            scales.
         weights: By use; widened where a bias would not fit otherwise.
         integers: By use, of weights that are not rounded to the nearest integer.
     """
@@ -100,8 +101,8 @@ def assign_scales(
     """Choose the scale of every activation and weight of a plan.
 
     Args:
-        plan: What is quantized.
-        observed: What calibration saw, for every activation that is not a constant.
+        plan: The quantized parts.
+        observed: Observations at calibration, for every activation that is not a constant.
         method: The calibration method.
         cache: Chooses and remembers the scales of the plan's graph.
 
@@ -134,7 +135,7 @@ def assign_scales(
 def _fixed_scales(
     index: GraphIndex, nodes: Sequence[NodePlan], kind: IntegerType, scales: Mapping[str, Scale]
 ) -> dict[str, Scale]:
-    """Return the scales of outputs that calibration does not choose, or not below a least one."""
+    """Return the scales of outputs with a fixed scale, or with a least scale."""
     fixed: dict[str, Scale] = {}
     for node in nodes:
         key = (index.graph.node[node.position].op_type, kind.dtype)
@@ -148,13 +149,13 @@ def _fixed_scales(
 
 
 def _widened(scale: Scale, least: float) -> Scale:
-    """Return a scale with the same least real number, and a greater one at the top."""
+    """Return a scale with the same least real number, and a greater highest number."""
     zero_point = scale.kind.lowest + round(-scale.lowest_real / least)
     return fixed_scale(least, zero_point, scale.kind)
 
 
 def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
-    """Return one scale that covers what each of several does."""
+    """Return a scale that covers the ranges of several scales."""
     if kind.symmetric:
         return max(scales, key=lambda scale: float(scale.scale))
     return scale_of_range(
@@ -184,7 +185,7 @@ def _assign_weights(plan: Plan, scales: Assignment, cache: ScaleCache) -> dict[W
 
 
 def _fused_scales(index: GraphIndex, plan: Plan, scales: Assignment) -> dict[str, Scale]:
-    """Return by tensor the scale that one of `_OFF_POWERS_OF_TWO` requires."""
+    """Return the required scale of tensors by any entry of `_OFF_POWERS_OF_TWO`."""
     return {
         node.activations[0][1]: scale
         for node in plan.nodes

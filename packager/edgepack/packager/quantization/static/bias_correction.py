@@ -1,12 +1,12 @@
-"""Bias correction: what quantization shifts on average, the biases shift back.
+"""Bias correction: biases compensate the mean shift of quantization.
 
-Rounded weights and cut-off activations move the mean of a layer's outputs (Nagel et al.,
-"Data-Free Quantization", 2019, section 4.2). The mean error of each channel is measured on
-calibration samples, float and quantized model side by side, and subtracted from the layer's bias,
-one layer after the other: what earlier layers passed on is corrected before a later one is
-measured. Corrected all at once, it counts again in every later layer: a text recognizer of 47
-layers read no character after that.
-Only where it pays: a channel whose mean error could as well be chance keeps its bias.
+Rounded weights and cut-off activations move the mean of a layer's outputs (Nagel et al., "Data-Free
+Quantization", 2019, section 4.2). The mean error of each channel is measured on calibration
+samples, float and quantized model in parallel, and subtracted from the layer's bias, layer by
+layer: errors passed on by earlier layers are corrected before a later layer is measured. Corrected
+all at once, the error counts again in every later layer: a text recognizer of 47 layers read no
+character after that. Only significant errors are corrected: a channel with a mean error that may be
+chance keeps its bias.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ _STANDARD_ERRORS = 2.0
 
 
 class _Layer(NamedTuple):
-    """A layer whose bias can be changed.
+    """A layer with a changeable bias.
 
     Attributes:
         name: The node.
@@ -58,14 +58,14 @@ def correct_biases(
     samples: Samples,
     folder: Path,
 ) -> tuple[onnx.ModelProto, str]:
-    """Correct the biases of a float model for how it is going to be quantized.
+    """Correct the biases of a float model for its quantization.
 
     Args:
         model: The float model with shapes; not changed.
-        quantize: Makes the quantized model of a float one; nodes keep their names.
-        names: Nodes that it quantizes.
+        quantize: Makes the quantized model of a float model; nodes keep their names.
+        names: Quantized nodes.
         samples: Calibration samples.
-        folder: Folder for models on the way; it must exist.
+        folder: Existing folder for intermediate models.
 
     Returns:
         The float model with other biases, and a note with numbers.
@@ -126,9 +126,7 @@ def _correct_in_turn(
     samples: Samples,
     folder: Path,
 ) -> dict[_Layer, Channels]:
-    """Return the correction of each layer's channels; layers without a layer between are one
-    turn.
-    """
+    """Return the correction of each layer's channels; layers without a layer between share a turn."""
     outputs = {node.name: node.output[0] for node in model.graph.node}
     before = _runner(model, outputs, layers, folder / "float_means.onnx")
     wanted = [list(before.run(feeds).values()) for feeds in samples]
@@ -150,7 +148,7 @@ def _correct_in_turn(
 
 
 def _unless_chance(errors: Floats) -> Channels:
-    """Return means over samples, of (samples, channels); zero where they could be chance."""
+    """Return means over samples, of (samples, channels); zero for insignificant means."""
     mean = errors.mean(axis=0)
     standard_error = errors.std(axis=0) / np.sqrt(len(errors))
     return np.where(np.abs(mean) > _STANDARD_ERRORS * standard_error, mean, 0.0)

@@ -29,7 +29,7 @@ _SHOWN = 3
 
 @dataclass
 class CalibratedModel:
-    """A float model that is calibrated when it is first asked for, and then never again.
+    """A float model that is calibrated on demand, and only once.
 
     Attributes:
         model: The float model, clean and with shapes.
@@ -61,14 +61,14 @@ class CalibratedModel:
     def plan(self, spec: CandidateSpec, index: GraphIndex) -> tuple[Plan, Assignment]:
         """Return the quantized parts and their scales.
 
-        A rectifier that saturation cannot take over must be quantized by itself where every
-        operator has to be an integer one. What joins values of very different size at the end gets
-        high precision or stays float, see `find_mixed_scale_concats`; what reads or makes infinite
-        values stays float.
+        A rectifier that saturation cannot replace must be quantized by itself if every operator has
+        to be an integer operator. Nodes that join values of very different size at the end get high
+        precision or stay float, see `find_mixed_scale_concats`; nodes that read or make infinite
+        values stay float.
 
         Args:
             spec: The calibration method, float nodes, and nodes of high precision.
-            index: The graph to plan for: the model's own, or one with other constants.
+            index: The graph to plan for: the model's own, or a graph with other constants.
         """
         settings = self.settings
         ranges = spec.method.base
@@ -105,11 +105,11 @@ class CalibratedModel:
         model: onnx.ModelProto,
         rounder: Rounder = to_nearest,
     ) -> tuple[onnx.ModelProto, Plan]:
-        """Return the quantized model, and what is quantized in it.
+        """Return the quantized model, and its quantized parts.
 
         Args:
             spec: See `plan`.
-            model: The float model: the calibrated one, or one that differs in constants only.
+            model: The float model: the calibrated model, or a model that differs in constants only.
             rounder: How its weights are rounded.
         """
         index = self.index if model is self.model else index_graph(model.graph)
@@ -120,14 +120,14 @@ class CalibratedModel:
     def make_switchable(
         self, spec: CandidateSpec, path: Path, rounder: Rounder = to_nearest
     ) -> SwitchableModel:
-        """Return the model with a switch for every node's quantization; `path` is where it is
-        written.
+        """Write the model with a switch for every node's quantization to `path`, and return the
+        opened model.
         """
         plan, scales = self.plan(spec, self.index)
         return SwitchableModel(self.model, self.index, plan, rounder(plan, scales), path)
 
     def describe_infinite(self, ranges: str) -> tuple[str, ...]:
-        """Return a note on nodes that stay float since no scale holds what they read or make."""
+        """Return a note on nodes that stay float since no scale holds their inputs or outputs."""
         tensors = self._infinite(self.observe(ranges))
         nodes = self._beside(tensors)
         if not nodes:
@@ -142,7 +142,7 @@ class CalibratedModel:
         return tuple(name for name, seen in observed.items() if not seen.is_finite)
 
     def _beside(self, tensors: Collection[str]) -> set[str]:
-        """Return the names of the nodes that would quantize one of these tensors."""
+        """Return the names of the nodes that would quantize any of these tensors."""
         return {
             node.name for node in self._rectified.nodes if not set(tensors).isdisjoint(node.tensors)
         }

@@ -1,8 +1,8 @@
 """Calibration methods: the range and the scale of a tensor from the values that were observed.
 
-No method wins everywhere (a text recognizer kept .80 with minmax, .93 with percentile 99.99 and
-.24 with 99.9), so a profile names several and the search tries them; `profiles.calibration_methods`
-says what each name means.
+No method wins everywhere (a text recognizer kept .80 with minmax, .93 with percentile 99.99 and .24
+with 99.9), so a profile names several and the search tries all; `profiles.calibration_methods`
+defines each name.
 """
 
 import numpy as np
@@ -34,11 +34,11 @@ _ENTROPY_STRIDE = 16
 
 
 def choose_range(method: str, observed: Observation, kind: IntegerType) -> tuple[float, float]:
-    """Return the range of one tensor.
+    """Return the range of a tensor.
 
     Args:
         method: See `is_known_method`.
-        observed: What calibration saw of the tensor.
+        observed: Observation of the tensor at calibration.
         kind: The integer type that the range is for.
 
     Returns:
@@ -58,7 +58,7 @@ def choose_range(method: str, observed: Observation, kind: IntegerType) -> tuple
 
 
 def choose_scale(method: str, observed: Observation, kind: IntegerType) -> Scale:
-    """Return the scale of one tensor; for powers of two, `mse` picks among exponents directly."""
+    """Return the scale of a tensor; for powers of two, `mse` picks among exponents directly."""
     method = POWER_OF_TWO_METHODS.get(method, method)
     if not (kind.power_of_two and method == "mse" and observed.counts is not None):
         return scale_of_range(*choose_range(method, observed, kind), kind)
@@ -148,12 +148,12 @@ def _divergence(p: Floats, q: Floats) -> float:
 
 
 class ScaleCache:
-    """Chooses scales, and remembers them.
+    """Chooses scales, and stores the scales.
 
     A search makes dozens of plans of the same tensors, and `mse` looks at a histogram 138 times.
 
     Args:
-        index: The float graph, whose constants must not change.
+        index: The float graph, with constants that must not change.
         settings: The profile's quantize pass.
     """
 
@@ -166,12 +166,12 @@ class ScaleCache:
     def of_activation(
         self, name: str, method: str, observed: Observation | None, kind: IntegerType
     ) -> Scale:
-        """Return the scale of an activation, or of a constant that is used as one.
+        """Return the scale of an activation, or of a constant in the role of an activation.
 
         Args:
             name: The tensor.
             method: The calibration method.
-            observed: What calibration saw of it with that method; None for a constant.
+            observed: Observation of the tensor with that method; None for a constant.
             kind: The integer type.
         """
         key = (name, method, kind)
@@ -193,7 +193,7 @@ class ScaleCache:
         """Return a constant, float32.
 
         Raises:
-            KeyError: It is none.
+            KeyError: The tensor is not a constant.
         """
         return self.index.values(name).astype(np.float32)
 

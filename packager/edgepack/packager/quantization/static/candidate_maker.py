@@ -1,4 +1,4 @@
-"""Makes statically quantized candidates of one model, by every method that its profile asks for."""
+"""Statically quantized candidates of a model, by every method of its profile."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from edgepack.packager.tensors.sequence import Samples
 
 
 class StaticCandidateMaker(PassCandidateMaker[Quantize]):
-    """Candidate maker for one float model after its profile's passes.
+    """Candidate maker for a float model.
 
     The model is prepared and calibrated once for each preparation, when that is first tried.
     """

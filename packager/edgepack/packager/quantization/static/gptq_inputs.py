@@ -1,6 +1,6 @@
 """Inputs of GPTQ: products with constant weights as matrices, and second moments of their inputs.
 
-A convolution is a matrix product of the windows that it looks at (im2col), one for each group.
+A convolution is a matrix product of its windows (im2col), a product for each group.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ _MOST_BYTES = 128 << 20
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """A Conv, Gemm or MatMul whose weights are constant.
+    """A Conv, Gemm or MatMul with constant weights.
 
     Attributes:
         node: The node.
         use: Its weights.
-        shape: Their shape as they are stored.
-        groups: Groups of a Conv; 1 for the others.
+        shape: Stored shape of the weights.
+        groups: Groups of a Conv; 1 for other operators.
         is_transposed: Whether the output channels are the last axis of the weights.
     """
 
@@ -68,7 +68,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_product(index: GraphIndex, plan: NodePlan) -> Product | None:
-    """Return the product that a quantized node is; None where it is none, or shares its weights."""
+    """Return the product of a quantized node; None for other nodes, or for shared weights."""
     node = index.graph.node[plan.position]
     if plan.weight is None or node.op_type not in ("Conv", "Gemm", "MatMul"):
         return None
@@ -94,7 +94,7 @@ def parts_that_fit(
 
     Args:
         index: The float graph with shapes.
-        products: In the order in which they shall be looked at.
+        products: Products in the order of processing.
         most_bytes: Room for a part; a product that alone needs more is a part by itself.
     """
 
@@ -115,7 +115,7 @@ def measure_halves(
     """Return the sum of x^T x over the inputs of each product, over every other sample and over the
     rest.
 
-    The samples are read once, one at a time.
+    The samples are read once, individually.
 
     Args:
         model: The float model; not changed.

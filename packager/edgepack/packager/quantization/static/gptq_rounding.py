@@ -1,7 +1,7 @@
-"""Rounds the weights of a plan by GPTQ, as far as that holds on samples it has not seen.
+"""Rounding of a plan's weights by GPTQ, as far as the gain holds on unseen samples.
 
-A weight is rounded on one half of the calibration samples and compared with its nearest integers on
-the other half: only where its products are nearer there, it is rounded so, on both halves.
+A weight is rounded on half of the calibration samples and compared with its nearest integers on the
+other half: only if its products are nearer there, the weight is rounded by GPTQ, on both halves.
 """
 
 from collections.abc import Callable, Collection
@@ -44,7 +44,7 @@ def to_nearest(_plan: Plan, scales: Assignment) -> Assignment:
 
 
 class IntegerGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """Grid with one step and one zero point for each row of each group: see `gptq.Grid`.
+    """Grid with a step and a zero point for each row of each group: see `gptq.Grid`.
 
     Attributes:
         step, zero_point: float32 (groups, rows).
@@ -68,7 +68,7 @@ class IntegerGrid(msgspec.Struct, frozen=True, kw_only=True):
 class _Rounded(NamedTuple):
     """A weight's integers, and the share that is left of its outputs' squared error.
 
-    `integers` is None where those nearest to it are as good.
+    `integers` is None if the nearest integers are as good.
     """
 
     integers: npt.NDArray[np.integer] | None
@@ -77,11 +77,11 @@ class _Rounded(NamedTuple):
 
 @dataclass
 class GptqRounder:
-    """Rounds weights when they are first asked for with a scale, and remembers them.
+    """Rounds weights on the first request with a scale, and stores the integers.
 
-    The samples are read once where the moments of all products fit into memory. What a weight is
-    rounded to depends on its scale and the inputs of the float model alone, so that all candidates
-    share it, whichever nodes are float.
+    The samples are read once where the moments of all products fit into memory. The integers of a
+    weight depend on its scale and the inputs of the float model alone, so that all candidates share
+    the integers, with any nodes float.
 
     Attributes:
         model: The float model.
@@ -152,7 +152,7 @@ def _round(
 ) -> _Rounded:
     """Round a weight; `first` holds the moments of both halves then, which saves a matrix.
 
-    Of inputs whose squares no 32-bit float holds nothing is known: nearest integers stay.
+    If the squares of inputs exceed 32-bit floats, nothing is known: nearest integers stay.
     """
     sizes = [np.trace(half, dtype=np.float64, axis1=1, axis2=2) for half in (first, second)]
     if not (sizes[0] + sizes[1] < np.finfo(np.float32).max).all():

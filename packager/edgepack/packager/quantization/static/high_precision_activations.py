@@ -1,8 +1,8 @@
 """Selection of further nodes that need high precision with the requested nodes.
 
 A tensor has the type that its producer writes; a reader of the other type gets a conversion. So
-what only moves values does that in the type in which it gets them: a conversion in front would
-lose bits on the way to a reader of high precision, or carry bits that nothing has filled.
+nodes that only move values do so in the type of their input: a conversion in front would lose bits
+on the way to a reader of high precision, or carry bits without information.
 """
 
 from collections.abc import Collection
@@ -15,10 +15,10 @@ from edgepack.packager.graph.queries import GraphIndex
 def with_followers(
     index: GraphIndex, quantized: Collection[int], high_precision_nodes: Collection[str]
 ) -> frozenset[int]:
-    """Return the nodes of high precision: those named, and those that follow them.
+    """Return the nodes of high precision: the named nodes, and their followers.
 
-    The Relu or Clip of a node follows it. What only moves values follows the node that makes them;
-    where that is not quantized, a reader of high precision.
+    The Relu or Clip of a node follows the node. A node that only moves values follows its producer;
+    if the producer is not quantized, the node follows a reader of high precision.
 
     Args:
         index: The float graph.
@@ -51,8 +51,8 @@ def with_followers(
 
 
 def find_followers(index: GraphIndex, quantized: Collection[int]) -> frozenset[str]:
-    """Return the names of nodes that always follow another one: they move what quantized nodes
-    make.
+    """Return the names of nodes that always follow another: nodes that move the outputs of
+    quantized nodes.
     """
     return frozenset(
         index.graph.node[position].name
@@ -63,9 +63,7 @@ def find_followers(index: GraphIndex, quantized: Collection[int]) -> frozenset[s
 
 
 def following_rectifier(index: GraphIndex, position: int) -> int | None:
-    """Return the Relu or Clip that is computed together with a node, as an index; None without
-    one.
-    """
+    """Return the Relu or Clip that is computed together with a node, as an index; None without any."""
     node = index.graph.node[position]
     if not facts(node.op_type).takes_rectifier or len(node.output) != 1:
         return None
@@ -85,7 +83,7 @@ def _moves(index: GraphIndex, position: int) -> bool:
 
 
 def _is_read_by(index: GraphIndex, position: int, wanted: Collection[int]) -> bool:
-    """Return True if one of some nodes reads what a node makes, be it moved on the way."""
+    """Return True if any wanted node reads a node's output, also through moving nodes."""
     for name in index.graph.node[position].output:
         for reader in index.consumers.get(name, []):
             if reader in wanted or (_moves(index, reader) and _is_read_by(index, reader, wanted)):

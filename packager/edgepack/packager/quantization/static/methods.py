@@ -26,7 +26,7 @@ def costly_methods(
 
     Args:
         settings: The profile's quantize pass.
-        preparations: Those of `settings.prepare` that this model gives occasion for.
+        preparations: Preparations of `settings.prepare` that this model is suited for.
     """
     few = [QuantizationMethod(base=ranges) for ranges in settings.ranges[:_RANGES_WITH_PREPARATION]]
     methods = [

@@ -1,8 +1,8 @@
-"""Joins of very different values at the end of a model, which one scale cannot hold.
+"""Joins of very different values at the end of a model, which a single scale cannot hold.
 
-A detector ends in a Concat of boxes (0…640) and scores (0…1). In 8 bits a step of the joined
-tensor is 2.5: every score becomes zero (onnxruntime#14233). Such a join is not quantized with
-the others, nor is what follows it; all that computes lies before it.
+A detector ends in a Concat of boxes (0…640) and scores (0…1). In 8 bits a step of the joined tensor
+is 2.5: every score becomes zero (onnxruntime#14233). Such a join is not quantized with the others,
+nor are the nodes behind the join; all computing nodes lie before.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ _FEWEST_STEPS = 8
 def find_mixed_scale_concats(
     index: GraphIndex, plan: Plan, activations: str, observed: Mapping[str, Observation]
 ) -> frozenset[str]:
-    """Return the names of quantized nodes that join uneven values, and of those after them.
+    """Return the names of quantized nodes that join uneven values, and of the nodes behind.
 
     Args:
         index: The float graph.
-        plan: What would be quantized.
+        plan: Quantized parts without an exclusion.
         activations: Their integer type, which says how many steps there are.
-        observed: What calibration saw.
+        observed: Observations at calibration.
 
     Returns:
         Nodes that this type is too coarse for; empty where only the inputs of the compute are
@@ -55,9 +55,7 @@ def find_mixed_scale_concats(
 
 
 def _moves_to_outputs(index: GraphIndex, position: int) -> frozenset[int] | None:
-    """Return the nodes after one, if they do no more than move its values to the graph's
-    outputs.
-    """
+    """Return the nodes after a node, if all only move its values to the graph's outputs."""
     nodes = index.graph.node
 
     def readers(place: int) -> list[int]:

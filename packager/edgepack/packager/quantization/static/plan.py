@@ -1,7 +1,7 @@
-"""Decides what is quantized: which nodes, and for each which tensors in which role.
+"""Selection of quantized parts: nodes, and for each node the tensors with their roles.
 
-Pure: it looks at a graph and settings and returns a plan; scales come later (`assign`), since one
-plan is tried with several calibration methods.
+Pure: the function reads a graph and settings and returns a plan; scales come later (`assign`),
+since a plan is tried with several calibration methods.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ class WeightUse(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The initializer.
-        axis: Axis of its channels, or None for one scale.
+        axis: Axis of its channels, or None for a single scale.
     """
 
     name: str
@@ -32,15 +32,15 @@ class WeightUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan of one node's quantization.
+    """Plan of a node's quantization.
 
     Attributes:
         position: Index of the node in the graph.
         name: Its name.
-        activations: Inputs quantized as activations (constants among them), by input position.
+        activations: Inputs quantized as activations (including constants), by input position.
         weight: The weights, with their input position; None where there are none.
         bias: The bias, by input position and name; quantized as int32 with scale activation *
-            weight; None where it stays float.
+            weight; None for a float bias.
         outputs: Outputs that are quantized.
         rectifier: Index of the Relu or Clip that directly follows and belongs to this node.
         is_high_precision: Whether its activations have the type of
@@ -58,7 +58,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Every tensor that is quantized as an activation of it, constants included."""
+        """Every tensor that is quantized as an activation of this node, constants included."""
         return (*(name for _, name in self.activations), *self.outputs)
 
 
@@ -78,7 +78,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def positions(self) -> frozenset[int]:
-        """Indices of the quantized nodes, each Relu or Clip that belongs to one included."""
+        """Indices of the quantized nodes, including their Relu or Clip."""
         rectifiers = (node.rectifier for node in self.nodes if node.rectifier is not None)
         return frozenset((*(node.position for node in self.nodes), *rectifiers))
 
@@ -111,16 +111,16 @@ def make_plan(
 ) -> Plan:
     """Plan the quantization of a graph.
 
-    The Relu or Clip of a node that stays float stays float with it: quantized by itself it would
-    round twice what was to be left alone. So it is with a node of high precision.
+    The Relu or Clip of a node that stays float stays float, too: quantized by itself the rectifier
+    would round twice a value that must stay unrounded. The same holds for a node of high precision.
 
     Args:
         index: The float graph with shapes.
         settings: The profile's quantize pass.
         float_nodes: Names of nodes that must stay float.
-        high_precision_nodes: Names of nodes whose activations have
+        high_precision_nodes: Names of nodes with activations of
             `settings.high_precision_activations`.
-        apart: Names of nodes whose Relu or Clip is quantized by itself.
+        apart: Names of nodes with a Relu or Clip that is quantized by itself.
 
     Returns:
         The plan.
@@ -258,7 +258,7 @@ def tied_tensors(
 
     Args:
         index: The float graph.
-        plans: The quantized nodes of one precision.
+        plans: The quantized nodes of a single precision.
         settings: The profile's quantize pass.
     """
     quantized = {name for plan in plans for name in plan.tensors}

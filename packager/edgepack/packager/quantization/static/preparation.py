@@ -47,7 +47,7 @@ def applicable(index: GraphIndex, wanted: tuple[str, ...]) -> tuple[str, ...]:
 def prepare(
     name: str, model: onnx.ModelProto, settings: Quantize, samples: Samples, folder: Path
 ) -> tuple[onnx.ModelProto, str]:
-    """Prepare a float model, and check that it still computes what it did.
+    """Prepare a float model, and check that its outputs stay the same.
 
     Args:
         name: `smooth` or `cross-layer`.
@@ -57,7 +57,7 @@ def prepare(
         folder: Folder for models on the way.
 
     Returns:
-        The prepared model, whose weights may lie in `folder`, and a note with numbers.
+        The prepared model, with weights that may lie in `folder`, and a note with numbers.
 
     Raises:
         BuildError: The outputs changed.

@@ -1,4 +1,4 @@
-"""Ranking of nodes by their cost: measured one at a time, with all other nodes float."""
+"""Ranking of nodes by their cost: measured individually, with all other nodes float."""
 
 from functools import partial
 
@@ -21,15 +21,15 @@ _MOST_LOOKED_AT = 32
 def rank_nodes(
     model: SwitchableModel, samples: Samples, *, progress: Progress, measured: Measured = None
 ) -> Ranked:
-    """Order nodes by what they cost, worst first.
+    """Order nodes by cost, worst first.
 
-    All nodes are measured on a few samples, the costlier half of them on as many more, and so on:
-    only which nodes cost the most is worth many runs. How many depends on the number of nodes
-    alone, so that the same inputs give the same order on a slower machine. First comes the sample
-    on which the float model says the most: by a picture without objects, all that makes a
-    detector's scores would seem to cost nothing. Then one as it stands and one that tells much take
-    turns: by the loudest samples alone the order was worse for a text recognizer, whose usual
-    ones are not like them. Samples with states stay in the order of time.
+    All nodes are measured on a few samples, the costlier half on as many more, and so on: only the
+    costliest nodes are worth many runs. How many depends on the number of nodes alone, so that the
+    same inputs give the same order on a slower machine. First comes the sample on which the float
+    model says the most: by a picture without objects, all that makes a detector's scores would seem
+    to cost nothing. Then usual samples and informative samples take turns: by the loudest samples
+    alone the order was worse for a text recognizer, whose usual samples are different. Samples with
+    states stay in the order of time.
 
     Args:
         model: The model with switches.
@@ -38,7 +38,7 @@ def rank_nodes(
         measured: See `CandidateMaker.rank`.
 
     Returns:
-        One entry a node; those that were measured on more samples come first.
+        An entry per node; nodes measured on more samples come first.
     """
     count = len(model.names)
     none = np.zeros(count, dtype=np.bool_)

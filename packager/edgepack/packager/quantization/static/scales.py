@@ -41,7 +41,7 @@ class IntegerType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         symmetric: Zero point in the middle of the range.
         power_of_two: The scale is 2**n.
         min_real_range: Least width of a range.
-        reduce_range: Use one bit less.
+        reduce_range: Use a bit less.
     """
 
     dtype: str
@@ -72,12 +72,12 @@ class IntegerType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """Scale and zero point of one tensor (scalars) or of each channel (float32 (channels,)).
+    """Scale and zero point of a tensor (scalars) or of each channel (float32 (channels,)).
 
     Attributes:
         scale: float32, () or (channels,).
         zero_point: int, the same for every channel.
-        axis: The channels' axis; None for one scale.
+        axis: The channels' axis; None for a single scale.
         kind: The integer type.
     """
 
@@ -88,12 +88,12 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lowest_real(self) -> float:
-        """Least real number that can be expressed (one scale only)."""
+        """Least real number that can be expressed (single scale only)."""
         return float((self.kind.lowest - int(self.zero_point)) * float(self.scale))
 
     @property
     def highest_real(self) -> float:
-        """Greatest real number that can be expressed (one scale only)."""
+        """Greatest real number that can be expressed (single scale only)."""
         return float((self.kind.highest - int(self.zero_point)) * float(self.scale))
 
 
@@ -150,7 +150,7 @@ def scale_of_weights(
 
     Args:
         weights: float (any shape).
-        axis: Axis of the channels, or None for one scale.
+        axis: Axis of the channels, or None for a single scale.
         kind: The integer type.
         method: `minmax` covers every value; `mse` takes the range with the least mean squared error
             (for powers of two: the exponent).
@@ -214,7 +214,7 @@ def _errors(
 
 
 def quantize(values: FloatArray, scale: Scale) -> npt.NDArray[np.integer]:
-    """Return integers of reals, rounded half to even and saturated, as QuantizeLinear does it."""
+    """Return integers of reals, rounded half to even and saturated like QuantizeLinear."""
     factor, zero_point = _aligned(scale, values.ndim)
     integers = np.rint(values.astype(np.float32) / factor) + zero_point.astype(np.float32)
     limited = np.clip(integers, scale.kind.lowest, scale.kind.highest)
@@ -222,7 +222,7 @@ def quantize(values: FloatArray, scale: Scale) -> npt.NDArray[np.integer]:
 
 
 def restore(integers: npt.NDArray[np.integer], scale: Scale) -> FloatArray:
-    """Return reals of integers, as DequantizeLinear does it."""
+    """Return reals of integers, like DequantizeLinear."""
     factor, zero_point = _aligned(scale, integers.ndim)
     difference = integers.astype(np.int32) - zero_point.astype(np.int32)
     return difference.astype(np.float32) * factor
@@ -245,7 +245,7 @@ def widen_for_bias(weight: Scale, activation: Scale, bias: FloatArray) -> Scale:
         bias: float (channels,).
 
     Returns:
-        The same scale, or one with wider channels.
+        The same scale, or a scale with wider channels.
     """
     needed = np.abs(bias).astype(np.float64) / (float(activation.scale) * _BIAS_LIMIT)
     if weight.axis is None:
@@ -262,10 +262,10 @@ def off_powers_of_two(weight: Scale, activation: Scale, output: Scale) -> Scale:
     Args:
         weight: Scale of the weights, () or (channels,).
         activation: Scale of the layer's input.
-        output: The one that its sums are brought to.
+        output: Scale of the requantized sums.
 
     Returns:
-        The same scale, or one with wider channels.
+        The same scale, or a scale with wider channels.
     """
     exponent = np.log2(weight.scale.astype(np.float64) * float(activation.scale) / output.scale)
     is_near = np.abs(exponent - np.rint(exponent)) < _NEAR_POWER

@@ -1,9 +1,9 @@
-"""Runs a model whose nodes' quantization is switched, as little of it as a subset of nodes needs.
+"""Runs of a model with switched quantization, with only the parts that a subset of nodes needs.
 
-To rank nodes, each is quantized alone, hundreds of times. What comes before it, and what lies next
-to it, then computes what the float model does. So the model is cut into pieces, what they exchange
-in float inferences is kept, and a piece whose inputs are the float model's, with none of its nodes
-quantized, does not run again. The outputs are the same, bit for bit.
+To rank nodes, each is quantized alone, hundreds of times. All nodes before and next to the
+quantized node then compute the same as the float model. So the model is cut into pieces, their
+exchanged tensors of float inferences are kept, and a piece with the float model's inputs and
+without quantized nodes does not run again. The outputs are the same, bit for bit.
 """
 
 from collections.abc import Sequence
@@ -42,12 +42,12 @@ _MOST_KEPT_BYTES = 128_000_000
 
 
 class SwitchableModel:
-    """A model whose nodes' quantization is switched by a vector of switches.
+    """A model with a vector of switches for its nodes' quantization.
 
     Args:
         model: The float model.
         index: Its graph, indexed.
-        plan: What is quantized.
+        plan: The quantized parts.
         scales: With which scales.
         path: Where the model is written; its folder must exist.
     """
@@ -68,7 +68,7 @@ class SwitchableModel:
         self._kept = _KeptRuns()
 
     def run(self, feeds: Feeds, quantized: Bools) -> Outputs:
-        """Return one inference with a subset of nodes quantized.
+        """Run an inference with a subset of nodes quantized.
 
         Args:
             feeds: The sample.
@@ -94,9 +94,9 @@ class _OpenPiece(msgspec.Struct, frozen=True, kw_only=True):
     """A piece, ready to run.
 
     Attributes:
-        session: Runs it.
-        switches: Numbers of the switches in it.
-        inputs, outputs: Names of what it reads and makes; of the inputs not `SWITCHES`.
+        session: Session of the piece.
+        switches: Numbers of its switches.
+        inputs, outputs: Names of its inputs and outputs, without `SWITCHES`.
     """
 
     session: onnxruntime.InferenceSession

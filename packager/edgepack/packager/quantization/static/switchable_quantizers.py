@@ -1,9 +1,9 @@
 """Model with a switch for every node's quantization.
 
-Each node that a plan quantizes becomes an `If` with the node unchanged in one branch, and in the
-other the node with its inputs, weights and outputs rounded. So any subset of nodes can be tried by
-an inference, without building or loading anything, and costs at most what it rounds.
-`switchable_model` runs it.
+Each quantized node of a plan becomes an `If` with the node unchanged in the first branch, and in
+the other branch the node with its inputs, weights and outputs rounded. So any subset of nodes can
+be tried by an inference, without building or loading a model, at the cost of the rounding.
+`switchable_model` runs the model.
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ _PLAIN = "/if-plain"
 
 
 class SwitchableGraph(msgspec.Struct, frozen=True, kw_only=True):
-    """A model with switches, and where they are.
+    """A model with switches, and the places of the switches.
 
     Attributes:
         model: The model; its input `SWITCHES` is bool (nodes,), in the order of the plan.
-        switches: For each node that is switched the index of the first node that it became, and
-            the number of its switch; ascending.
+        switches: For each switched node the index of its first new node, and the number of its
+            switch; ascending.
     """
 
     model: onnx.ModelProto
@@ -52,10 +52,10 @@ class SwitchWriter:
     Attributes:
         model: The float model; not changed.
         index: Its graph, indexed.
-        plan: What is quantized.
+        plan: The quantized parts.
         scales: With which scales.
         rounded: Takes the rounded weights.
-        initializers: What it has made so far.
+        initializers: Initializers made so far.
     """
 
     model: onnx.ModelProto

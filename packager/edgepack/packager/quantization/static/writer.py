@@ -1,9 +1,9 @@
 """Writes a plan with its scales into the graph, as Quantize/DequantizeLinear pairs.
 
-What is written:
+The written nodes:
 - an activation made by a quantized node: node -> Q -> DQ -> every reader;
-- where a reader's type is another than the producer's: … Q -> DQ -> Q -> DQ -> that reader, with a
-  DQ that nothing else reads, so that providers make one conversion of DQ -> Q;
+- if a reader's type differs from the producer's: … Q -> DQ -> Q -> DQ -> that reader, with a DQ
+  that nothing else reads, so that providers make a single conversion of DQ -> Q;
 - an activation made elsewhere (graph input, float node): Q -> DQ -> the quantized readers only,
   a pair for each type;
 - constants: integers in the file, and a DQ;
@@ -55,7 +55,7 @@ class QdqWriter:
     Attributes:
         model: The float model; not changed.
         index: Its graph, indexed.
-        plan: What is quantized.
+        plan: The quantized parts.
         scales: With which scales.
         settings: The profile's quantize pass.
     """

@@ -17,9 +17,9 @@ def stored_parts(
     """Return a quantized weight as initializers: codes, scales, and zero points unless symmetric.
 
     Args:
-        key: What their names start with.
+        key: Prefix of their names.
         weight: The weight.
-        as_table: Whether GatherBlockQuantized reads it, not MatMulNBits.
+        as_table: Whether GatherBlockQuantized reads the weight, not MatMulNBits.
         symmetric: Whether the operators' default zero point, the middle, is right.
     """
     codes = weight.packed_rows() if as_table else weight.packed_codes()
@@ -42,11 +42,11 @@ def product_nodes(
     """Yield MatMulNBits in place of a product, and an Add for Gemm's bias.
 
     Args:
-        product: What is replaced.
+        product: The replaced product.
         output: Name of its output.
         parts: See `stored_parts`.
         weight: The weight.
-        accuracy_level: What activations may be rounded to, see `QuantizeWeights`.
+        accuracy_level: Allowed rounding of activations, see `QuantizeWeights`.
     """
     node = helper.make_node(
         "MatMulNBits",

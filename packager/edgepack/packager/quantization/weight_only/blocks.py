@@ -55,7 +55,7 @@ class BlockWeight(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         codes: uint8 (rows, columns): a row an output, a column an input.
-        grid: What they stand for.
+        grid: Grid of the codes.
     """
 
     codes: Codes
@@ -68,20 +68,20 @@ class BlockWeight(msgspec.Struct, frozen=True, kw_only=True):
         return wide.reshape(len(self.codes), -1)[:, : self.codes.shape[1]].astype(np.float32)
 
     def packed_codes(self) -> Codes:
-        """Return codes as MatMulNBits reads them: uint8 (rows, blocks, bytes of a block)."""
+        """Return codes in the form of MatMulNBits: uint8 (rows, blocks, bytes of a block)."""
         blocked = cut(self.codes, self.grid.block_size)
         return _pack(blocked, self.grid.bits)
 
     def packed_rows(self) -> Codes:
-        """Return codes as GatherBlockQuantized reads them: uint8 (rows, bytes of a row), none
-        filled up.
+        """Return codes in the form of GatherBlockQuantized: uint8 (rows, bytes of a row), without
+        filling.
 
         Rows of 4-bit codes must have an even number of columns.
         """
         return _pack(self.codes, self.grid.bits)
 
     def packed_zero_points(self) -> Codes:
-        """Return zero points as MatMulNBits reads them: uint8 (rows, bytes of a row)."""
+        """Return zero points in the form of MatMulNBits: uint8 (rows, bytes of a row)."""
         return _pack(self.grid.zero_points, self.grid.bits)
 
 
@@ -91,14 +91,14 @@ def read_packed(
     scales: npt.NDArray[Any],
     zero_points: npt.NDArray[Any] | None,
 ) -> BlockWeight:
-    """Return a weight as MatMulNBits has it.
+    """Return a weight from the form of MatMulNBits.
 
     Args:
         settings: The node's attributes.
         codes: uint8, see `BlockWeight.packed_codes`.
-        scales: Singles, rows and blocks in whatever shape.
-        zero_points: uint8, see `BlockWeight.packed_zero_points`, or one number each; None where all
-            are in the middle.
+        scales: Singles, rows and blocks in any shape.
+        zero_points: uint8, see `BlockWeight.packed_zero_points`, or a number each; None if all are
+            in the middle.
     """
     rows, columns, bits = settings["N"], settings["K"], settings.get("bits", 4)
     blocked = scales.astype(np.float32).reshape(rows, -1)
@@ -122,7 +122,7 @@ def cut(matrix: npt.NDArray[_Scalar], block_size: int) -> npt.NDArray[_Scalar]:
 
 
 def _unpack(packed: Codes, bits: int) -> Codes:
-    """Return codes of rows (rows, columns), those that fill up a row's end included."""
+    """Return codes of rows (rows, columns), including codes that fill up a row's end."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     codes = np.right_shift(packed[..., None], shifts) & ((1 << bits) - 1)
     return codes.astype(np.uint8).reshape(len(packed), -1)
@@ -140,7 +140,7 @@ def _pack(codes: Codes, bits: int) -> Codes:
 def make_grid(weight: Singles, *, bits: int, block_size: int, symmetric: bool) -> BlockGrid:
     """Return the grid that reaches every weight of a block, and 0 exactly.
 
-    A symmetric one spends its extra code, -2^(bits-1), on the side of the largest weight.
+    A symmetric grid spends its extra code, -2^(bits-1), on the side of the largest weight.
 
     Args:
         weight: float32 (rows, columns).

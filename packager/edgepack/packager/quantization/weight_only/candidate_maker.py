@@ -1,4 +1,4 @@
-"""Makes candidates whose weights have few bits in blocks, and whose activations stay float.
+"""Candidates with weights of few bits in blocks, and float activations.
 
 MatMul and Gemm by a constant matrix become com.microsoft's MatMulNBits, and Gather from a constant
 table GatherBlockQuantized. Products inside control flow's bodies stay float. Nodes of high
@@ -48,7 +48,7 @@ _HIGH_PRECISION = "8-bit"
 
 
 class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
-    """Candidate maker for one float model, with the weights rounded so far."""
+    """Candidate maker for a float model, with the weights rounded so far."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -86,7 +86,7 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         return BuiltCandidate(model=self._write(roundings), lowered=tuple(roundings))
 
     def _write(self, roundings: Mapping[str, str]) -> onnx.ModelProto:
-        """Return the model with some nodes rounded, each in its way; the others stay float."""
+        """Return the model with some nodes rounded, each by its method; all others stay float."""
         for rounding in dict.fromkeys(roundings.values()):
             self._round(
                 rounding, [self._places[n] for n, own in roundings.items() if own == rounding]
@@ -127,7 +127,9 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         return result
 
     def _key(self, rounding: str, place: Product | Table) -> str:
-        """Name a rounded weight: nodes that share one do, unless their inputs matter."""
+        """Name a rounded weight: nodes that share a weight share its name, unless their inputs
+        matter.
+        """
         if isinstance(place, Table):
             rows = f"{place.weight}/rows"
             return f"{rows}/{_HIGH_PRECISION}" if rounding == _HIGH_PRECISION else rows

@@ -1,4 +1,4 @@
-"""Half-quadratic quantization: a grid with less error where it counts, without samples.
+"""Half-quadratic quantization: a grid with less error for large errors, without samples.
 
 Minimizes the l_p norm (p < 1, robust against outliers) of the weights' error over the zero point,
 by half-quadratic splitting: in turn a shrinkage of the error and the zero point's closed form

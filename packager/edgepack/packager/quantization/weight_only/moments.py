@@ -1,7 +1,8 @@
-"""Second moments X^T X of tensors over samples: what GPTQ has to know of a product's inputs.
+"""Second moments X^T X of tensors over samples: GPTQ's facts of a product's inputs.
 
-They are computed inside the graph and added up sample by sample, so memory depends on the tensors'
-widths alone; where all of them together are too much, the samples are read again for each part.
+The moments are computed inside the graph and added up sample by sample, so memory depends on the
+tensors' widths alone; if all of them together are too large, the samples are read again for each
+part.
 """
 
 from collections.abc import Mapping
@@ -56,7 +57,7 @@ def measure_moments(
         float64 (width, width), by tensor.
 
     Raises:
-        BuildError: A sample does not run, or a tensor is not finite on it.
+        BuildError: A sample does not run, or a tensor is not finite on a sample.
     """
     total = {name: np.zeros((width, width)) for name, width in widths.items()}
     names, path = [f"{name}/moments" for name in widths], work_dir / "moments.onnx"

@@ -1,9 +1,9 @@
-"""A model whose weights alone are integers, as the float model that it computes.
+"""Conversion of a model with quantized weights to its equivalent float model.
 
-1. A DequantizeLinear behind what only moves integers goes before it: rows of a table become floats
-   as the whole table does.
-2. Each DequantizeLinear of what is known becomes its values.
-3. A product with packed weights (MatMulNBits) becomes a MatMul of the values that they stand for.
+1. A DequantizeLinear behind nodes that only move integers goes before the nodes: the whole table
+   becomes floats instead of its rows.
+2. Each DequantizeLinear of a known tensor becomes its values.
+3. A product with packed weights (MatMulNBits) becomes a MatMul of the real values.
 """
 
 from collections.abc import Iterator
@@ -37,8 +37,8 @@ def unfold_weights(model: onnx.ModelProto) -> onnx.ModelProto | None:
         model: The model; not changed.
 
     Returns:
-        A copy without integers to compute with; None where some stay, as where an input of the
-        model is quantized, or where the floats are too large for one file.
+        A copy without integers in computations; None if some stay, for example at a quantized
+        input, or if the floats are too large for a single file.
     """
     floats = onnx.ModelProto()
     floats.CopyFrom(model)
@@ -69,7 +69,9 @@ def unfold_weights(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def _dequantize_before_moving(graph: onnx.GraphProto) -> bool:
-    """Swap one DequantizeLinear with the node before it that moves integers; whether it did."""
+    """Swap a single DequantizeLinear with the preceding node that moves integers; return True if
+    swapped.
+    """
     index = index_graph(graph)
     for node in graph.node:
         before = _moves_for(node, index) if node.op_type == "DequantizeLinear" else None
@@ -84,7 +86,7 @@ def _dequantize_before_moving(graph: onnx.GraphProto) -> bool:
 
 
 def _moves_for(node: onnx.NodeProto, index: GraphIndex) -> onnx.NodeProto | None:
-    """Return the node that moves values for a single node with one scale; else None."""
+    """Return the node that moves values for a single node with a single scale; else None."""
     before, scale = index.maker(node.input[0]), index.constant(node.input[1])
     if before is None or scale is None or scale.size != 1:
         return None
@@ -94,9 +96,7 @@ def _moves_for(node: onnx.NodeProto, index: GraphIndex) -> onnx.NodeProto | None
 
 
 def _as_product(node: onnx.NodeProto, model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield a MatMulNBits as a MatMul, and an Add where it has a bias; its weights join the
-    model.
-    """
+    """Yield a MatMulNBits as a MatMul, and an Add for its bias; its weights join the model."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     data, codes, scales, zero_points, order, bias = (*node.input, *[""] * _INPUTS)[:_INPUTS]
     stored = [name for name in (codes, scales, zero_points) if name]

@@ -19,7 +19,7 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFF
 
 
 def main() -> None:
-    """Export what it is asked to and answer with the task, or with the problem."""
+    """Export the requested folder and answer with the task, or with the problem."""
     request = json.loads(take_request())
     answer_to = keep_stdout_clean(float(request["timeout_s"]))
     try:
@@ -34,11 +34,11 @@ def main() -> None:
 
 
 def _export(folder: Path, output: Path, request: dict[str, Any]) -> str:
-    """Export one folder.
+    """Export a folder.
 
     The task follows from the class that the configuration names. The folder is read as a
-    `transformers` model even where it is also a sentence-transformers one, so that the result does
-    not depend on whether that package is installed.
+    `transformers` model even if the folder is also a sentence-transformers model, so that the
+    result does not depend on whether that package is installed.
     """
     os.environ.update(_OFFLINE)
     # These read the environment above when they are imported.

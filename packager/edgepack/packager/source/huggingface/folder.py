@@ -1,6 +1,6 @@
-"""A local Hugging Face model folder as the source: it is exported to ONNX, then built from.
+"""A local Hugging Face model folder as the source: exported to ONNX, then built.
 
-Only what lies in the folder is used: no network, no code from the folder.
+Only the folder's content is used: no network, no code from the folder.
 """
 
 import json
@@ -46,7 +46,7 @@ def open_source(
         progress: Called when the export begins.
 
     Raises:
-        BuildError: It cannot be exported, or not be built from.
+        BuildError: The model cannot be exported, or cannot be built.
     """
     if not is_model_folder(model):
         return load_source(model, shapes, values)
@@ -59,7 +59,7 @@ def open_source(
 def is_model_folder(path: Path) -> bool:
     """Return True if a path is a folder with a Hugging Face model: `config.json` names its type.
 
-    A folder that holds ONNX files besides is not exported: one of those is meant.
+    A folder that also holds ONNX files is not exported: the user means an ONNX file.
     """
     if not path.is_dir() or any(path.glob("*.onnx")):
         return False
@@ -73,16 +73,16 @@ def export_folder(
 
     Args:
         folder: The model folder.
-        output: Folder to write to; it must not exist.
+        output: Target folder; must not exist.
         progress: Called when the export begins.
         command: The child.
 
     Returns:
-        The `.onnx` file, and a sentence on how it was made.
+        The `.onnx` file, and a sentence on the export.
 
     Raises:
-        BuildError: The extra is missing, the folder names no architecture, the export failed, or it
-            gave several models.
+        BuildError: The extra is missing, the folder names no architecture, the export failed, or
+            the export gave several models.
     """
     architecture = _architecture(folder)
     versions = _versions(folder)
