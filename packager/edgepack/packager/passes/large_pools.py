@@ -95,7 +95,7 @@ def _kernels(height: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _map_size(index: GraphIndex, node: onnx.NodeProto) -> tuple[int, int] | None:
-    """Return height and width of a GlobalAveragePool's map; None for other nodes and unknown sizes."""
+    """Return height and width of a GlobalAveragePool's map; None for others and unknown sizes."""
     if node.op_type != "GlobalAveragePool" or not is_standard(node):
         return None
     shape = index.shapes.get(node.input[0], ())

@@ -1,7 +1,7 @@
 """Coverage of inputs by the calibration samples, in numbers for a person.
 
-Ranges come from the calibration samples alone. Held-out samples come from the same place: the device's inputs will
-exceed the ranges as far as the held-out samples do.
+Ranges come from the calibration samples alone. Held-out samples come from the same place: the
+device's inputs will exceed the ranges as far as the held-out samples do.
 """
 
 from collections.abc import Mapping, Sequence

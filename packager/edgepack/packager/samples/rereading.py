@@ -26,7 +26,7 @@ def sizes_of_tables(source: SourceModel) -> Mapping[str, int]:
 
 
 def find_rereading(source: SourceModel, tables: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
-    """Return inputs of tokens with outputs that score a token after each, in texts of any length."""
+    """Return inputs of tokens with outputs that score the next tokens, in texts of any length."""
     return tuple(
         (ids.name, told.name)
         for ids in source.inputs

@@ -78,7 +78,7 @@ class FloatSource:
 
 
 def open_as_given(source: SourceModel) -> Run:
-    """Return the unchanged model of the file, with a single thread; fixed inputs get their values."""
+    """Return the unchanged model of the file, on a single thread; feed fixed inputs, too."""
     session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
     constants = {entry.name: entry.value for entry in source.fixed}
     return lambda feeds: session.run({**feeds, **constants})

@@ -126,7 +126,7 @@ def _correct_in_turn(
     samples: Samples,
     folder: Path,
 ) -> dict[_Layer, Channels]:
-    """Return the correction of each layer's channels; layers without a layer between share a turn."""
+    """Return the correction of each layer's channels; layers without one between share a turn."""
     outputs = {node.name: node.output[0] for node in model.graph.node}
     before = _runner(model, outputs, layers, folder / "float_means.onnx")
     wanted = [list(before.run(feeds).values()) for feeds in samples]

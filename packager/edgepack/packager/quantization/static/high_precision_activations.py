@@ -63,7 +63,7 @@ def find_followers(index: GraphIndex, quantized: Collection[int]) -> frozenset[s
 
 
 def following_rectifier(index: GraphIndex, position: int) -> int | None:
-    """Return the Relu or Clip that is computed together with a node, as an index; None without any."""
+    """Return the index of the Relu or Clip computed together with a node; None without any."""
     node = index.graph.node[position]
     if not facts(node.op_type).takes_rectifier or len(node.output) != 1:
         return None
