@@ -1,7 +1,7 @@
-"""The host's side of a fleet: `FleetClient` asks a running one, `edgepack fleet serve` runs one.
+"""Host side of a fleet: `FleetClient` calls a running fleet, `edgepack fleet serve` runs a fleet.
 
-What stands in `__all__` is what programs may rely on. Each name is loaded when it is first used, so
-that importing this package costs nothing.
+Programs may rely on the names in `__all__`. Each name is loaded at its first use, so that importing
+this package costs nothing.
 """
 
 from typing import TYPE_CHECKING

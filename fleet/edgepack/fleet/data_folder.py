@@ -21,7 +21,7 @@ MAX_CONTROLLERS = 16
 
 
 class DataFolder:
-    """Names and makes what lies in the folder."""
+    """Creates and names the files in the folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -35,10 +35,10 @@ class DataFolder:
             ) from error
 
     def protect_secrets(self) -> None:
-        """Deny other users access to every file with a secret, whatever its origin.
+        """Deny other users access to every file with a secret, of any origin.
 
         Raises:
-            FleetError: Another user owns such a file.
+            FleetError: A file with a secret belongs to another user.
         """
         folders = (self.pki, self.tuf / ONLINE_FOLDER, self.tuf / OFFLINE_FOLDER)
         files = [token_file(self.root), *self.pki.glob("*.key")]
@@ -80,7 +80,7 @@ class DataFolder:
             place: 0 for the first controller that works on this folder, 1 for the second …
 
         Raises:
-            FleetError: What is kept there can be no such name.
+            FleetError: The stored name is invalid.
         """
         return self._name(f"controller-{place + 1}" if place else "controller", CONTROLLER)
 
@@ -111,10 +111,10 @@ class DataFolder:
         return self.root / "pki"
 
     def trust(self, keys: Sequence[Path]) -> TrustPolicy:
-        """Add public keys to those that are trusted.
+        """Add public keys to the trusted keys.
 
         Returns:
-            Whose bundles the fleet takes; its devices judge for themselves which variants they run.
+            Trust policy of the fleet for bundles; devices check for themselves which variants run.
 
         Raises:
             SignatureError: A file is not a public key.

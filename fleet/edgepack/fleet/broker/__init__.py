@@ -1,1 +1,1 @@
-"""The MQTT broker: reaching one, running one on this machine, settings for mosquitto."""
+"""MQTT broker: connections, an embedded broker on this machine, settings for mosquitto."""

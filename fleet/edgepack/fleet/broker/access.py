@@ -44,7 +44,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
         """Return the addresses of the broker's nodes.
 
         Raises:
-            TransferError: It is none of a broker.
+            TransferError: The URL is not a broker URL.
         """
         try:
             return read_broker_urls(self.url)
@@ -64,12 +64,13 @@ def open_client(
     Args:
         access: The broker.
         client_id: The client's name there.
-        reopens: Whether it opens a connection again that broke.
-        first: Index of the node to begin with, beyond the last from the first one on.
+        reopens: Whether the client reconnects after a broken connection.
+        first: Index of the node to begin with; a greater index wraps around.
 
     Raises:
         TransferError: The URL is none of a broker, or a TLS file cannot be read.
-        ModuleNotFoundError: It is a WebSocket's, and the package for it is not installed.
+        ModuleNotFoundError: The URL is a WebSocket URL and the package for WebSockets is not
+            installed.
     """
     client = QuickClient(
         CallbackAPIVersion.VERSION2,

@@ -1,4 +1,4 @@
-"""The embedded broker (rumqttd, by the package iotcore), for one machine."""
+"""Embedded broker (rumqttd, from the package iotcore) for a single machine."""
 
 import logging
 import socket
@@ -45,7 +45,7 @@ _SEGMENT_BYTES = 8 * 1024 * 1024
 
 
 class EmbeddedBroker:
-    """A broker in a child process that ends with this one, and is started again when it dies."""
+    """Broker in a child process: ends with this process, restarts when the child dies."""
 
     def __init__(self, *, port: int, folder: Path) -> None:
         self.url = f"mqtt://{HOST}:{port}"
@@ -79,7 +79,7 @@ class EmbeddedBroker:
         self._watcher.start()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the broker."""
         self._stopping.set()
         self._watcher.join()
         self._broker.stop()

@@ -35,17 +35,17 @@ class Link:
     Args:
         access: The broker.
         client_id: The controller's own.
-        subscriptions: The filters that it holds.
-        trial: A topic that nobody reads, to see whether the broker takes what is published.
+        subscriptions: Topic filters.
+        trial: An unused topic, published to check that the broker accepts messages.
         on_message: Gets topic and payload, on paho's thread.
         on_connected: Called on paho's thread after each (re)connection.
-        lasting: How it outlives a break. None is opened again by itself. A number is not: anyone
-            that takes its client id has ended it; the broker keeps messages for that one so many
-            seconds.
-        keepalive_s: After half as much again without a word the broker ends it.
+        lasting: Session expiry in seconds; None reconnects automatically. None is opened again by
+            itself. With a number, another client with the same client id ends this connection, and
+            the broker keeps messages for that many seconds.
+        keepalive_s: The broker closes the connection after 1.5 times this period without a packet.
 
     Attributes:
-        has_shared: Whether the broker shares a subscription among clients, as it said.
+        has_shared: Whether the broker reports support for shared subscriptions.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Link:
 
     @property
     def can_publish(self) -> bool:
-        """Always: what is said while the broker is away is sent when it is back."""
+        """True always: messages published while the broker is away are sent after the reconnect."""
         return True
 
     def lead(self) -> None:
@@ -107,7 +107,7 @@ class Link:
         """Do nothing: no other controller could lead."""
 
     def open(self, timeout_s: float = 10.0) -> None:
-        """Connect; from then on the connection is renewed whenever it breaks.
+        """Connect; reconnect from now on whenever the connection breaks.
 
         Raises:
             TransferError: The broker cannot be reached, does not answer, or refuses.
@@ -148,9 +148,9 @@ class Link:
             )
 
     def look_after(self) -> None:
-        """Start paho's thread again should it have ended; call it now and then.
+        """Restart paho's thread if the thread has ended; call this method regularly.
 
-        Without it the connection would look as if it were there, and nothing would come or go.
+        Without the thread the connection would seem open, but no message would pass.
         """
         name = f"paho-mqtt-client-{self._client_id}"
         if any(thread.name == name for thread in threading.enumerate()):
@@ -177,7 +177,9 @@ class Link:
         self._client.loop_stop()
 
     def publish_retained(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 1; what is said while the broker is away is sent when it is back."""
+        """Publish at QoS 1; messages published while the broker is away are sent after the
+        reconnect.
+        """
         self._client.publish(topic, payload, qos=1, retain=True)
 
     def publish(self, topic: str, payload: bytes) -> None:
@@ -185,9 +187,10 @@ class Link:
         self._client.publish(topic, payload, qos=1)
 
     def send_chunks(self, topic: str, payloads: Sequence[bytes]) -> bool:
-        """Publish at QoS 0 once the socket took earlier ones; False without a connection.
+        """Publish at QoS 0 after the socket accepted earlier messages; return False without a
+        connection.
 
-        Waits: never call it from a callback.
+        Blocks: never call this method from a callback.
         """
         if not self._client.is_connected():
             self._unsent.clear()

@@ -1,9 +1,9 @@
 """Two MQTT connections of a controller among several: its own and the leader's.
 
 Each leader connects with the same client id. The broker therefore closes the previous leader's
-connection, and a hung controller cannot publish any more. The leader's session at the broker
-(if the broker supports sessions) stores what devices publish meanwhile. Only a controller that
-has just verified its leadership opens the leader's connection; paho never reconnects it.
+connection, and a hung controller cannot publish any more. If the broker supports sessions, the
+leader's session stores messages of devices in the meantime. Only a controller with freshly verified
+leadership opens the leader's connection; paho never reconnects the leader.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,9 @@ class Links:
         return self._leading is not None and self._leading.is_connected
 
     def publish_retained(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 1; drop the message without the leader's connection (it is sent later)."""
+        """Publish at QoS 1; drop the message without the leader's connection (the leader sends
+        again later).
+        """
         if self._leading is not None:
             self._leading.publish_retained(topic, payload)
 
@@ -96,7 +98,7 @@ class Links:
             self._leading = None
 
     def look_after(self) -> None:
-        """Start paho's thread of the controller's own connection again should it have ended.
+        """Restart paho's thread of the controller's own connection if the thread has ended.
 
         Takes its share of the telemetry: anyone that calls this goes round.
         """
@@ -106,7 +108,7 @@ class Links:
             self._is_sharing = True
 
     def leave_share(self) -> None:
-        """Leave telemetry to the other controllers, until this one is looked after again."""
+        """Leave telemetry to the other controllers until the next `look_after`."""
         if self._is_sharing:
             self._own.unsubscribe(self._share)
             self._is_sharing = False

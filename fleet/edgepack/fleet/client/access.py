@@ -22,7 +22,7 @@ class AccessMethods:
         """Return a link that opens the dashboard once, without a token, for two minutes.
 
         Returns:
-            The link; anyone that opens it may do what this token may.
+            The link; anyone with the link has the rights of this token.
 
         Raises:
             FleetError: Nobody serves there, or the token is wrong.
@@ -41,7 +41,7 @@ class AccessMethods:
         """Return the tokens that let people and programs in, without their secrets.
 
         Returns:
-            By name; the one in the fleet's folder is not among them.
+            By name, without the token in the fleet's folder.
 
         Raises:
             FleetError: Nobody serves there, or this token is not an administrator's.
@@ -57,7 +57,7 @@ class AccessMethods:
         """Make a token.
 
         Args:
-            name: What it is called, in lists and in the audit log.
+            name: Name in lists and in the audit log.
             role: `viewer` looks, `operator` rolls out and takes back, too, `admin` does all.
             valid_s: Validity in seconds; None until the token is revoked.
 
@@ -65,7 +65,7 @@ class AccessMethods:
             The token; its secret is returned only once.
 
         Raises:
-            FleetError: The name is taken or cannot be one, or this token is not an administrator's.
+            FleetError: The name is taken or invalid, or this token is not an administrator's.
 
         Example:
             ```python
@@ -77,13 +77,13 @@ class AccessMethods:
         return self._connection.post("/v1/tokens", NewToken, request)
 
     def revoke_token(self, name: str) -> TokenView:
-        """End a token and the sessions that it opened.
+        """Revoke a token and end its sessions.
 
         Args:
-            name: What it is called.
+            name: The token's name.
 
         Returns:
-            What was known of it.
+            The revoked token.
 
         Raises:
             FleetError: There is none of that name, or this token is not an administrator's.

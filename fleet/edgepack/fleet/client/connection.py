@@ -64,13 +64,13 @@ class Connection:
         return self._ask("GET", full, kind)
 
     def pages(self, path: str, kind: type[T], key: Callable[[T], str], **query: str) -> Iterator[T]:
-        """Ask for page after page until one is empty; raise as `get` does.
+        """Request page after page until a page is empty; raise as `get` does.
 
         Args:
             path: Of the list.
-            kind: Of what stands in it.
-            key: What the next page is asked for by, of the last one of a page.
-            query: What else is asked for.
+            kind: Type of the list's entries.
+            key: Returns the query value for the next page, from the last entry of a page.
+            query: Further query values.
         """
         after = ""
         while page := self.get(path, tuple[kind, ...], after=after, **query):  # type: ignore[valid-type]
@@ -140,7 +140,7 @@ class Connection:
 def connect(
     url: str | None, data: Path | None, token: str | None, timeout_s: float = _TIMEOUT_S
 ) -> Connection:
-    """Return a connection from what was said, else from the environment, else from the defaults.
+    """Return a connection from the arguments, else from the environment, else from the defaults.
 
     Args:
         url: Where the fleet serves.
@@ -159,7 +159,7 @@ def connect(
 
 
 def _trusted() -> ssl.SSLContext:
-    """Return the TLS context: trust in this machine's authorities, or in those of a file."""
+    """Return the TLS context: trust in the system authorities or those in a file."""
     path = os.environ.get(CA_VARIABLE)
     try:
         return ssl.create_default_context(cafile=path or None)

@@ -21,12 +21,12 @@ class DeviceMethods:
     _connection: Connection
 
     def devices(self, group: str = "", *, where: str = "") -> tuple[DeviceView, ...]:
-        """Return the enrolled devices: what each runs, on which provider, and how it fares.
+        """Return the enrolled devices with release, provider and state.
 
         Args:
             group: Only the devices of this group; "" means all.
-            where: Only the devices that this means, over labels and facts, such as `soc=QCS6490 and
-                site=berlin`; "" means all.
+            where: Selection over labels and facts, such as `soc=QCS6490 and site=berlin`; "" means
+                all.
 
         Returns:
             By id, `cam-2` before `cam-10`; empty when there are none.
@@ -48,7 +48,7 @@ class DeviceMethods:
         """Return the groups of devices.
 
         Returns:
-            By name, each with its number of devices and of those that are online.
+            By name, each with its number of devices and of online devices.
 
         Raises:
             FleetError: Nobody serves there, or the token is wrong.
@@ -61,13 +61,13 @@ class DeviceMethods:
         return self._connection.get("/v1/groups", tuple[GroupView, ...])
 
     def device(self, device: str) -> DeviceDetails:
-        """Return one enrolled device.
+        """Return an enrolled device.
 
         Args:
             device: Its id.
 
         Returns:
-            What it is and runs, on which provider, how it fares, and the rollouts it was in.
+            The device's facts, releases, providers, state and rollouts.
 
         Raises:
             FleetError: No device of that id is enrolled.
@@ -82,17 +82,17 @@ class DeviceMethods:
     def move_devices(self, devices: Sequence[str], group: str) -> tuple[DeviceView, ...]:
         """Move devices to another group.
 
-        What they are at continues; afterwards they get what the rollouts gave that group.
+        Running assignments continue; afterwards the devices get the releases of the new group.
 
         Args:
             devices: Their ids.
             group: Their new group.
 
         Returns:
-            The devices as they are now.
+            The devices after the change.
 
         Raises:
-            FleetError: One is not enrolled, or the group cannot be such a name.
+            FleetError: A device is not enrolled, or the group's name is invalid.
 
         Example:
             ```python
@@ -105,17 +105,17 @@ class DeviceMethods:
     def label_devices(
         self, devices: Sequence[str], labels: Mapping[str, str]
     ) -> tuple[DeviceView, ...]:
-        """Give devices labels, to select them by.
+        """Set labels of devices, for selection.
 
         Args:
             devices: Their ids.
             labels: By key; an empty value takes a label away.
 
         Returns:
-            The devices as they are now.
+            The devices after the change.
 
         Raises:
-            FleetError: One is not enrolled, or a key or value cannot be such a one.
+            FleetError: A device is not enrolled, or a key or value is invalid.
 
         Example:
             ```python
@@ -127,9 +127,9 @@ class DeviceMethods:
         return self._connection.post("/v1/devices/change", tuple[DeviceView, ...], change)
 
     def remove_devices(self, devices: Sequence[str]) -> tuple[RemovedDevice, ...]:
-        """Take devices out of the fleet: nobody listens to them, their certificates are revoked.
+        """Remove devices from the fleet: ignore their messages and revoke their certificates.
 
-        The broker learns of that from what `revocations` writes.
+        `revocations` writes the list of revoked certificates for the broker.
 
         Args:
             devices: Their ids.
@@ -138,7 +138,7 @@ class DeviceMethods:
             The devices, each with the certificate that was revoked.
 
         Raises:
-            FleetError: One is not enrolled.
+            FleetError: A device is not enrolled.
 
         Example:
             ```python

@@ -32,12 +32,12 @@ TOKEN_S = 24 * 3600.0
 
 
 class EnrolmentMethods:
-    """The methods of a `FleetClient` that are about who a device is."""
+    """Methods of `FleetClient` for enrolment and identities of devices."""
 
     _connection: Connection
 
     def revocations(self, path: str | Path) -> Revocations:
-        """Write the list of revoked certificates for the broker, which reads it at a SIGHUP.
+        """Write the list of revoked certificates; the broker reads the list at a SIGHUP.
 
         Args:
             path: The file, `ca.crl` in the broker's folder.
@@ -66,8 +66,9 @@ class EnrolmentMethods:
     def revoke(self, certificate: str | Path) -> Revocations:
         """Revoke a certificate of which the fleet does not know the number.
 
-        Those of devices that were enrolled before numbers were kept are such, and nothing else
-        ends them before they expire. The broker learns of it from what `revocations` writes.
+        Devices enrolled by early versions have certificates without a stored number; without this
+        call these certificates stay valid until they expire. `revocations` writes the list for the
+        broker.
 
         Args:
             certificate: The file, `device.crt` in the folder that the device was set up from.
@@ -103,7 +104,7 @@ class EnrolmentMethods:
         replace: bool = False,
         sources: Sequence[str] = (),
     ) -> EnrolledDevice:
-        """Take a device into the fleet and write the folder that it is set up from.
+        """Enrol a device and write the folder for its setup.
 
         The folder gets `agent.toml`, the public keys that the device shall trust, a private key
         and its certificate. The key is made here and is sent to nobody.
@@ -111,16 +112,15 @@ class EnrolmentMethods:
         Args:
             device: Its id: letters, digits, `-` and `_`.
             group: Its group.
-            folder: Made when it is missing; to be copied to the device.
+            folder: Created when missing; to be copied to the device.
             state_dir: Where the device keeps its state; a relative path is resolved here.
             labels: Its first labels, by key.
-            replace: Whether an id that is enrolled already shall get new credentials, which ends
-                those that it has.
-            sources: URLs where it fetches bundles before it asks the broker; those that the fleet
-                serves with where none are named.
+            replace: Whether an enrolled id gets new credentials; the old credentials are revoked.
+            sources: URLs of bundle sources that the device tries before the broker; by default the
+                sources of `fleet serve`.
 
         Returns:
-            What the device was enrolled as, and where its settings lie.
+            The enrolled device and the path of its settings.
 
         Raises:
             FleetError: A name is impossible, the id is enrolled already, the fleet trusts no key
@@ -156,33 +156,33 @@ class EnrolmentMethods:
         replace: bool = False,
         sources: Sequence[str] = (),
     ) -> PackagedDevice:
-        """Take a device into the fleet and write the one file that it is set up from.
+        """Enrol a device and write a single file for its setup.
 
-        Where the device can reach the fleet, it makes its key itself and gets a certificate by a
-        token, which is good once and for that device alone. Else the file holds a key that is made
-        here, and its certificate.
+        A device that reaches the fleet makes its key itself and gets a certificate with a token;
+        the token is valid once, for this device only. Else the file holds a key that is made here,
+        and its certificate.
 
         Args:
             device: Its id: letters, digits, `-` and `_`.
             group: Its group.
             package: The file, for its owner only; something that lies there is not overwritten.
-            enrol_at: URL at which the device reaches this fleet; "" where it does not.
-            enrol_authority: PEM file of the authority that the device shall believe there; None for
-                those of its own system.
+            enrol_at: URL at which the device reaches this fleet; "" if the device cannot reach the
+                fleet.
+            enrol_authority: PEM file of the authority that the device trusts there; None for the
+                authorities of its system.
             valid_s: How long the token is good, seconds.
             state_dir: Where the device keeps its state; a relative path is resolved here.
             labels: Its first labels, by key.
-            replace: Whether an id that is enrolled already shall get new credentials, which ends
-                those that it has.
-            sources: URLs where it fetches bundles before it asks the broker; those that the fleet
-                serves with where none are named.
+            replace: Whether an enrolled id gets new credentials; the old credentials are revoked.
+            sources: URLs of bundle sources that the device tries before the broker; by default the
+                sources of `fleet serve`.
 
         Returns:
-            What the device was enrolled as, and where the file lies.
+            The enrolled device and the path of the file.
 
         Raises:
-            FleetError: A name is impossible, the id is enrolled already, the fleet trusts no key
-                yet, the file cannot be written, or `enrol_at` or a source is not such a URL.
+            FleetError: A name is invalid, the id is enrolled already, the fleet trusts no key yet,
+                the file cannot be written, or `enrol_at` or a source is not a valid URL.
 
         Example:
             ```python
@@ -223,7 +223,7 @@ class EnrolmentMethods:
         return EnrollRequest(device=device, group=group, labels=dict(labels or {}), replace=replace)
 
     def _enroll(self, request: EnrollRequest, state_dir: Path, sources: Sequence[str]) -> Package:
-        """Enrol a device; its key is made here, unless it gets a token to use with its own."""
+        """Enrol a device; make its key here, unless the device gets a token."""
         key = None
         if request.token_valid_s is None:
             key = make_key()

@@ -1,4 +1,4 @@
-"""`FleetClient`: what people and programs ask of a running fleet, and tell it to do."""
+"""`FleetClient`: requests and commands to a running fleet."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -26,23 +26,23 @@ class FleetClient(
     AccessMethods,
     WebhookMethods,
 ):
-    """A running fleet: what can be asked of it, and what it can be ordered to do.
+    """Client of a running fleet.
 
-    All that the commands `edgepack fleet …` and `edgepack rollout …` do goes through it. Every
-    method asks the fleet again and waits for its answer, 60 s at most (15 min for an upload), so
-    one client serves any number of threads.
+    The commands `edgepack fleet …` and `edgepack rollout …` use this class for every request. Every
+    method sends a new request and waits for the answer (60 s at most, 15 min for an upload), so
+    several threads can share a client.
 
     Args:
         url: Where the fleet serves. When not given: `EDGEPACK_FLEET_URL`, then
             `http://127.0.0.1:8600`.
-        data: The fleet's folder, for the token that lies in it. When not given:
+        data: The fleet's folder with the token. When not given:
             `EDGEPACK_FLEET_DATA`, then `~/.local/share/edgepack/fleet`.
-        token: The API's bearer token. When not given: `EDGEPACK_FLEET_TOKEN`, then the one in the
+        token: The API's bearer token. When not given: `EDGEPACK_FLEET_TOKEN`, then the token in the
             fleet's folder.
 
     Raises:
-        FleetError: The URL is none, or there is no token. Every method raises it, too: nobody
-            serves there, or the fleet refuses; the message says why and what to try.
+        FleetError: The URL is none, or there is no token. Every method raises this error if the
+            fleet is not reachable or rejects the request; the message states reason and remedy.
 
     Example:
         ```python
@@ -71,7 +71,7 @@ class FleetClient(
         """Return the fleet at a glance: devices, broker, message counters, bytes sent.
 
         Returns:
-            The numbers as they are now.
+            The current numbers.
 
         Raises:
             FleetError: Nobody serves there, or the token is wrong.
@@ -91,8 +91,8 @@ class FleetClient(
             model: The model's name.
 
         Returns:
-            By release (the newest first), variant, provider and hardware class: how many devices
-            found it right, on how many it serves, and what real inferences took.
+            By release (newest first), variant, provider and hardware class: devices that verified
+            the variant, devices that serve the variant, and latency of real inferences.
 
         Raises:
             FleetError: The fleet has no release of that name, nobody serves there, or the token is
@@ -110,7 +110,7 @@ class FleetClient(
         """Return events of devices and rollouts.
 
         Args:
-            after: Only events with a greater id than this one.
+            after: Only events with a greater id.
             limit: At most so many; the fleet gives 1,000 at most.
 
         Returns:
@@ -142,16 +142,16 @@ class FleetClient(
         """Return the audit log: actions on the fleet, with actor, reason and numbers.
 
         Args:
-            rollout: Only what was done to this rollout, such as `r1`; "" means all.
-            device: Only what was done to this device; "" means all.
-            model: Only what was done to rollouts and releases of this model; "" means all.
-            actor: Only what was done by this one, such as `controller` or `gate`: the beginning is
-                enough; "" means all.
-            action: Only this action, such as `rollout.breach` or `device`: the beginning is enough;
-                "" means all.
-            before: Only entries with a smaller id than this one: the last id of the page before; 0
-                sets no bound.
-            after: Only entries with a greater id than this one.
+            rollout: Only actions on this rollout, such as `r1`; "" means all.
+            device: Only actions on this device; "" means all.
+            model: Only actions on rollouts and releases of this model; "" means all.
+            actor: Only actions by this actor, such as `controller` or `gate`, matched by prefix; ""
+                means all.
+            action: Only this action, such as `rollout.breach` or `device`, matched by prefix; ""
+                means all.
+            before: Only entries with a smaller id, such as the last id of the previous page; 0 sets
+                no bound.
+            after: Only entries with a greater id.
             limit: At most so many; the fleet gives 1,000 at most.
 
         Returns:

@@ -27,18 +27,18 @@ class LatencyMethods:
     ) -> LatencyReport:
         """Return latency of real inferences over any devices and any time.
 
-        It is kept by minute for a day, by hour for 30 days, by day for 400 days; the shortest sums
-        that cover the time are read.
+        Latency is kept by minute for a day, by hour for 30 days, by day for 400 days; the shortest
+        sums that cover the time are read.
 
         Args:
             model: Of this model; "" means all.
             group: Of devices that were in this group; "" means all.
-            where: Only those that this means, over `model`, `version`, `variant`, `provider`,
-                `hardware_class`, `group` and `rollout`, such as `provider!=CPUExecutionProvider`.
+            where: Selection over `model`, `version`, `variant`, `provider`, `hardware_class`,
+                `group` and `rollout`, such as `provider!=CPUExecutionProvider`.
             since: Seconds since the epoch (UTC); None means a day before `until`.
             until: Likewise; None means now.
-            by: What to tell apart: `model`, `version`, `variant`, `provider`, `hardware_class`,
-                `group`, `rollout`, and `time` for stretches of time.
+            by: Dimensions of the result: `model`, `version`, `variant`, `provider`,
+                `hardware_class`, `group`, `rollout`, and `time` for periods.
 
         Returns:
             Percentiles over all inferences of each part, never averaged.

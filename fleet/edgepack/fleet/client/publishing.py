@@ -44,21 +44,20 @@ class PublishingMethods(ReleaseMethods):
     ) -> PublishedMetadata:
         """List a bundle that the fleet holds as a release, signed by a publisher's keys.
 
-        What is listed is computed from the bundle as it lies here, not from what the fleet says.
+        The listed target is computed from the local bundle, not from the fleet's answer.
 
         Args:
-            bundle: An `.edgepack` archive, or a bundle's folder; `publish` has given it to the
-                fleet.
-            keys: Private keys of the publisher: PEM files, or PKCS #11 URIs of keys in tokens. They
-                sign here and are sent to nobody.
+            bundle: An `.edgepack` archive or a bundle's folder, after `publish`.
+            keys: Private keys of the publisher: PEM files, or PKCS #11 URIs of keys in tokens. The
+                keys sign here and never leave this machine.
             source: As for `publish`.
 
         Returns:
-            What became of it: it may need signatures of other keys.
+            State of the signed metadata: signatures of other keys may be missing.
 
         Raises:
-            FleetError: The fleet does not hold the bundle, what it says is not what must come next,
-                or the keys are not the publisher's.
+            FleetError: The fleet does not hold the bundle, its answer is not the expected next
+                metadata, or the keys are not the publisher's.
 
         Example:
             ```python
@@ -83,17 +82,18 @@ class PublishingMethods(ReleaseMethods):
     def withdraw(
         self, release: str, keys: Sequence[str | Path] = ()
     ) -> ReleaseView | PublishedMetadata:
-        """Withdraw a release: devices that do not run it yet reject it from now on.
+        """Withdraw a release: devices that do not run the release yet reject the release from now
+        on.
 
         Args:
             release: `NAME@VERSION`, or the first digits of its digest.
-            keys: Private keys of its publisher; none where the fleet holds them itself.
+            keys: Private keys of its publisher; none if the fleet holds the keys.
 
         Returns:
-            The release, or what became of the signed metadata.
+            The release, or the state of the signed metadata.
 
         Raises:
-            FleetError: There is no such release, or the keys are not its publisher's.
+            FleetError: The release does not exist, or the keys are not its publisher's.
 
         Example:
             ```python
@@ -112,11 +112,11 @@ class PublishingMethods(ReleaseMethods):
         return self._sign(view, target_path(view.bundle), None, keys)
 
     def export(self, bundle: str | Path, folder: str | Path) -> Path:
-        """Write a bundle, and the metadata that says that it is released, for a device offline.
+        """Write a bundle and its release metadata for an offline device.
 
         Args:
             bundle: An `.edgepack` archive, or a bundle's folder.
-            folder: Made when it is missing; gets `NAME-VERSION.edgepack` and `metadata/`.
+            folder: Created when missing; gets `NAME-VERSION.edgepack` and `metadata/`.
 
         Returns:
             The archive, for `edgepack-agent install`.
@@ -182,19 +182,19 @@ class PublishingMethods(ReleaseMethods):
 def next_metadata(
     view: PublishingView, path: str, target: TargetFile | None, now: float
 ) -> Metadata[Targets]:
-    """Return a publisher's next metadata: unchanged except for one release.
+    """Return a publisher's next metadata: unchanged except for a single release.
 
-    What others have signed of it already is added to, when it is that very change.
+    Signatures of others for the same change are kept.
 
     Args:
-        view: What the fleet says of the publisher's metadata.
+        view: The fleet's answer about the publisher's metadata.
         path: The release.
-        target: Target of the release; None withdraws it.
+        target: Target of the release; None withdraws the release.
         now: Seconds since the epoch.
 
     Raises:
-        FleetError: The fleet's metadata cannot be read, or what waits for signatures is another
-            change.
+        FleetError: The fleet's metadata cannot be read, or another change is waiting for
+            signatures.
     """
     try:
         known = Metadata[Targets].from_bytes(view.metadata.encode()) if view.metadata else None

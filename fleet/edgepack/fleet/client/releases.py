@@ -36,7 +36,7 @@ class ReleaseMethods:
         return self._connection.get("/v1/releases", tuple[ReleaseView, ...])
 
     def unneeded_releases(self, keep: int = KEPT_RELEASES) -> tuple[ReleaseView, ...]:
-        """Release that could be withdrawn: nothing points to them, and newer ones are there.
+        """Return releases that could be withdrawn: unused, and newer releases exist.
 
         A publisher can list a few hundred releases; `publish` says when there is no room left.
 
@@ -67,8 +67,8 @@ class ReleaseMethods:
             The release that is gone.
 
         Raises:
-            FleetError: There is no such release, or it is in use: a device runs it or keeps it to
-                go back to, a rollout of it is not over, or devices that join would get it.
+            FleetError: The release does not exist or is in use: a device runs or keeps the release,
+                a rollout of the release is unfinished, or new devices would get the release.
 
         Example:
             ```python
@@ -84,7 +84,7 @@ class ReleaseMethods:
         return self._connection.delete(path, ReleaseView)
 
     def publish(self, bundle: str | Path, source: str = "") -> ReleaseView:
-        """Give the fleet a bundle; one that it holds already stays unchanged.
+        """Upload a bundle to the fleet; a bundle that the fleet already holds stays unchanged.
 
         Args:
             bundle: An `.edgepack` archive, or a bundle's folder.
@@ -95,9 +95,9 @@ class ReleaseMethods:
             The release, for `start_rollout`.
 
         Raises:
-            FleetError: There is no such bundle, no key that the fleet trusts signed it, it is
-                damaged, the fleet holds another content under its name and version or its release
-                counter, the fleet's disk has no room for it, or the source is none.
+            FleetError: The bundle does not exist, is damaged or is not signed by a trusted key, the
+                fleet holds another content under the same name and version or release counter, the
+                fleet's disk is full, or the source is invalid.
 
         Example:
             ```python
@@ -134,7 +134,7 @@ def read_bundle_head(bundle: Path) -> BundleHead:
     """Return manifest and signature of a bundle, folder or archive.
 
     Raises:
-        BundleError: It is none.
+        BundleError: The file or folder is not a bundle.
     """
     if bundle.is_file():
         head = read_head(bundle)

@@ -41,13 +41,13 @@ class RolloutMethods:
             settings: As for `start_rollout`.
 
         Returns:
-            To how many devices, and to which for example, it adds the model, whose release it
-            replaces, who has nothing to do, and who cannot take it.
+            Numbers and examples of devices that get the model for the first time, replace a
+            release, need no change, or cannot install the release.
 
         Raises:
-            FleetError: There is no such bundle, no key that the fleet trusts signed it, the fleet
-                holds another content under its name and version or its release counter, a number
-                makes no sense, or no device is selected.
+            FleetError: The bundle does not exist or is not signed by a trusted key, the fleet holds
+                another content under the same name and version or release counter, a number is
+                invalid, or no device is selected.
 
         Example:
             ```python
@@ -66,18 +66,18 @@ class RolloutMethods:
         """Start giving a release to devices, wave by wave.
 
         Args:
-            release: What to roll out, from `publish` or `releases`.
+            release: The release, from `publish` or `releases`.
             to: The devices.
             settings: Waves, soak, deadline and the failures that are tolerated; the defaults of
                 `RolloutSettings` when not given.
 
         Returns:
-            The rollout with its devices, none of them addressed yet.
+            The rollout with its devices, all of them still waiting.
 
         Raises:
             FleetError: The waves do not grow to 100%, a number makes no sense, no device is
-                selected, or one of them cannot take the release: it committed a higher release
-                counter, or is in a rollout of this model that is not over.
+                selected, or a device cannot install the release: the device committed a higher
+                release counter, or is in an unfinished rollout of this model.
 
         Example:
             ```python
@@ -106,16 +106,16 @@ class RolloutMethods:
         return self._connection.get("/v1/rollouts", tuple[RolloutView, ...])
 
     def rollout(self, rollout: str) -> RolloutView:
-        """Return one rollout with every device's part in it and the latency of what it rolled out.
+        """Return a rollout with every device's assignment and the latency of the release.
 
         Args:
-            rollout: Its id, such as `r1`.
+            rollout: The rollout's id, such as `r1`.
 
         Returns:
-            The rollout as it stands.
+            The rollout's current state.
 
         Raises:
-            FleetError: There is no such rollout.
+            FleetError: The rollout does not exist.
 
         Example:
             ```python
@@ -125,17 +125,17 @@ class RolloutMethods:
         return self._connection.get(_path(rollout), RolloutView)
 
     def rollout_devices(self, rollout: str, *, state: str = "") -> Iterator[AssignmentView]:
-        """Return a rollout's devices, however many, as they are asked for page by page.
+        """Yield all devices of a rollout, requested page by page.
 
         Args:
-            rollout: Its id, such as `r1`.
-            state: Only those whose part is in this state, such as `FAILED`; "" means all.
+            rollout: The rollout's id, such as `r1`.
+            state: Only assignments in this state, such as `FAILED`; "" means all.
 
         Yields:
-            Each device's part in it.
+            Each device's assignment.
 
         Raises:
-            FleetError: There is no such rollout, or the fleet does not answer.
+            FleetError: The rollout does not exist, or the fleet does not answer.
 
         Example:
             ```python
@@ -147,18 +147,17 @@ class RolloutMethods:
         return self._connection.pages(path, AssignmentView, lambda part: part.device, state=state)
 
     def watch_rollout(self, rollout: str, *, every_s: float = WATCH_S) -> Iterator[RolloutView]:
-        """Follow a rollout until it is finished, aborted or paused.
+        """Watch a rollout until the rollout is finished, aborted or paused.
 
         Args:
-            rollout: Its id, such as `r1`.
+            rollout: The rollout's id, such as `r1`.
             every_s: How often the fleet is asked, seconds.
 
         Yields:
-            The rollout as it stands, then again whenever something of it has changed; last of all
-            as it stopped.
+            The rollout's current state, then each changed state; the last item is the final state.
 
         Raises:
-            FleetError: There is no such rollout, or the fleet does not answer any more.
+            FleetError: The rollout does not exist, or the fleet no longer answers.
 
         Example:
             ```python
@@ -177,16 +176,16 @@ class RolloutMethods:
             time.sleep(every_s)
 
     def pause_rollout(self, rollout: str) -> RolloutView:
-        """Offer the release to nobody more; devices that are at it continue.
+        """Offer the release to no further device; devices with a running installation continue.
 
         Args:
-            rollout: Its id, such as `r1`.
+            rollout: The rollout's id, such as `r1`.
 
         Returns:
-            The rollout as it stands now.
+            The rollout's current state.
 
         Raises:
-            FleetError: There is no such rollout, or it does not run.
+            FleetError: The rollout does not exist or is not running.
 
         Example:
             ```python
@@ -199,13 +198,13 @@ class RolloutMethods:
         """Resume a paused rollout; accept the failures so far, but no further failure.
 
         Args:
-            rollout: Its id, such as `r1`.
+            rollout: The rollout's id, such as `r1`.
 
         Returns:
-            The rollout as it stands now.
+            The rollout's current state.
 
         Raises:
-            FleetError: There is no such rollout, or it is not paused.
+            FleetError: The rollout does not exist or is not paused.
 
         Example:
             ```python
@@ -215,16 +214,16 @@ class RolloutMethods:
         return self._connection.post(_path(rollout, "resume"), RolloutView)
 
     def approve_rollout(self, rollout: str) -> RolloutView:
-        """Approve the next wave of a rollout whose waves wait for a person.
+        """Approve the next wave of a rollout whose waves need approval.
 
         Args:
-            rollout: Its id, such as `r1`.
+            rollout: The rollout's id, such as `r1`.
 
         Returns:
-            The rollout as it stands now.
+            The rollout's current state.
 
         Raises:
-            FleetError: There is no such rollout, or it waits for nobody's approval.
+            FleetError: The rollout does not exist or waits for no approval.
 
         Example:
             ```python
@@ -235,16 +234,16 @@ class RolloutMethods:
         return self._connection.post(_path(rollout, "approve"), RolloutView)
 
     def retry_rollout(self, rollout: str) -> RolloutView:
-        """Offer the release once more to the devices that failed it or stayed silent.
+        """Offer the release again to the devices that failed or stayed silent.
 
         Args:
-            rollout: Its id, such as `r1`; it may be finished.
+            rollout: The id, such as `r1`, of a running or finished rollout.
 
         Returns:
-            The rollout as it stands now.
+            The rollout's current state.
 
         Raises:
-            FleetError: There is no such rollout, it was aborted, or no device of it can try again.
+            FleetError: The rollout does not exist or was aborted, or no device can try again.
 
         Example:
             ```python
@@ -266,10 +265,11 @@ class RolloutMethods:
             settings: As for `rollback`.
 
         Returns:
-            How many devices, and which for example, go back to what, and which cannot.
+            Numbers and examples of devices by the release to go back to, and of devices that cannot
+            go back.
 
         Raises:
-            FleetError: There is no such rollout or release, or a number makes no sense.
+            FleetError: The rollout or release does not exist, or a number is invalid.
 
         Example:
             ```python
@@ -283,24 +283,24 @@ class RolloutMethods:
     def rollback(
         self, what: str, to: Selector | None = None, settings: RolloutSettings | None = None
     ) -> tuple[RolloutView, ...]:
-        """Take a release back: its devices go back to what they ran before it, wave by wave.
+        """Take a release back: its devices go back to their previous release, wave by wave.
 
-        A device goes back to the one release that it keeps for that. A rollout that is under way
-        ends first.
+        Each device goes back to the single release that the device keeps for this purpose. A
+        rollout that is under way ends first.
 
         Args:
             what: A rollout, such as `r2`, or a release: `NAME@VERSION`, or the first digits of its
                 digest.
-            to: Of the devices that run a release, those that shall go back; all when not given. The
+            to: Devices to go back, among the devices that run a release; all when not given. The
                 devices of a rollout are its own.
             settings: Waves, soak, deadline and the failures that are tolerated.
 
         Returns:
-            The rollouts that were started: one for each release that devices go back to.
+            The started rollouts, each for a release that devices go back to.
 
         Raises:
-            FleetError: There is no such rollout or release, no device can go back, or a number
-                makes no sense.
+            FleetError: The rollout or release does not exist, no device can go back, or a number is
+                invalid.
 
         Example:
             ```python
@@ -313,18 +313,18 @@ class RolloutMethods:
         return self._connection.post("/v1/rollbacks", tuple[RolloutView, ...], request)
 
     def abort_rollout(self, rollout: str) -> RolloutView:
-        """End a rollout for good; devices that have not decided keep what they ran before.
+        """End a rollout for good; undecided devices keep their previous release.
 
-        Devices that committed keep what they have: `rollback` takes it back.
+        Devices that committed keep the release: `rollback` takes the release back.
 
         Args:
-            rollout: Its id, such as `r1`.
+            rollout: The rollout's id, such as `r1`.
 
         Returns:
-            The rollout as it stands now.
+            The rollout's current state.
 
         Raises:
-            FleetError: There is no such rollout, or it was aborted already.
+            FleetError: The rollout does not exist or was aborted already.
 
         Example:
             ```python

@@ -40,18 +40,18 @@ class WebhookMethods:
         """Add a webhook: signed messages of future events, repeated until accepted.
 
         Args:
-            name: What it is called, in lists and in the audit log.
+            name: Name in lists and in the audit log.
             url: Where to, by https.
-            types: What is reported: actions of the audit log such as `rollout.breach`, `rollout`
-                for all of these that begin so, and `device.failed`.
+            types: Events to report: actions of the audit log such as `rollout.breach`, a prefix
+                such as `rollout`, and `device.failed`.
             is_unsafe: Lets the URL be without TLS, and lead into a private network.
 
         Returns:
             The webhook; the secret that its messages are signed with is returned only once.
 
         Raises:
-            FleetError: The name is taken or cannot be one, messages may not go there, or this token
-                is not an administrator's.
+            FleetError: The name is taken or invalid, the URL is not allowed, or this token is not
+                an administrator's.
 
         Example:
             ```python
@@ -64,13 +64,13 @@ class WebhookMethods:
         return self._connection.post("/v1/webhooks", NewWebhook, request)
 
     def remove_webhook(self, name: str) -> WebhookView:
-        """End a webhook; what it had yet to tell is not reported.
+        """Remove a webhook and discard its undelivered messages.
 
         Args:
-            name: What it is called.
+            name: The webhook's name.
 
         Returns:
-            What was known of it.
+            The removed webhook.
 
         Raises:
             FleetError: There is none of that name, or this token is not an administrator's.
@@ -87,10 +87,10 @@ class WebhookMethods:
         """Post a message for a trial, once.
 
         Args:
-            name: What it is called.
+            name: The webhook's name.
 
         Returns:
-            Whether the receiver took it, and what it answered where it did not.
+            Whether the receiver accepted the message, and the answer of a receiver that did not.
 
         Raises:
             FleetError: There is none of that name, or this token is not an administrator's.

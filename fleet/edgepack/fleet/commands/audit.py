@@ -56,7 +56,7 @@ def audit(
     url: str,
     as_json: bool,
 ) -> None:
-    """List who or what acted on the fleet, and the numbers that decided, the newest first.
+    """List actions on the fleet with actors and deciding numbers, newest first.
 
     \b
     Example:
@@ -77,7 +77,7 @@ def audit(
 
 
 def audit_table(entries: Sequence[AuditEntry], now: float) -> RenderableType:
-    """Return entries of the audit log, one line each."""
+    """Return a table of the audit log's entries."""
     if not entries:
         return "no entry"
     table = Table(box=None, header_style="bold", pad_edge=False)

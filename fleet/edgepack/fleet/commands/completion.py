@@ -1,8 +1,9 @@
-"""Shell completion of names that a running fleet knows, if it answers at once.
+"""Shell completion of names from a running fleet, if the fleet answers at once.
 
-The shell waits for it at each press of the Tab key: so it asks once, for a page, and for half a
-second; whatever goes wrong, there is just nothing to complete. A name that is more than letters,
-digits and `_ . @ + -` is left out, since what a fleet says ends in the line that somebody runs.
+The shell waits at each press of the Tab key: the completion requests a single page with a timeout
+of half a second, and completes nothing after any error. A name with characters other than letters,
+digits and `_ . @ + -` is left out, since names from a fleet end up in a command line that a user
+runs.
 """
 
 import re
@@ -55,7 +56,7 @@ def _completing(names: Names) -> Complete:
 
 
 def _devices(connection: Connection, incomplete: str) -> Iterable[tuple[str, str]]:
-    """Return those that begin so follow what is typed, which may be a whole name by itself."""
+    """Return names that begin with the typed text, including the text itself."""
     page = connection.get("/v1/devices", tuple[DeviceView, ...], after=incomplete, limit=MOST)
     found = [(device.device, device.group) for device in page]
     if _PLAIN.fullmatch(incomplete):

@@ -24,7 +24,7 @@ from edgepack.text import counted
 def devices(
     context: click.Context, group: str, where: str, data: Path, url: str, as_json: bool
 ) -> None:
-    """List devices: what each runs, on which provider, and how it fares.
+    """List devices with release, provider and state.
 
     --where is made of `key=value` and `key!=value`, `and`, `or`, `not` and parentheses; a key is a
     label, or a fact: agent, arch, cpu, cpu_feature, device, group, hardware_class, online (yes or
@@ -49,7 +49,7 @@ def devices(
 @click.argument("device", shell_complete=device_names)
 @asks
 def show_one(device: str, data: Path, url: str, as_json: bool) -> None:
-    """Show one device: labels, facts, models, providers, rollouts.
+    """Show a device: labels, facts, models, providers, rollouts.
 
     \b
     Example:
@@ -64,7 +64,8 @@ def show_one(device: str, data: Path, url: str, as_json: bool) -> None:
 @click.option("--group", required=True, shell_complete=group_names, help="Their new group.")
 @asks
 def move(names: tuple[str, ...], group: str, data: Path, url: str, as_json: bool) -> None:
-    """Move devices to another group; they get what it got, and finish what they are at.
+    """Move devices to another group; the devices get the group's releases and finish running
+    updates first.
 
     \b
     Example:
@@ -80,7 +81,7 @@ def move(names: tuple[str, ...], group: str, data: Path, url: str, as_json: bool
 )
 @asks
 def label(words: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
-    """Give devices labels; `KEY=` takes one away.
+    """Set labels of devices; `KEY=` removes a label.
 
     \b
     Example:
@@ -103,7 +104,7 @@ def label(words: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
 @click.argument("names", metavar="DEVICE...", nargs=-1, required=True, shell_complete=device_names)
 @asks
 def remove(names: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
-    """Take devices out of the fleet: nobody listens to them any more, and their certificates end.
+    """Remove devices from the fleet: ignore their messages and revoke their certificates.
 
     The broker learns that from the list that `edgepack fleet revocations` writes.
 

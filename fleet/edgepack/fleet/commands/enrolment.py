@@ -88,10 +88,10 @@ def enroll(
     url: str,
     as_json: bool,
 ) -> None:
-    """Take a device into the fleet and write the one file that it is set up from.
+    """Enrol a device and write a single file for its setup.
 
-    With --enrol-at the device makes its private key itself; otherwise the file holds one, so carry
-    it as you would a password.
+    With --enrol-at the device makes its private key itself; otherwise the file holds the key, so
+    protect the file like a password.
 
     \b
     Example:
@@ -163,7 +163,7 @@ def _packaged(shown: PackagedDevice) -> str:
 )
 @asks
 def revocations(output: Path, revoke: Path | None, data: Path, url: str, as_json: bool) -> None:
-    """Write the list of revoked certificates for the broker, which reads it at a SIGHUP.
+    """Write the list of revoked certificates; the broker reads the list at a SIGHUP.
 
     \b
     Example:

@@ -28,7 +28,8 @@ _HEADINGS = (
 )
 @asks
 def feedback(model: str, output: Path | None, data: Path, url: str, as_json: bool) -> None:
-    """Show what devices measured of each variant of a model, or write it for the next build.
+    """Show the devices' measurements of each variant of a model, or write the measurements for the
+    next build.
 
     \b
     Example:

@@ -97,7 +97,7 @@ def groups(data: Path, url: str, as_json: bool) -> None:
 @click.option("--limit", type=NUMBER, default=100, show_default=True, help="At most so many.")
 @asks
 def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
-    """List what happened to devices and rollouts, oldest first.
+    """List events of devices and rollouts, oldest first.
 
     \b
     Example:

@@ -1,6 +1,6 @@
-"""The commands `edgepack fleet init` and `edgepack fleet keys …`: who may sign what.
+"""Commands `edgepack fleet init` and `edgepack fleet keys …`: signing keys and roles.
 
-They work on the fleet's folder; a fleet that runs takes up what they write.
+The commands change the fleet's folder; a running fleet loads the changes.
 """
 
 import time
@@ -56,9 +56,9 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         role: Its name.
         keys: Ids of its keys.
-        threshold: How many of them must sign.
-        within_reach: Ids of those whose private key was found here.
-        models: What a publisher may release, as patterns of names.
+        threshold: Number of signatures required.
+        within_reach: Ids of keys whose private key was found here.
+        models: Patterns of the model names that a publisher may release.
     """
 
     role: str
@@ -69,7 +69,7 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthorityView(msgspec.Struct, frozen=True, kw_only=True):
-    """The authority of devices and broker: its certificate, and when it ends (UTC, seconds)."""
+    """Authority of devices and broker: its certificate and its expiry (UTC, seconds)."""
 
     certificate: Path
     ends_at: float
@@ -79,9 +79,9 @@ class TrustView(msgspec.Struct, frozen=True, kw_only=True):
     """Keys and roles of a fleet.
 
     Attributes:
-        root_version: Version of the root; it grows with each change of keys that root names.
+        root_version: Version of the root; grows with each change of the root's keys.
         roles: The roles.
-        warnings: What must be signed again soon.
+        warnings: Metadata that must be signed again soon.
     """
 
     root_version: int
@@ -121,7 +121,7 @@ def init(
 ) -> None:
     """Make the fleet's keys and TUF metadata; `fleet serve` makes a simple set where none is.
 
-    EDGEPACK_KEY_PASSPHRASE encrypts the offline keys: those of root, targets and publisher.
+    EDGEPACK_KEY_PASSPHRASE encrypts the offline keys: root, targets and publisher.
 
     \b
     Example:
@@ -157,7 +157,7 @@ def init(
 
 @click.group()
 def keys() -> None:
-    """Show and change who may sign for this fleet. Devices follow by themselves.
+    """Show and change the signing keys of this fleet. Devices follow by themselves.
 
     \b
     Example:
@@ -169,7 +169,7 @@ def keys() -> None:
 @keys.command("list")
 @_acts
 def list_keys(data: Path, offline: Path | None, as_json: bool) -> None:
-    """List the roles, their keys, and which of those are within reach.
+    """List the roles and their keys, with a mark for private keys within reach.
 
     \b
     Example:
@@ -185,7 +185,7 @@ def list_keys(data: Path, offline: Path | None, as_json: bool) -> None:
 def rotate(
     role: str, uris: tuple[str, ...], data: Path, offline: Path | None, as_json: bool
 ) -> None:
-    """Give ROLE new keys instead of all that it has.
+    """Replace all keys of ROLE with new keys.
 
     \b
     Example:
@@ -309,8 +309,9 @@ def renew(role: str, data: Path, offline: Path | None, as_json: bool) -> None:
 def renew_authority(data: Path, as_json: bool) -> None:
     """Renew the certificate of the authority of devices and broker, with the same key.
 
-    All certificates stay valid, under the earlier certificate of the authority and under this one.
-    Devices get it with their next certificate; give it to the broker with fleet broker-config.
+    All certificates stay valid, under the authority's earlier certificate and under the new
+    certificate. Devices get the new certificate with their next certificate; copy the new
+    certificate to the broker with fleet broker-config.
 
     
     Example:

@@ -46,7 +46,7 @@ class Age(click.ParamType[float]):
 
 
 class Dimensions(click.ParamType[tuple[Dimension, ...]]):
-    """Words separated by commas, each one that latency can be distinguished by."""
+    """Latency dimensions, separated by commas."""
 
     name = "words"
 

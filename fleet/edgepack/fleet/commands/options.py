@@ -141,7 +141,7 @@ _SELECTOR = (
 
 
 def sets(command: Callable[..., None]) -> Callable[..., None]:
-    """Return options of every command that starts rollouts; it gets them as `settings`."""
+    """Add the options of rollout settings to a command, which gets the values as `settings`."""
 
     @wraps(command)
     def with_settings(*, gates: tuple[tuple[str, float | None], ...], **words: Any) -> None:
@@ -156,7 +156,9 @@ def sets(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def selects(command: Callable[..., None]) -> Callable[..., None]:
-    """Return options that name devices; the command gets them as `to`, None when there are none."""
+    """Add the options that select devices to a command; the command gets the selection as `to`, or
+    None.
+    """
 
     @wraps(command)
     def with_selector(
@@ -185,7 +187,7 @@ def _with(
 
 
 def previews(command: Callable[..., None]) -> Callable[..., None]:
-    """Return options of every command that says what it will mean before it does it."""
+    """Add the options of commands that show a preview first."""
     dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would mean.")
     yes = click.option("-y", "--yes", is_flag=True, help="Start it without asking.")
     return dry_run(yes(command))

@@ -18,7 +18,7 @@ _STYLES = {
 
 
 def preview_panel(preview: RolloutPreview) -> RenderableType:
-    """Return the bundle, its devices by wave, and what it means to them."""
+    """Return a panel of the bundle, its devices by wave, and the effect on the devices."""
     waves = counted(len(preview.waves), "wave")
     sizes = ", ".join(str(size) for size in preview.waves)
     head = (
@@ -41,7 +41,7 @@ def preview_panel(preview: RolloutPreview) -> RenderableType:
 
 
 def rollback_panel(preview: RollbackPreview) -> RenderableType:
-    """Return the release that is taken back, and what devices go back to."""
+    """Return a panel of the release that is taken back and the releases that devices go back to."""
     head = f"{full_title(preview.takes_back)} is taken back"
     if preview.ends:
         head += f", and {preview.ends} ends"

@@ -19,12 +19,12 @@ _WHOLE_LINES = 4000
 
 
 def print_result(value: T, as_json: bool, picture: Callable[[T], RenderableType]) -> None:
-    """Print a result: as JSON, or as people read it.
+    """Print a result as JSON or as text.
 
     Args:
         value: A document, or a tuple of documents.
         as_json: Which of the two.
-        picture: Makes what people read from the document, in which no text steers the terminal.
+        picture: Converts the document to text without terminal control sequences.
     """
     if as_json:
         click.echo(json_text(value))
@@ -37,8 +37,8 @@ def print_result(value: T, as_json: bool, picture: Callable[[T], RenderableType]
 
 
 def printable_document(value: T) -> T:
-    """Return a struct, or a tuple or dictionary of such, with all its texts as `printable` gives
-    them.
+    """Return a struct, or a tuple or dictionary of structs, with all texts passed through
+    `printable`.
     """
     shown: T = _printable(value)
     return shown
@@ -59,7 +59,7 @@ def _printable(value: Any) -> Any:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return the terminal, or whatever stdout (or stderr) is."""
+    """Return a console for stdout or stderr, terminal or not."""
     # Without a terminal nothing is folded: the lines go to a file or a pipe. What documents hold
     # is not markup.
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else _WHOLE_LINES
@@ -67,7 +67,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class LogFormatter(logging.Formatter):
-    """Formatter of one line a record, whatever its text; tracebacks follow."""
+    """Formatter that writes each record on a single line; tracebacks follow."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")

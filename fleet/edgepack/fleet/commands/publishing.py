@@ -1,4 +1,4 @@
-"""The commands `edgepack publish`, `withdraw` and `export`: what devices may install at all."""
+"""Commands `edgepack publish`, `withdraw` and `export`: releases that devices may install."""
 
 from pathlib import Path
 
@@ -27,10 +27,11 @@ keys_option = click.option(
 @keys_option
 @asks
 def publish(bundle: str, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
-    """Give the fleet BUNDLE and list it as a release: devices install nothing that is not listed.
+    """Upload BUNDLE to the fleet and list BUNDLE as a release: devices install listed releases
+    only.
 
-    BUNDLE is a folder, an archive, or one that is fetched: oci://… or https://… Controllers that
-    share no folder fetch it from there, too.
+    BUNDLE is a folder, an archive, or a URL: oci://… or https://… Controllers without a shared
+    folder fetch BUNDLE from the URL, too.
 
     A fleet that holds the publisher's key signs by itself. Else the publisher signs, here, with
     --key; where several keys must sign, each of their holders gives the same command.
@@ -60,7 +61,8 @@ def publish(bundle: str, keys: tuple[str, ...], data: Path, url: str, as_json: b
 @keys_option
 @asks
 def withdraw(release: str, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
-    """Withdraw RELEASE: devices that do not run it yet reject it. Devices that run it continue.
+    """Withdraw RELEASE: devices that do not run RELEASE yet reject RELEASE. Devices that run
+    RELEASE continue.
 
     
     Example:

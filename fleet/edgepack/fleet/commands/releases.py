@@ -59,10 +59,10 @@ def remove(release: str, data: Path, url: str, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Withdraw without asking.")
 @asks
 def prune(keep: int, keys: tuple[str, ...], yes: bool, data: Path, url: str, as_json: bool) -> None:
-    """Withdraw old releases that nothing needs: no device runs them, keeps them or shall run them.
+    """Withdraw old releases that are not needed: no device runs, keeps or is assigned the release.
 
-    A publisher's list of releases travels in one message, which has room for some 300. Their files
-    stay; publish lists one again, and remove deletes it.
+    A publisher's list of releases must fit in a single message, which limits the list to about 300
+    releases. The files stay; publish lists a release again, and remove deletes a release.
 
     \b
     Example:

@@ -1,6 +1,6 @@
-"""A log handler that writes a repeated warning once and counts the others.
+"""Log handler that writes a repeated warning once and counts the repetitions.
 
-Whatever breaks again and again, the log does not fill the disk.
+A repeated failure therefore does not fill the disk.
 """
 
 import logging
@@ -18,7 +18,7 @@ _Place = tuple[str, int]
 
 
 class _Window:
-    """Records of one place in the code since a moment."""
+    """Records from the same place in the code since a moment."""
 
     def __init__(self, now: float) -> None:
         self.begun_at = now
@@ -28,7 +28,7 @@ class _Window:
 
 
 class RepeatedRecords(logging.Handler):
-    """Passes on each warning or error once a minute, then how often it came.
+    """Handler that passes on each warning or error once a minute, then its count.
 
     Args:
         target: Writes the records.
@@ -44,7 +44,7 @@ class RepeatedRecords(logging.Handler):
         self._timer: threading.Timer | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or count it."""
+        """Write a record or count the record."""
         if record.levelno < logging.WARNING:
             self._target.handle(record)
             return

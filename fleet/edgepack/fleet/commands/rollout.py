@@ -64,12 +64,11 @@ def start(
     url: str,
     as_json: bool,
 ) -> None:
-    """Show the preview, then upload the bundle and roll it out, wave by wave.
+    """Show the preflight, then upload the bundle and roll the bundle out, wave by wave.
 
-    A person at a terminal is asked before it starts; with --yes or --json, or where there is no
-    terminal, nobody is. BUNDLE is a folder, an archive, or one that is fetched: oci://… or
-    https://… With --dry-run nothing is uploaded or started, and the exit code says
-    whether it would be.
+    At a terminal, the command asks before the start; with --yes or --json, or without a terminal,
+    the command does not ask. BUNDLE is a folder, an archive, or a URL: oci://… or https://… With
+    --dry-run nothing is uploaded or started; the exit code states whether the rollout would start.
 
     
     Example:
@@ -109,11 +108,11 @@ def rollback(
     url: str,
     as_json: bool,
 ) -> None:
-    """Take a release back: its devices go back to what they ran before it, wave by wave.
+    """Take a release back: its devices go back to their previous release, wave by wave.
 
-    Named is what is taken back: a rollout, which ends if it is under way, or a release as
-    NAME@VERSION or the first digits of its digest. Each release that devices go back to is a
-    rollout of its own, which the devices confirm. All at once: --waves 100%.
+    The argument is a rollout, which ends if unfinished, or a release as NAME@VERSION or the first
+    digits of its digest. Each release that devices go back to is a rollout of its own, which the
+    devices confirm. All at once: --waves 100%.
 
     \b
     Example:
@@ -138,7 +137,7 @@ def rollback(
 
 
 def agree(shown: RenderableType, *, ask: bool) -> None:
-    """Show on stderr what a rollout will mean and, at a terminal, ask whether it shall start."""
+    """Show the preflight on stderr and, at a terminal, ask whether to start."""
     console(stderr=True).print(shown)
     if ask and sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm("Start it?", abort=True, err=True)
@@ -169,7 +168,7 @@ def list_rollouts(data: Path, url: str, as_json: bool) -> None:
 @rollout_argument
 @asks
 def status(name: str, data: Path, url: str, as_json: bool) -> None:
-    """Show a rollout, its devices and the latency they report.
+    """Show a rollout, its devices and their reported latency.
 
     \b
     Example:
@@ -183,7 +182,7 @@ def status(name: str, data: Path, url: str, as_json: bool) -> None:
 @rollout_argument
 @asks
 def watch(name: str, data: Path, url: str, as_json: bool) -> None:
-    """Watch a rollout until it ends or pauses; exit code 0 when it finished.
+    """Watch a rollout until its end or a pause; exit code 0 when finished.
 
     \b
     Example:

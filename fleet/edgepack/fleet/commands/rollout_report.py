@@ -17,7 +17,7 @@ MAX_ACTS = 1_000
 
 
 class ReportFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A report that was written: of which rollout, and where it lies."""
+    """Written report: its rollout and path."""
 
     rollout: str
     path: Path
@@ -30,9 +30,9 @@ class ReportFile(msgspec.Struct, frozen=True, kw_only=True):
 )
 @asks
 def report(name: str, output: Path | None, data: Path, url: str, as_json: bool) -> None:
-    """Write one page that tells a rollout to a person who was not there.
+    """Write a single page that explains a rollout to an outsider.
 
-    It stands alone: it can be mailed, printed and kept.
+    The page loads nothing: mail, print or keep the page.
 
     \b
     Example:

@@ -81,7 +81,7 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
 
 
 def model_rows(models: Sequence[ModelView]) -> Table:
-    """Return the models of one device."""
+    """Return a table of a device's models."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in _MODEL_COLUMNS:
         table.add_column(name, overflow="fold" if name in _FOLDED else "ellipsis")
@@ -91,7 +91,7 @@ def model_rows(models: Sequence[ModelView]) -> Table:
 
 
 def groups_table(groups: Sequence[GroupView]) -> RenderableType:
-    """Return the groups, one line each."""
+    """Return a table of the groups."""
     if not groups:
         return _NONE_ENROLLED
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -142,7 +142,7 @@ def _who_leads(info: FleetInfo) -> str:
 
 
 def releases_table(releases: Sequence[ReleaseView], now: float) -> RenderableType:
-    """Return the releases, one line each."""
+    """Return a table of the releases."""
     if not releases:
         return "no release yet: edgepack rollout start BUNDLE publishes one"
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -162,7 +162,7 @@ def releases_table(releases: Sequence[ReleaseView], now: float) -> RenderableTyp
 
 
 def rollouts_table(rollouts: Sequence[RolloutView]) -> RenderableType:
-    """Return all rollouts, one line each."""
+    """Return a table of all rollouts."""
     if not rollouts:
         return "no rollout yet: edgepack rollout start BUNDLE --group GROUP"
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -183,7 +183,7 @@ def rollouts_table(rollouts: Sequence[RolloutView]) -> RenderableType:
 
 
 def events_table(events: Sequence[EventView], now: float) -> RenderableType:
-    """Return events, one line each."""
+    """Return a table of events."""
     if not events:
         return "no events"
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -203,7 +203,7 @@ def events_table(events: Sequence[EventView], now: float) -> RenderableType:
 
 
 def rollout_panel(rollout: RolloutView) -> RenderableType:
-    """Return one rollout with its devices and latencies."""
+    """Return a panel of a rollout with its devices and latencies."""
     head = Text.assemble(
         (f"{rollout.rollout} ", "bold"),
         f"{rollout.bundle.name} {rollout.bundle.version} for {rollout.selector}: ",
@@ -288,7 +288,7 @@ def _latency_table(latency: Sequence[LatencyView]) -> RenderableType:
 
 
 def rollout_line(rollout: RolloutView, now: float) -> str:
-    """Return a rollout on one line, with the time of day."""
+    """Return a rollout as a single line, with the time of day."""
     return (
         f"{stamp(now, now)} {rollout.rollout} {rollout.state} "
         f"wave {rollout.wave}/{rollout.wave_count}: {counts_line(rollout)}; {rollout.because}"

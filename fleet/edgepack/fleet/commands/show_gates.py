@@ -1,4 +1,4 @@
-"""The gates of a rollout, as people read them."""
+"""Tables of a rollout's gates."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,9 @@ _WHOLE = ("gate", "verdict")
 
 
 def gates_tables(gates: Sequence[GateView]) -> Iterator[RenderableType]:
-    """Yield a line for each gate and class that has numbers, and one for each verdict without."""
+    """Yield a table of gates with numbers by hardware class, and a line for each verdict without
+    numbers.
+    """
     told = told_gates(gates)
     if told:
         table = Table(box=None, header_style="bold", pad_edge=False)

@@ -59,9 +59,9 @@ def simulate(
     url: str,
     as_json: bool,
 ) -> None:
-    """Enrol simulated devices and run them over the real broker.
+    """Enrol simulated devices and run the devices over the real broker.
 
-    They speak the real protocol and check every chunk, but run no model.
+    Simulated devices use the real protocol and check every chunk, but run no model.
 
     \b
     Example:

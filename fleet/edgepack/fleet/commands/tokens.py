@@ -24,7 +24,7 @@ DAY_S = 24 * 3600.0
 @asks
 @click.pass_context
 def tokens(context: click.Context, data: Path, url: str, as_json: bool) -> None:
-    """List the tokens that let people in. The fleet keeps digests of them, not themselves.
+    """List the tokens that let people in. The fleet keeps only digests of tokens.
 
     A viewer looks; an operator rolls out and takes back, too; an admin does all. The token in the
     fleet's folder is an admin's and not listed.
@@ -46,7 +46,7 @@ def tokens(context: click.Context, data: Path, url: str, as_json: bool) -> None:
 @click.option("--days", type=click.FloatRange(0.001, 3660), help="Valid for so long.")
 @asks
 def make(name: str, role: str, days: float | None, data: Path, url: str, as_json: bool) -> None:
-    """Make a token and print it: this once, it is kept nowhere.
+    """Make a token and print the token, only this once.
 
     \b
     Example:
@@ -61,7 +61,7 @@ def make(name: str, role: str, days: float | None, data: Path, url: str, as_json
 @click.argument("name", shell_complete=token_names)
 @asks
 def revoke(name: str, data: Path, url: str, as_json: bool) -> None:
-    """End a token, and the sessions that it opened, at once.
+    """Revoke a token and end its sessions at once.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def revoke(name: str, data: Path, url: str, as_json: bool) -> None:
 
 
 def tokens_table(found: Sequence[TokenView], now: float) -> RenderableType:
-    """Return the tokens, one line each."""
+    """Return a table of the tokens."""
     if not found:
         return "no token but the fleet's own: edgepack fleet tokens make alice --role operator"
     table = Table(box=None, header_style="bold", pad_edge=False)

@@ -21,7 +21,7 @@ from edgepack.fleet.documents.wording import ago, stamp
 @asks
 @click.pass_context
 def webhooks(context: click.Context, data: Path, url: str, as_json: bool) -> None:
-    """List the webhooks: where the fleet posts what happens, and how that goes.
+    """List the webhooks with URLs and delivery states.
 
     \b
     Example:
@@ -63,7 +63,7 @@ def add(
     url: str,
     as_json: bool,
 ) -> None:
-    """Post what happens from now on, and print the secret that it is signed with: this once.
+    """Post future events to a URL, and print the signing secret, only this once.
 
     \b
     Example:
@@ -106,7 +106,7 @@ def test(context: click.Context, name: str, data: Path, url: str, as_json: bool)
 
 
 def webhooks_table(found: Sequence[WebhookView], now: float) -> RenderableType:
-    """Return the webhooks, one line each."""
+    """Return a table of the webhooks."""
     if not found:
         return "no webhook: edgepack fleet webhooks add NAME --to https://hooks.example/edgepack"
     table = Table(box=None, header_style="bold", pad_edge=False)

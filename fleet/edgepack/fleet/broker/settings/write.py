@@ -30,10 +30,11 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of broker.
 
     Attributes:
-        files: What is written for it, from the template of the same name; the first one starts it.
-        secret: Those of them that only their owner may read.
-        start: How to start it; `{config}` stands for the first file, `{folder}` for where it lies.
-        is_run_here: Whether the tests of this project run it with these settings.
+        files: Files to write, each from the template of the same name; the first file starts the
+            broker.
+        secret: Files of `files` that only their owner may read.
+        start: Start command; `{config}` stands for the first file, `{folder}` for the folder.
+        is_run_here: Whether the project's tests run the broker with these settings.
     """
 
     files: tuple[str, ...]
@@ -82,18 +83,18 @@ def write_broker_folder(
 
     Args:
         data: The fleet's folder, with its CA.
-        kind: One of `KINDS`.
-        folder: Where to; made when missing. Its server key is replaced when it is there.
+        kind: A key of `KINDS`.
+        folder: Where to; made when missing. An existing server key is replaced.
         hosts: Names and addresses that devices reach the broker by, of all its nodes.
-        port: Where it shall listen.
-        tenant: Whose topics.
+        port: Port to listen on.
+        tenant: Tenant of the topics.
         controllers: How many controllers the rules shall know.
 
     Returns:
         The configuration file.
 
     Raises:
-        FleetError: The folder cannot be written, or a host or the tenant can have no such name.
+        FleetError: The folder cannot be written, or a host or the tenant has an invalid name.
     """
     try:
         topics.check_name(tenant, "tenant")
