@@ -93,7 +93,7 @@ def test_it_tells_waves_failures_latency_and_decisions() -> None:
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     assert "13 too hot cam-0, cam-1" in text
     assert "and 1 more" in text
-    assert "1 they gave no reason odd" in text
+    assert "1 no reason reported odd" in text
     assert "failed 14, share 0.875" in text
     assert "1,234" in text
     assert "p95 pi breach 7 2 ms 2.6 ms 1.30 x 1.21 x 1.10 x" in text

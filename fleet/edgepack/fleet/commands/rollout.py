@@ -64,7 +64,7 @@ def start(
     url: str,
     as_json: bool,
 ) -> None:
-    """Show the preflight, then upload the bundle and roll the bundle out, wave by wave.
+    """Show the preview, then upload the bundle and roll the bundle out, wave by wave.
 
     At a terminal, the command asks before the start; with --yes or --json, or without a terminal,
     the command does not ask. BUNDLE is a folder, an archive, or a URL: oci://… or https://… With
@@ -137,7 +137,7 @@ def rollback(
 
 
 def agree(shown: RenderableType, *, ask: bool) -> None:
-    """Show the preflight on stderr and, at a terminal, ask whether to start."""
+    """Show the preview on stderr and, at a terminal, ask whether to start."""
     console(stderr=True).print(shown)
     if ask and sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm("Start it?", abort=True, err=True)

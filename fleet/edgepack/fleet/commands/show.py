@@ -230,8 +230,8 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
     ]
     parts += [
         Text(
-            f"wave {one.wave} wanted {one.wanted}, chosen {one.chosen} because {one.wanted} alone "
-            f"measured a breach and runs its previous release again: {one.because}",
+            f"wave {one.wave}: {one.wanted} alone measured a breach and runs its previous release "
+            f"again; {one.chosen} tried the release instead: {one.because}",
             "yellow",
         )
         for one in rollout.set_aside
@@ -239,7 +239,7 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
     parts += [
         Text(
             f"{short_provider(row.provider)} is simulated on {counted(row.devices, 'device')}, and "
-            f"its times say nothing: {counted(row.inferences, 'inference')} of {row.variant}, "
+            f"its times are not comparable: {counted(row.inferences, 'inference')} of {row.variant}, "
             f"{row.failures} failed"
         )
         for row in rollout.latency

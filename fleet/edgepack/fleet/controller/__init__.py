@@ -1,1 +1,1 @@
-"""The controller: takes down what devices say, answers them, moves rollouts on."""
+"""Controller: stores messages of devices, answers devices and advances rollouts."""

@@ -1,10 +1,10 @@
-"""The controller: takes down what devices say, answers them, and moves rollouts on.
+"""Controller: stores messages of devices, answers devices and advances rollouts.
 
-Messages come in on paho's thread, which only puts them into a bounded queue. One thread takes
-them out in batches, each a transaction; what is to be published goes out after the commit, by this
-thread alone, so that no older word comes after a newer one. A message that cannot be read or that
-breaks something is dropped alone, counted and logged. Of several controllers one leads; the others
-take down telemetry, and nothing else.
+Paho's thread only puts incoming messages into a bounded queue. Another thread takes the messages in
+batches, each in a transaction; only this thread publishes, after the commit, so that an older order
+never follows a newer order. A message that cannot be read or that breaks something is dropped
+alone, counted and logged. Among several controllers only the leader does this; the others only
+store telemetry.
 """
 
 import logging
@@ -49,7 +49,7 @@ class Broker(Protocol):
 
     @property
     def can_publish(self) -> bool:
-        """True if what a leader says goes out now, or once the broker is there again."""
+        """True if the leader's messages are sent now or after the next reconnect."""
 
     def publish_retained(self, topic: str, payload: bytes) -> None:
         """Publish; never wait."""
@@ -58,7 +58,7 @@ class Broker(Protocol):
         """Publish a message that is not retained."""
 
     def lead(self) -> None:
-        """Get ready to publish, in a controller that just made sure that it leads.
+        """Prepare to publish, in a controller with freshly verified leadership.
 
         Raises:
             TransferError: The broker cannot be reached, or refuses.
@@ -68,7 +68,7 @@ class Broker(Protocol):
         """Publish nothing any more."""
 
     def look_after(self) -> None:
-        """Check the connections and repair them; called at intervals."""
+        """Check the connections and repair broken connections; called at intervals."""
 
 
 class Gathering(NamedTuple):
@@ -76,9 +76,9 @@ class Gathering(NamedTuple):
 
     Attributes:
         idle_s: While no rollout is RUNNING; nobody waits for an answer then.
-        rolling_s: While one is.
-        idle_step_s: How often rollouts are looked at while none is RUNNING: who starts one wakes
-            the controller.
+        rolling_s: While a rollout is RUNNING.
+        idle_step_s: Period of checks for rollouts while no rollout is RUNNING: the start of a
+            rollout wakes the controller.
     """
 
     idle_s: float = 2.0
@@ -91,17 +91,17 @@ class Controller:
 
     Args:
         store: The fleet's database.
-        tenant: Whose devices.
+        tenant: Tenant of the devices.
         inbox: Where messages come in.
         broker: Publishes.
         depot: Sends chunks.
-        metadata: Looks after what the image repository says.
-        sign: Signs what a device shall run: the device and the encoded `Desired`.
-        is_released: Says of a release whether devices take it.
+        metadata: Keeps the image repository's metadata fresh.
+        sign: Signs an order for a device: the device and the encoded `Desired`.
+        is_released: Whether devices accept a release.
         open_authority: Opens the authority that signs devices' certificates.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
         lead: Whether this controller leads.
-        gathering: How long messages wait for others.
+        gathering: Delays for collecting messages.
         heartbeat: Beats while this controller continues.
     """
 
@@ -159,7 +159,7 @@ class Controller:
 
     @property
     def leads(self) -> bool:
-        """True if this controller leads, as far as it knows."""
+        """True if this controller leads, to its own knowledge."""
         return self._lead.is_held
 
     def _run(self) -> None:
@@ -181,7 +181,7 @@ class Controller:
                 self._stopping.wait(1.0)
 
     def turn(self) -> None:
-        """Handle what came in, move rollouts on, and publish what follows.
+        """Handle received messages, advance rollouts, and publish the resulting orders.
 
         Raises:
             DatabaseAwayError: The database does not answer; the messages in hand are kept.
@@ -213,12 +213,12 @@ class Controller:
             self._publish(publications)
 
     def _step(self, now: float) -> None:
-        """Move rollouts on, and state what is to be said.
+        """Advance rollouts and publish the resulting orders.
 
-        1. The connections work; only who just made sure that it leads opens the leader's.
-           What the image repository says is fresh, and told.
+        1. The connections work; the leader's connection is opened only after the leadership is
+           verified. The image repository's metadata is fresh and published.
         2. Rollouts move on.
-        3. What people did at any controller is told to devices.
+        3. Changes that users made at any controller are published.
         """
         # 1.
         self._broker.look_after()
@@ -259,7 +259,7 @@ class Controller:
         self._batch = kept
 
     def _publish(self, publications: Iterable[Publication]) -> None:
-        """Report devices what is wanted of them; what it says must be durable already."""
+        """Publish orders to devices, after the orders are durable."""
         for publication in publications:
             topic = topics.desired(self._tenant, publication.device)
             payload = publication.payload

@@ -19,7 +19,7 @@ class Heartbeat:
         self._beaten_at = clock()
 
     def beat(self) -> None:
-        """Record that the controller runs; also called while it waits for its database."""
+        """Record that the controller runs; also called while waiting for the database."""
         self._beaten_at = self._clock()
 
     @property

@@ -28,9 +28,9 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     """A message as received.
 
     Attributes:
-        device: Who said it.
-        kind: What it is to be.
-        at: When it came, monotonic clock, seconds.
+        device: Id of the sender.
+        kind: Kind of the message, by its topic.
+        at: Receive time, monotonic clock, seconds.
     """
 
     device: str
@@ -40,18 +40,18 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inbox:
-    """Takes what comes in from any thread without ever waiting.
+    """Queue of incoming messages; accepts messages from any thread without waiting.
 
     Args:
-        tenant: Whose devices.
+        tenant: Tenant of the devices.
         clock: Monotonic clock, seconds.
 
     Attributes:
-        counters: Messages by what became of them.
-        outcomes: Real inferences that devices reported, by how they ended.
-        quotas: What each device may say, and what was dropped of it.
-        was_woken: Whether somebody woke the controller since it took the batch before.
-        take_need: Takes a need at once, if it may: device, payload and when it came.
+        counters: Messages by outcome.
+        outcomes: Real inferences that devices reported, by outcome.
+        quotas: Quota and dropped messages of each device.
+        was_woken: Whether the controller was woken since the previous batch.
+        take_need: Tries to handle a need at once: device, payload and receive time.
     """
 
     def __init__(self, tenant: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +70,9 @@ class Inbox:
         self.take_need: Callable[[str, bytes, float], bool] = lambda *_: False
 
     def receive(self, topic: str, payload: bytes) -> None:
-        """Keep a message; one too many is dropped (devices repeat what matters)."""
+        """Queue a message; drop the message if the queue is full (devices repeat important
+        messages).
+        """
         if (found := self._router.find(topic)) is None:
             if not self.counters["unknown_topic"]:
                 log.warning("topic=%s dropped because=no topic that devices write", topic[:200])
@@ -99,7 +101,7 @@ class Inbox:
                 self._changed.notify()
 
     def connected(self) -> None:
-        """Note that the broker is there (again) and may have forgotten what was retained."""
+        """Note that the broker is connected (again) and may have lost retained messages."""
         self.reconnected.set()
         self.wake()
 
@@ -118,7 +120,7 @@ class Inbox:
         """Return the next messages, in order.
 
         Args:
-            timeout_s: Waits for the first one at most so long.
+            timeout_s: Longest wait for the first message.
             gather_s: Waits for more, for a full batch costs little more than a message.
         """
         with self._changed:

@@ -1,8 +1,8 @@
-"""Taking down what devices say: each kind of message has its handler.
+"""Storage of messages from devices: each kind of message has its handler.
 
-A batch of messages is one transaction. What its devices are is read once, the handlers change it in
-memory or lay it aside, and the end of the batch writes it with a few statements, however many
-messages there are.
+A batch of messages is a transaction. The devices' state is read once, the handlers change the state
+in memory, and the end of the batch writes the state with a few statements for any number of
+messages.
 """
 
 import logging
@@ -35,23 +35,23 @@ AUTO_GROUP = "auto"
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that one transaction takes down, and what follows from them.
+    """Messages of a single transaction, and the resulting changes.
 
     Attributes:
         session: The transaction.
         now: Seconds since the epoch.
         known: The devices that are enrolled, by id.
-        changed: Those that reported, by id.
-        heard: What they said, in order; last wills are not among it.
-        events, telemetry: What else was said, each with its device.
-        needs: What devices lack, with the message that said so.
-        trusting: What devices that have a root believe of the fleet's metadata, by id.
-        renewing: What devices ask whose certificates are about to end, by id.
+        changed: Devices that reported, by id.
+        heard: Their reports in order, without last wills.
+        events, telemetry: Events and telemetry, each with its device.
+        needs: Needs of devices, each with its message.
+        trusting: Metadata versions that devices with a root trust, by id.
+        renewing: Certificate requests of devices whose certificates expire soon, by id.
         first: Devices that reported for the first time.
         unanswered: Devices that may have to be determined something.
-        publications: To publish once it is durable.
+        publications: Messages to publish after the commit.
         seals: Verifies the messages.
-        outcomes: Real inferences that the devices reported, by how they ended.
+        outcomes: Real inferences that the devices reported, by outcome.
     """
 
     session: Session
@@ -76,12 +76,13 @@ Handler = Callable[[Batch, Presence, bytes], bool]
 
 
 class Intake:
-    """Finds the handler of a message, and the device that it is of.
+    """Finds the handler and the device of a message.
 
     Args:
-        verifier: Verifies what devices publish.
+        verifier: Verifies messages of devices.
         open_authority: Opens the authority that signs devices' certificates.
-        admits: Whether a device may send so many further messages of a kind; they are counted.
+        admits: Whether a device may send this number of further messages of a kind; counts the
+            messages.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
     """
 
@@ -98,20 +99,20 @@ class Intake:
         self._strangers: set[str] = set()
 
     def begin(self, session: Session, incoming: Sequence[Incoming], now: float) -> Batch:
-        """Read what is known of the devices of a batch."""
+        """Read the stored state of a batch's devices."""
         known = devices.find_presence(session, {message.device for message in incoming})
         seals = self._verifier.begin(session, incoming, now)
         return Batch(session=session, now=now, known=known, seals=seals)
 
     def take(self, batch: Batch, message: Incoming) -> str:
-        """Take one message.
+        """Handle a message.
 
         Returns:
-            What became of it: its kind, `greeted`, `stale` or `not_enrolled`.
+            The outcome: the message's kind, `greeted`, `stale` or `not_enrolled`.
 
         Raises:
-            RefusalError: The device did not sign it, or it is not new.
-            TransferError: It is malformed.
+            RefusalError: The device did not sign the message, or the message is not new.
+            TransferError: The message is malformed.
         """
         presence = batch.known.get(message.device)
         if presence is None:
@@ -141,7 +142,7 @@ class Intake:
     def _handle(
         self, batch: Batch, presence: Presence, kind: UpKind, contents: Sequence[bytes]
     ) -> str:
-        """Take each message of a signed batch; one that is malformed does not end the others."""
+        """Handle each message of a signed batch; a malformed message does not stop the others."""
         outcome, problem = str(kind), None
         for content in contents:
             try:
@@ -173,13 +174,13 @@ class Intake:
 
 
 def finish(batch: Batch) -> bool:
-    """Write what was taken, and find out what to tell the devices.
+    """Write the batch, and find the devices to answer.
 
     1. Reports, events and telemetry are written.
     2. Rollouts learn of the reports.
     3. A device that reported for the first time joins: now its facts are known, which a rollout
        may be for.
-    4. Devices that did not hear the newest word are told again.
+    4. Devices that did not receive their newest order get the order again.
 
     Returns:
         Whether a rollout may have something to do now.

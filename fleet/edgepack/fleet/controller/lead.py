@@ -1,4 +1,4 @@
-"""Leadership of this controller: permanent if it is the only controller, else by a lease."""
+"""Leadership of this controller: permanent for a single controller, else by a lease."""
 
 import logging
 import threading
@@ -106,7 +106,7 @@ class LeaseElection:
             raise
 
     def start(self) -> None:
-        """Take the lease at once if it is free, and start the thread."""
+        """Take a free lease at once, and start the thread."""
         self._try()
         self._thread.start()
 

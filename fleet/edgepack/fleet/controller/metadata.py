@@ -1,4 +1,4 @@
-"""Keeps the image repository's metadata fresh, and tells devices of it."""
+"""Keeps the image repository's metadata fresh, and publishes the metadata to devices."""
 
 import logging
 from collections.abc import Callable
@@ -20,13 +20,13 @@ LOOK_S = 60.0
 
 
 class MetadataKeeper:
-    """Signs again what is online before it expires, and publishes what has changed.
+    """Signs online metadata again before its expiry, and publishes changes.
 
     Args:
         repository: The fleet's.
-        tenant: Whose devices.
+        tenant: Tenant of the devices.
         publish: Publishes a retained message; never waits.
-        send: Publishes one that is not retained; never waits.
+        send: Publishes a message that is not retained; never waits.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MetadataKeeper:
         self._told: dict[str, bytes] = {}
 
     def turn(self, now: float) -> None:
-        """Do what is due; what cannot be done is logged and tried again.
+        """Do all due work; log a failure and try again.
 
         Args:
             now: Monotonic clock, seconds.
@@ -63,11 +63,11 @@ class MetadataKeeper:
             log.warning("the fleet's metadata cannot be looked after because=%s", error)
 
     def answer(self, device: str, trusted: Trusted, now: float) -> None:
-        """Send a device the metadata that it lacks, to itself alone.
+        """Send a device its missing metadata, to this device alone.
 
         Args:
-            device: Who has reported.
-            trusted: What it believes.
+            device: The reporting device.
+            trusted: Metadata versions that the device trusts.
             now: Monotonic clock, seconds.
         """
         newest = self._versions

@@ -1,4 +1,4 @@
-"""Quotas of messages for each device, so that a noisy device takes nothing from others."""
+"""Quotas of messages for each device, so that a noisy device does not affect others."""
 
 import heapq
 import logging
@@ -19,7 +19,7 @@ FORGED_S = 3600.0
 
 
 class Quota(NamedTuple):
-    """Messages of one kind that a device may send: so many at once, and so many a second."""
+    """Quota of messages of a kind for a device: a burst and a rate per second."""
 
     burst: float
     per_s: float
@@ -36,7 +36,7 @@ QUOTAS: dict[UpKind, Quota] = {
 
 
 class _Device:
-    """Quota of one device, with the count of its dropped messages."""
+    """Quota of a device, with the count of its dropped messages."""
 
     def __init__(self) -> None:
         self.left: dict[UpKind, tuple[float, float]] = {}
@@ -44,7 +44,7 @@ class _Device:
 
 
 class Quotas:
-    """Counts what devices say and what of it is dropped; may be asked from any thread."""
+    """Counters of accepted and dropped messages by device; safe for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class Quotas:
 
         Args:
             device: Its id.
-            kind: What it says.
+            kind: Kind of the message.
             now: Monotonic clock, seconds.
             count: How many messages at once.
         """

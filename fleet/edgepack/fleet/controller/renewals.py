@@ -1,4 +1,4 @@
-"""Gives devices whose certificates are about to end their next ones."""
+"""Renewals of devices' certificates before expiry."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ MAX_ANSWERED = 100_000
 
 
 class Renewals:
-    """Answers those that ask.
+    """Answers requests for renewal.
 
     Args:
         open_authority: Opens the authority that signs certificates.
@@ -42,7 +42,7 @@ class Renewals:
 
         Args:
             session: The transaction.
-            asking: What devices ask, by id.
+            asking: Requests of devices, by id.
             now: Seconds since the epoch.
         """
         if not asking:

@@ -1,23 +1,23 @@
-"""Verifies what devices publish, before anything of it is stored.
+"""Verification of messages from devices, before any part is stored.
 
-1. A device's last will is the one thing without a signature: the broker publishes it. It marks the
-   device as unreachable and has no other effect.
+1. A device's last will is the only message without a signature: the broker publishes the last will.
+   The last will marks the device as unreachable and has no other effect.
 2. Everything else is a signed batch (`edgepack.wire.signed`) for this tenant, this device and this
    topic.
-3. A certificate that the fleet issued to this device, and that is neither revoked nor expired, is
-   of the key that signed it.
-4. It belongs to the device's current session, or opens the next one. The controller chose the
-   session's word for one process of the device after that process was first heard of, so nothing
-   that was recorded before can have it. A report in a session that another process of the
+3. The signing key has a certificate that the fleet issued to this device, neither revoked nor
+   expired.
+4. The batch belongs to the device's current session, or opens the next session. The controller
+   chooses the session's word for a single process of the device after that process's first message,
+   so no earlier recording contains the word. A report in a session that another process of the
    controller chose changes nothing either: the database may be a copy from before the batch, in
    which the batch is new. The device is given a session of this process, and reports again.
    Events and telemetry of the earlier session are true, and each counts once.
 5. Its number is above that of the batch before, and not by more than `MAX_STEP`.
-6. A device counts no more inferences than can have run since its last telemetry, or in a day where
-   that is longer ago.
+6. A device counts at most as many inferences as can have run since its last telemetry, or in a day
+   if that is longer.
 
-A refused batch of the device's own key is answered with a new session. So the device's next report
-is accepted, whatever was accepted or refused before.
+A refused batch of the device's own key is answered with a new session. The device's next report is
+therefore accepted, after any history.
 """
 
 import hashlib
@@ -52,8 +52,8 @@ class RefusalError(TransferError):
     """A message that was not accepted.
 
     Attributes:
-        reason: A few words, by which such messages are counted.
-        is_forged: Whether somebody else than the device made it.
+        reason: A few words, for counters of such messages.
+        is_forged: Whether the device is not the author.
     """
 
     def __init__(self, reason: str, problem: str, *, is_forged: bool = False) -> None:
@@ -69,7 +69,7 @@ class Verifier:
     """Verifies messages.
 
     Args:
-        tenant: Whose devices.
+        tenant: Tenant of the devices.
 
     Attributes:
         epoch: Begins the words of all sessions that this process chooses.
@@ -81,7 +81,7 @@ class Verifier:
         self.epoch = secrets.token_hex(_EPOCH_BYTES)
 
     def begin(self, session: Transaction, incoming: Sequence[Incoming], now: float) -> "Seals":
-        """Read what verifies a batch of messages: keys, and the numbers of telemetry."""
+        """Read the keys and telemetry numbers that verify a batch of messages."""
         signed = {message.device for message in incoming if message.kind != "need"}
         counting = {message.device for message in incoming if message.kind == "telemetry"}
         return Seals(
@@ -95,10 +95,10 @@ class Verifier:
 
 
 class Seals:
-    """Verifies the messages of one transaction.
+    """Verifies the messages of a transaction.
 
     Args:
-        tenant: Whose devices.
+        tenant: Tenant of the devices.
         secret: Makes the words of sessions unpredictable.
         epoch: See `Verifier`.
         now: Seconds since the epoch.
@@ -125,16 +125,16 @@ class Seals:
         self.sessions: dict[str, bytes] = {}
 
     def open(self, presence: Presence, message: Incoming) -> tuple[bytes, ...]:
-        """Return the messages that a device signed, or none if it needs a session first.
+        """Return the messages that a device signed; none if the device needs a session first.
 
         Args:
-            presence: What is known of the device; its session and numbers are updated.
-            message: What came.
+            presence: The device's stored state; its session and numbers are updated.
+            message: The received message.
 
         Raises:
-            RefusalError: It is not from the device, not new, or beyond all bounds.
-            StaleError: It came before.
-            TransferError: It is malformed.
+            RefusalError: The message is not from the device, not new, or beyond all bounds.
+            StaleError: The message was received before.
+            TransferError: The message is malformed.
         """
         # 1.
         if message.payload[:1] == b"{":
@@ -152,8 +152,8 @@ class Seals:
         """Return the certificate request in the greeting of a device that is not enrolled.
 
         Raises:
-            RefusalError: It has no request, or another key signed it.
-            TransferError: It is malformed.
+            RefusalError: The greeting has no request, or another key signed the greeting.
+            TransferError: The greeting is malformed.
         """
         signed = self._read(message)
         request = signed.batch.signing_request
@@ -167,10 +167,10 @@ class Seals:
         return request
 
     def count(self, presence: Presence, window: Telemetry) -> None:
-        """Take what a device counted off what it can have counted.
+        """Subtract a device's counted inferences from its possible inferences.
 
         Raises:
-            RefusalError: It counts more.
+            RefusalError: The device counts more inferences than possible.
         """
         # 6.
         told = max(window.latency.count + window.failures, window.shadow_count)
@@ -253,7 +253,7 @@ class Seals:
         self.sessions[presence.id] = encode(Session(boot=batch.boot, session=word))
 
     def _word(self, presence: Presence, batch: Batch) -> bytes:
-        """Return the word of the session that follows the device's current one, for one process."""
+        """Return the word of the session after the device's current session, for a process."""
         asked = msgspec.json.encode((presence.id, batch.boot, presence.session))
         word = hmac.new(self._secret, asked, hashlib.sha256).hexdigest()[: 2 * _WORD_BYTES]
         return f"{self._epoch}{word}".encode()

@@ -1,1 +1,1 @@
-"""The fleet's dashboard: pages made on the server, one small script for what moves."""
+"""The fleet's dashboard: pages rendered on the server, with a small script for live parts."""

@@ -30,7 +30,7 @@ class Acts:
         self._queries = queries
 
     def ask_start(self, visit: Visit) -> Response:
-        """Return the form of a new rollout and, once it is filled in, what that would mean."""
+        """Return the form of a new rollout and, once complete, the preview."""
         return self._start_page(visit, dict(visit.request.query_params))
 
     def start(self, visit: Visit) -> Response:
@@ -52,7 +52,7 @@ class Acts:
         return self._act_page(visit)
 
     def do(self, visit: Visit) -> Response:
-        """Do it."""
+        """Do the action."""
         fleet, name, act = self._acting(visit), visit.path("name"), visit.path("act")
         try:
             match act:

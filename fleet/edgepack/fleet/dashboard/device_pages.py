@@ -1,4 +1,4 @@
-"""The first page, the list of devices, and one device."""
+"""Start page, list of devices, and page of a device."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ class DevicePages:
         }
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """Return one device in full."""
+        """Return a device in full."""
         device = self._queries.fleet.device(visit.path("device"))
         before = visit.asked("before")
         events = self._queries.events(

@@ -1,7 +1,7 @@
 """Access to pages, and protection of forms.
 
-A session lies in a cookie that no script reads and no other site sends. A form is believed when it
-comes from our own pages (`Origin`) and carries what only they know.
+A session lies in a cookie that no script reads and no other site sends. A form is accepted only
+from our own pages (`Origin`) and with the secret of our own pages.
 """
 
 import hmac
@@ -28,9 +28,9 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     """Visit of a user to a page.
 
     Attributes:
-        who: Who it is.
-        request: What they ask for.
-        form: What they filled in; empty where nothing was sent.
+        who: The user.
+        request: The request.
+        form: The form's fields; empty without a form.
     """
 
     who: LoggedIn
@@ -47,7 +47,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.request.path_params[name])
 
     def asked(self, name: str) -> str:
-        """Return a parameter of the query; "" without it."""
+        """Return a parameter of the query; "" if missing."""
         return self.request.query_params.get(name, "")
 
 
@@ -56,7 +56,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def guarded(access: Access, view: View, *, role: Role = "viewer") -> Endpoint:
-    """Return a page for those who may see it; others are led to the login, or reported why not."""
+    """Return a page with access control: show the page, redirect to the login, or show the reason
+    for the rejection.
+    """
 
     async def endpoint(request: Request) -> Response:
         who = await run_in_threadpool(access.of_session, request.cookies.get(COOKIE, ""))
@@ -88,7 +90,7 @@ async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of the form.
 
     Raises:
-        FleetError: It comes from another site, or is too much.
+        FleetError: The form comes from another site, or is too large.
     """
     origin = request.headers.get("origin", "")
     if origin and urlsplit(origin).netloc != request.headers.get("host", ""):

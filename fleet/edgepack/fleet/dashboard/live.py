@@ -1,6 +1,7 @@
 """Live part of a page: sent again after each change (server-sent events).
 
-Viewers of the same page share what is rendered: however many look, it is made once a second.
+Viewers of the same page share a rendering: the page is rendered once a second for any number of
+    viewers.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ class Live:
     """Streams of pages.
 
     Args:
-        is_stopping: Whether the server is about to end: no stream keeps it from that.
+        is_stopping: Whether the server is about to end: streams end then, too.
     """
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
@@ -42,10 +43,10 @@ class Live:
         """Answer with a stream that lasts as long as somebody looks.
 
         Args:
-            request: Whose.
+            request: The viewer's request.
             render: Makes the live part.
-            key: What it is the same for.
-            holds: Whether who looks may still look.
+            key: Key of pages that are equal.
+            holds: Whether the viewer still has access.
         """
         if self._viewers >= MAX_VIEWERS:
             return Response(status_code=503, headers={"Retry-After": "30"})

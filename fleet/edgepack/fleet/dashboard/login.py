@@ -27,7 +27,7 @@ class Login:
     """The login.
 
     Args:
-        access: Who is let in.
+        access: Access control.
         is_tls: Whether browsers reach the dashboard by https alone.
     """
 
@@ -60,7 +60,7 @@ class Login:
         return let_in(RedirectResponse(local_path(then), 303), secret, is_tls=self._is_tls)
 
     async def go_to_provider(self, request: Request) -> Response:
-        """Begin a login at the provider; the browser alone knows what must come back."""
+        """Begin a login at the provider; only the browser knows the expected answer."""
         provider = self._access.oidc
         if provider is None:
             return self._page("", NO_PROVIDER, 404)

@@ -1,4 +1,4 @@
-"""The models, and one of them: its releases, what they hold, and what the fleet sees of them."""
+"""List of models, and page of a model: releases, their contents, and the fleet's measurements."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class ModelPages:
         return {"models": self._queries.models()}
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """Return one model, and one of its releases in full: the newest where none is named."""
+        """Return a model, with a release in full: the newest by default."""
         model = visit.path("model")
         releases = self._queries.releases(model)
         if not releases:

@@ -19,7 +19,7 @@ _DAY_S = 24 * 3600
 
 
 def states_bar(counts: Mapping[str, int]) -> Markup:
-    """Return the devices by state as one bar of 100 %."""
+    """Return the devices by state as a bar of 100 %."""
     total = sum(counts.values())
     known = [(state, counts[state]) for state in STATES if counts.get(state)]
     words = ", ".join(f"{count} {state.lower()}" for state, count in known) or "no devices"
@@ -79,7 +79,7 @@ def latency_plot(spans: Sequence[LatencySpan], length_s: int) -> Markup:
     """Return p95 latency over time, a line for each hardware class.
 
     Args:
-        spans: At least one.
+        spans: At least a single span.
         length_s: Of each span, seconds.
     """
     names = classes_of(spans)
@@ -128,7 +128,7 @@ def latency_plot(spans: Sequence[LatencySpan], length_s: int) -> Markup:
 
 
 def _ticks(high: float) -> list[float]:
-    """Round numbers from 0, three to five of them."""
+    """Return three to five round numbers from 0."""
     rough = high / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)

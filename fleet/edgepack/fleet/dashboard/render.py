@@ -1,7 +1,7 @@
 """Pages from templates: everything is escaped, and nothing on a page comes from elsewhere.
 
-What devices, bundles and people wrote is shown as text, with every character that is none to look
-at written out. The security policy lets a browser load our own style and script and nothing else.
+Text from devices, bundles and users is shown as text, with invisible characters written out. The
+security policy lets a browser load our own style and script and nothing else.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ def page(template: str, *, status: int = 200, **values: Any) -> Response:
 
 
 def document(template: str, **values: Any) -> str:
-    """Return a page that stands alone: our style is in it."""
+    """Return a self-contained page with our style."""
     style = Markup(_read("assets/dashboard.css").decode())
     found = _environment().get_template(f"{template}.html.jinja")
     return found.render(values, style=style, now=time.time())
@@ -102,17 +102,17 @@ def asset(name: str) -> Response:
 
 
 def link(path: str, **asked: object) -> str:
-    """Return a link within the dashboard; what is empty is left out of it."""
+    """Return a link within the dashboard, without empty values."""
     given = {name: value for name, value in asked.items() if value}
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def local_path(words: str) -> str:
-    """Return a path of the dashboard as a link may show it; "/" for anything else.
+    """Return a path of the dashboard as a safe link; "/" for anything else.
 
     Browsers read a backslash as a slash and drop line breaks, and pages write control characters
-    out with a backslash. So all but the letters of a path is escaped first, and what comes of that
-    is checked and shown: nothing rewrites it afterwards.
+    out with a backslash. So all but the letters of a path is escaped first, and the escaped path
+    is checked and shown: nothing rewrites the path afterwards.
     """
     found = quote(words.encode(errors="replace"), safe=_PATH_LETTERS)
     return found if found.startswith("/") and not found.startswith("//") else "/"

@@ -1,4 +1,4 @@
-"""The list of rollouts, and one rollout as it moves."""
+"""List of rollouts, and live page of a rollout."""
 
 from typing import Any, get_args
 
@@ -33,7 +33,7 @@ class RolloutPages:
         }
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """Return one rollout: its waves, its gates, its devices, what happened."""
+        """Return a rollout: its waves, gates, devices and events."""
         name, state = visit.path("name"), visit.asked("state")
         wave = visit.asked("wave")
         number = int(wave) if wave.isdecimal() and len(wave) < 6 else 0

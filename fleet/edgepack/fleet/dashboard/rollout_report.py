@@ -1,4 +1,4 @@
-"""A rollout as one page that stands alone: for a person who was not there."""
+"""A rollout as a self-contained page for an outsider."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -18,8 +18,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """Reason of failures.
 
     Attributes:
-        because: What they said.
-        devices: Some of them.
+        because: The devices' words.
+        devices: Examples.
         count: How many there are.
     """
 
@@ -34,7 +34,7 @@ def render_report(
     """Return the page: HTML that loads nothing and runs nothing.
 
     Args:
-        rollout: The rollout as it stands.
+        rollout: The rollout's current state.
         failed: The parts of devices that failed or stayed silent.
         acts: Its entries of the audit log, the newest first.
     """
@@ -47,7 +47,7 @@ def render_report(
 
 
 def reasons_of(failed: Iterable[AssignmentView]) -> tuple[Reason, ...]:
-    """Return failed devices by what they said, the most frequent reason first."""
+    """Return failed devices by reported reason, the most frequent reason first."""
     found: dict[str, list[str]] = {}
     for part in failed:
         found.setdefault(part.because, []).append(part.device)

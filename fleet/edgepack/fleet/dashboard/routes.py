@@ -35,8 +35,8 @@ def dashboard_routes(
 
     Args:
         fleet: The fleet.
-        access: Who is let in.
-        is_tls: Whether browsers reach it by https alone.
+        access: Access control.
+        is_tls: Whether browsers reach the dashboard by https alone.
         is_stopping: Whether the server is about to end.
     """
     live = Live(is_stopping)

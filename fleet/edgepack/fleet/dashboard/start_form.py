@@ -83,7 +83,7 @@ def gate_field(gate: Gate) -> str:
 
 
 def fill_in(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the words of the whole form: what was given, and defaults elsewhere.
+    """Return the values of the whole form: given values, else defaults.
 
     Once the form was sent, a switch that is missing is off.
     """
@@ -97,7 +97,7 @@ def read_selector(words: Mapping[str, str]) -> Selector:
     """Return the devices that the form means.
 
     Raises:
-        FleetError: It names none.
+        FleetError: The form selects no device.
     """
     kind, group, where = (words[name] for name in _SELECTOR)
     if kind == "all":

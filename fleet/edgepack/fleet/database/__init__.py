@@ -1,1 +1,1 @@
-"""The fleet's database: tables, devices, and records of what happened."""
+"""The fleet's database: tables, devices, and records of events."""

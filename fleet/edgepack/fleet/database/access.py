@@ -1,4 +1,4 @@
-"""Tokens and sessions in the database: digests of them, never themselves."""
+"""Tokens and sessions in the database, stored as digests only."""
 
 import hashlib
 
@@ -22,7 +22,7 @@ def digest_of(secret: str) -> str:
 
 
 def find_token(session: Session, token_hash: str, now: float) -> TokenRow | None:
-    """Return the token with that digest, unless it was revoked or is over."""
+    """Return the token with that digest, unless revoked or expired."""
     row = session.scalars(select(TokenRow).where(TokenRow.hash == token_hash)).one_or_none()
     is_over = row is not None and row.expires_at is not None and row.expires_at <= now
     return None if is_over else row
@@ -37,7 +37,7 @@ def add_token(session: Session, row: TokenRow) -> None:
     """Take down a token.
 
     Raises:
-        FleetError: There is one of that name, or there are too many.
+        FleetError: The name is taken, or there are too many tokens.
     """
     if session.get(TokenRow, row.name) is not None:
         raise FleetError(
@@ -53,7 +53,7 @@ def add_token(session: Session, row: TokenRow) -> None:
 
 
 def revoke_token(session: Session, name: str, now: float) -> TokenRow:
-    """Remove a token, and the sessions that it opened.
+    """Remove a token and its sessions.
 
     Raises:
         FleetError: There is none of that name.
@@ -68,13 +68,13 @@ def revoke_token(session: Session, name: str, now: float) -> TokenRow:
 
 
 def open_session(session: Session, row: SessionRow, now: float) -> None:
-    """Take down a session; those that are over are forgotten."""
+    """Store a session and delete expired sessions."""
     session.execute(delete(SessionRow).where(SessionRow.expires_at <= now))
     session.add(row)
 
 
 def find_session(session: Session, secret: str, now: float) -> SessionRow | None:
-    """Return a session; None when it is over."""
+    """Return a session; None when expired."""
     row = session.get(SessionRow, digest_of(secret))
     return row if row is not None and row.expires_at > now else None
 

@@ -1,7 +1,7 @@
-"""Assignments of devices to rollouts: read, add and change them, and count them by wave.
+"""Assignments of devices to rollouts: read, add, change, and count by wave.
 
-One transaction changes an assignment and the counters of its wave (`WaveRow`). The counters
-therefore always equal a recount, and a rollout's status needs one row per wave.
+A single transaction changes an assignment and the counters of its wave (`WaveRow`). The counters
+therefore always equal a recount, and a rollout's status needs a row per wave.
 """
 
 from collections import Counter, defaultdict
@@ -42,7 +42,7 @@ ADDED_AT_ONCE = 10_000
 
 
 class Assignment(NamedTuple):
-    """Assignment of one device to one rollout, as read from the database; see `AssignmentRow`."""
+    """Assignment of a device to a rollout, as read from the database; see `AssignmentRow`."""
 
     rollout: int
     device: str
@@ -88,7 +88,7 @@ class StateChange(NamedTuple):
 
 
 class SentOffer(NamedTuple):
-    """Assignment whose device was just offered the release."""
+    """Assignment of a device that was just offered the release."""
 
     assignment: Assignment
     sequence: int
@@ -209,7 +209,7 @@ def of_rollout(
 
 
 def of_devices(session: Session, devices: Iterable[str], states: Iterable[str]) -> list[Assignment]:
-    """Return the assignments of devices in one of these states, in any rollout."""
+    """Return the assignments of devices in any of these states, in any rollout."""
     asked = {"devices": list(devices), "states": list(states)}
     return [Assignment(*row) for row in session.execute(_OF_DEVICES, asked)]
 
@@ -223,7 +223,7 @@ def of_release(session: Session, rollouts: Sequence[int], state: str) -> list[As
 def waiting(
     session: Session, rollout: int, wave: int, limit: int, limits: Limits
 ) -> list[Assignment]:
-    """Return waiting assignments, up to this wave, whose devices may be offered the release now.
+    """Return waiting assignments, up to this wave, of devices that may be offered the release now.
 
     Returns:
         Assignments of the earliest wave first, `limit` at most.
@@ -279,7 +279,7 @@ def move(session: Session, assignment: Assignment, wave: int) -> None:
 def offered_before(
     session: Session, rollout: int, states: Iterable[str], before: float
 ) -> list[Assignment]:
-    """Return assignments in one of these states with an older offer; an index serves the query."""
+    """Return assignments in any of these states with an older offer; an index serves the query."""
     return [
         Assignment(*row)
         for state in states
@@ -345,7 +345,7 @@ def record(session: Session, state_changes: Sequence[StateChange]) -> None:
 def withdraw_waiting(
     session: Session, rollout: int, now: float, hardware_class: str | None = None
 ) -> None:
-    """Withdraw all waiting assignments, of all hardware classes or of one."""
+    """Withdraw all waiting assignments, of all hardware classes or of a single class."""
     assignments = update(AssignmentRow).where(
         AssignmentRow.rollout == rollout, AssignmentRow.state == "WAITING"
     )

@@ -1,7 +1,7 @@
-"""The audit log: who or what acted, on what, and the numbers that decided.
+"""Audit log: actor, object and the numbers that decided.
 
-An entry is written in the transaction of what it records, so there is neither one without the
-other. Who acts is said where the transaction begins (see `Store.transaction`).
+An entry is written in the transaction of its action, so action and entry never exist alone. The
+start of the transaction names the actor (see `Store.transaction`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,8 +38,8 @@ class Wanted(NamedTuple):
     """Filter of entries; an empty text matches all entries.
 
     Attributes:
-        actor, action, rollout, device, model: As they stand in an entry; of the actor and the
-            action the beginning is enough.
+        actor, action, rollout, device, model: As in an entry; a prefix of actor or action is
+            enough.
         after, before: Only entries with an id between these; 0 sets no bound.
     """
 
@@ -99,7 +99,7 @@ def has_changed_devices(session: Session, after: int) -> bool:
 
 
 def forget_old(session: Session, now: float) -> None:
-    """Remove what is older than `KEEP_S`."""
+    """Remove entries older than `KEEP_S`."""
     session.execute(delete(AuditRow).where(AuditRow.at < now - KEEP_S))
 
 

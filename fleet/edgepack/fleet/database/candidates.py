@@ -1,7 +1,7 @@
-"""Devices as a rollout that is about to begin sees them: of each no more than it asks for.
+"""Candidates of a rollout that is about to begin, with the requested columns only.
 
-They are read page by page by their columns, and of a report only what is asked for is decoded:
-what the devices of a large fleet said takes gigabytes.
+Candidates are read page by page by their columns, and only the requested parts of a report are
+decoded: the reports of a large fleet take gigabytes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,14 +23,14 @@ PAGE = 2000
 
 
 class Candidate(NamedTuple):
-    """A device, and what serves there of a model.
+    """A device and its release of a model.
 
     Attributes:
         id, online, hardware_class: See `DeviceRow`.
-        runs: What serves there, as it last said; None while nothing does.
-        kept: The one older release that it would go back to.
-        attributes: Its labels and facts, as far as they were asked for.
-        facts: What it is, where that was asked for and it said so.
+        runs: The serving release, from the last report; None while nothing serves.
+        kept: The older release to go back to.
+        attributes: The requested labels and facts.
+        facts: The reported facts, if requested.
     """
 
     id: str
@@ -46,9 +46,9 @@ class Asked(NamedTuple):
     """Attributes to read of devices.
 
     Attributes:
-        model: Of which model what serves there.
+        model: Model whose serving release is read.
         keys: The labels and facts.
-        with_facts: Whether all that they said that they are.
+        with_facts: Whether to read all reported facts.
     """
 
     model: str
@@ -78,7 +78,7 @@ _Query = Select[str, bool, str, str | None, str, str]
 
 
 class _Row(NamedTuple):
-    """A device as it was read; what an expression may speak of."""
+    """A device as read from the database, with the attributes for expressions."""
 
     id: str
     online: bool
@@ -92,8 +92,7 @@ def select_candidates(session: Session, selector: Selector, asked: Asked) -> lis
     """Return the devices that a selector means now, in the order of their ids.
 
     Raises:
-        FleetError: There are none, one that is named is not enrolled, or an expression makes no
-            sense.
+        FleetError: No device matches, a named device is not enrolled, or an expression is invalid.
     """
     where = read_where(session, selector.where) if selector.kind == "where" else None
     match selector.kind:
@@ -127,9 +126,7 @@ def select_candidates(session: Session, selector: Selector, asked: Asked) -> lis
 def committed_candidates(
     session: Session, rollout: int, asked: Asked, hardware_class: str | None = None
 ) -> list[Candidate]:
-    """Return the devices that committed a rollout's release there: all, or those of a hardware
-    class.
-    """
+    """Return the devices that committed a rollout's release: all, or a single hardware class."""
     values: dict[str, object] = {"rollout": rollout}
     if hardware_class is None:
         return list(_see(_read_pages(session, _COMMITTED, values), asked))

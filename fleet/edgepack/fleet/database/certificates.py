@@ -1,4 +1,4 @@
-"""Certificates that devices have, and tokens by which they get their first: digests of those."""
+"""Certificates of devices, and digests of the enrolment tokens for the first certificates."""
 
 from collections.abc import Collection
 from functools import lru_cache
@@ -15,7 +15,7 @@ REMEMBERED = 20_000
 
 
 def keep(session: Session, row: CertificateRow, now: float) -> None:
-    """Take down a certificate that was issued; those of its device that have ended are forgotten.
+    """Store an issued certificate; delete the device's expired certificates.
 
     Args:
         session: The transaction.
@@ -37,7 +37,7 @@ def of_device(session: Session, device: str) -> tuple[CertificateRow, ...]:
 
 
 def ending_before(session: Session, moment: float) -> tuple[tuple[str, float], ...]:
-    """Return the devices whose newest certificate ends before a moment, and when it ends."""
+    """Return the devices whose newest certificate expires before a moment, with the expiry."""
     newest = func.max(CertificateRow.expires_at)
     query = select(CertificateRow.device, newest).group_by(CertificateRow.device)
     found = session.execute(query.having(newest < moment).order_by(newest)).tuples()
@@ -49,8 +49,7 @@ def public_keys(
 ) -> dict[str, tuple[ec.EllipticCurvePublicKey, ...]]:
     """Return the keys of certificates that have not expired, by device.
 
-    A revoked certificate is not there any more, and certificates that follow each other are of one
-    key.
+    Revoked certificates are deleted, and successive certificates share a key.
     """
     if not devices:
         return {}
@@ -72,7 +71,7 @@ def _key_of(pem: str) -> ec.EllipticCurvePublicKey:
 
 
 def awaits_first(session: Session, device: str) -> bool:
-    """Return True if a device has a token, and got no certificate by it yet."""
+    """Return True if a device has a token that is still unused."""
     query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.device == device)
     token = session.scalars(query).one_or_none()
     return token is not None and not token.key_id
@@ -90,7 +89,7 @@ def forget(session: Session, device: str) -> None:
 
 
 def keep_token(session: Session, row: EnrolmentTokenRow, now: float) -> None:
-    """Take down a token, the only one of its device; those that are over are forgotten."""
+    """Store a device's only token; delete expired tokens."""
     session.execute(
         delete(EnrolmentTokenRow).where(
             (EnrolmentTokenRow.device == row.device) | (EnrolmentTokenRow.expires_at <= now)
@@ -100,6 +99,6 @@ def keep_token(session: Session, row: EnrolmentTokenRow, now: float) -> None:
 
 
 def find_token(session: Session, token_hash: str, now: float) -> EnrolmentTokenRow | None:
-    """Return the token with that digest, unless it is over."""
+    """Return the token with that digest, unless expired."""
     row = session.get(EnrolmentTokenRow, token_hash)
     return row if row is not None and row.expires_at > now else None

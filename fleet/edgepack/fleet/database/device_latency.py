@@ -1,7 +1,7 @@
 """Latencies of devices that are named: the newest inferences of each, not kept by time.
 
-Sums by minute, hour and day are kept of devices of a kind together, so that they do not grow with
-the fleet. Of each device the newest inferences of each release are kept, for the gates.
+Sums by minute, hour and day are kept for devices of a kind together, so that the sums do not grow
+with the fleet. Of each device the newest inferences of each release are kept, for the gates.
 """
 
 from collections import defaultdict
@@ -43,7 +43,7 @@ def of_devices(
         since, until: When a device must have reported a release last, seconds since the epoch.
 
     Raises:
-        FleetError: It asks for stretches of time, or means too many devices.
+        FleetError: The question asks for periods of time, or selects too many devices.
     """
     if "time" in question.by:
         raise FleetError(

@@ -1,4 +1,4 @@
-"""Devices in the database: taking down what they say of themselves, and telling it."""
+"""Devices in the database: store reports, and write orders."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """A retained `desired` to publish once the transaction is durable.
 
     Attributes:
-        device: Whose.
+        device: The device's id.
         payload: Encoded message.
     """
 
@@ -47,8 +47,8 @@ class Presence(msgspec.Struct, kw_only=True):
         id: Its id.
         online, last_seen, boot, session, report_count, event_count, reported, reported_sequence,
         hardware_class, desired_sequence, desired_sent_at, standing: See `DeviceRow`; `reported` is
-            None until it reports within the batch.
-        has_reported: Whether it ever reported before the batch.
+            None until the device reports within the batch.
+        has_reported: Whether the device ever reported before the batch.
     """
 
     id: str
@@ -88,7 +88,7 @@ def find_presence(session: Session, names: Iterable[str]) -> dict[str, Presence]
 
 
 def keep_presence(session: Session, changed: Iterable[Presence]) -> None:
-    """Write what reports have changed."""
+    """Write the changes that reports made."""
     said, unsaid = [], []
     for one in changed:
         values = {"b_id": one.id, **{name: getattr(one, name) for name in _PRESENCE}}
@@ -146,11 +146,10 @@ def needs_answer(row: Presence, reported: Reported, now: float) -> bool:
 def answer(row: DeviceRow, now: float) -> Publication | None:
     """Return the order for a device that missed the newest order; else None.
 
-    It says nothing new: see `edgepack.fleet.rollouts.offers.overtake` for a device that has heard
-    more than this database ever said.
+    The order is not new: see `edgepack.fleet.rollouts.offers.overtake` for a device that received
+    more orders than this database ever published.
 
-    One that has just come and of which nothing is wanted hears just that: else it could not tell
-    from a silence that nobody listens.
+    A new device without orders gets an empty order, as proof that a controller listens.
     """
     desired = wanted(row)
     if desired is None and row.reported_sequence == 0 and row.desired_sent_at == 0.0:
@@ -165,14 +164,14 @@ def answer(row: DeviceRow, now: float) -> Publication | None:
 
 
 def tell(row: DeviceRow, name: str, order: ModelOrder, now: float) -> Publication:
-    """State what is wanted of one model of a device from now on; its others stay as they are."""
+    """Order a release of a model from now on; leave the device's other models unchanged."""
     before = wanted(row)
     models = (before.models if before else {}) | {name: order}
     return _publish(row, Desired(sequence=order.sequence, models=models), now)
 
 
 def tell_nothing(row: DeviceRow, name: str, now: float) -> Publication:
-    """Return wants nothing of a model any more: the device keeps of it what it has."""
+    """Return an order that drops a model: the device keeps the installed release."""
     before = wanted(row)
     models = {key: order for key, order in before.models.items() if key != name} if before else {}
     return _publish(row, Desired(sequence=next_sequence(row), models=models), now)
@@ -203,7 +202,7 @@ def next_sequence(row: DeviceRow) -> int:
 
 
 def highest_heard(row: DeviceRow) -> int:
-    """Return the highest sequence that the device has heard or acted on, as it last said; 0 for
+    """Return the highest sequence that the device received or applied, from its last report; 0 for
     none.
     """
     reported = last_report(row)
@@ -235,16 +234,14 @@ def last_report(row: DeviceRow) -> Reported | None:
 
 
 def active(row: DeviceRow, name: str) -> Active | None:
-    """Return the release of a model that a device serves, from its last report; None without
-    one.
-    """
+    """Return the release of a model that a device serves, from its last report; else None."""
     reported = last_report(row)
     said = reported.models.get(name) if reported else None
     return said.active if said else None
 
 
 def count_devices(session: Session) -> tuple[int, int]:
-    """Return enrolled devices, and those online."""
+    """Return the numbers of enrolled and online devices."""
     enrolled = session.scalar(select(func.count()).select_from(DeviceRow)) or 0
     online = session.scalar(select(func.count()).where(DeviceRow.online.is_(True))) or 0
     return enrolled, online
@@ -254,7 +251,7 @@ def find_devices(session: Session, names: Sequence[str]) -> tuple[DeviceRow, ...
     """Return the rows of named devices.
 
     Raises:
-        FleetError: One of them is not enrolled.
+        FleetError: A device is not enrolled.
     """
     rows = [session.get(DeviceRow, name) for name in names]
     missing = [name for name, row in zip(names, rows, strict=True) if row is None]

@@ -1,4 +1,4 @@
-"""Devices come, move, get labels and go: what a person decides of them, in the database."""
+"""Enrol, move, label and remove devices in the database, on a user's request."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -47,11 +47,11 @@ def enroll(
         device: Its id.
         group: Its group.
         called: Its first labels, by key.
-        replace: Whether a device that has the id already is replaced by this one.
+        replace: Whether to replace an enrolled device with the same id.
         now: Seconds since the epoch.
 
     Raises:
-        FleetError: Device, group or a label cannot be such a name, or the id is enrolled already.
+        FleetError: Device, group or a label has an invalid name, or the id is enrolled already.
     """
     check_name(device, "device id")
     check_name(group, "group")
@@ -81,13 +81,13 @@ def enroll(
 
 
 def _check_case(session: Session, device: str) -> None:
-    """Reject an id that differs from an enrolled one in case only.
+    """Reject an id that differs from an enrolled id in case only.
 
     MQTT tells the two apart, but brokers that take the user name as a host name do not: ejabberd
     lets the second device take over the first one's session.
 
     Raises:
-        FleetError: Such a device is enrolled.
+        FleetError: An id that differs in case only is enrolled.
     """
     found = session.scalar(
         select(DeviceRow.id).where(func.lower(DeviceRow.id) == device.lower()).limit(1)
@@ -102,10 +102,10 @@ def _check_case(session: Session, device: str) -> None:
 
 
 def move(session: Session, row: DeviceRow, group: str, now: float) -> None:
-    """Put a device into another group; the rollouts that it is in continue.
+    """Move a device to another group; its rollouts continue.
 
     Raises:
-        FleetError: The group cannot be such a name.
+        FleetError: The group's name is invalid.
     """
     check_name(group, "group")
     if row.group != group:
@@ -115,10 +115,10 @@ def move(session: Session, row: DeviceRow, group: str, now: float) -> None:
 
 
 def label(session: Session, row: DeviceRow, changes: Mapping[str, str], now: float) -> None:
-    """Give a device labels; an empty value takes one away.
+    """Set labels of a device; an empty value removes a label.
 
     Raises:
-        FleetError: A key or value cannot be one, or there are too many.
+        FleetError: A key or value is invalid, or there are too many labels.
     """
     for key, value in changes.items():
         _check_label(key, value)
@@ -136,7 +136,7 @@ def label(session: Session, row: DeviceRow, changes: Mapping[str, str], now: flo
 
 
 def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Publication, ...]:
-    """Take devices out of the fleet, and out of the rollouts that they are or were in."""
+    """Remove devices from the fleet and from their rollouts."""
     names = [row.id for row in rows]
     assignments.remove(session, names)
     measurements.remove(session, names)
@@ -157,10 +157,10 @@ def _note(session: Session, action: Action, row: DeviceRow, because: str, now: f
 
 
 def check_name(name: str, what: str) -> None:
-    """Reject what can be no device id or group.
+    """Reject an invalid device id or group.
 
     Raises:
-        FleetError: It cannot.
+        FleetError: The name is invalid.
     """
     try:
         topics.check_name(name, what)

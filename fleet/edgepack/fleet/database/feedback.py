@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 @dataclass
 class Seen:
-    """Reports of devices of one kind."""
+    """Reports of devices of a kind."""
 
     probed: int = 0
     right: int = 0

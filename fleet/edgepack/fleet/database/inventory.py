@@ -1,4 +1,4 @@
-"""Devices as people see them: listed, selected, counted by group, and one in full."""
+"""Views of devices: list, selection, counts by group, and a device in full."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -131,10 +131,10 @@ def _conditions(wanted: DeviceFilter) -> Iterator[ColumnElement[bool]]:
 
 
 def read_where(session: Session, text: str, *, also: Iterable[str] = ()) -> Where:
-    """Read an expression over labels, facts and what else is named.
+    """Parse an expression over labels, facts and further named keys.
 
     Raises:
-        FleetError: It makes no sense, or speaks of what no device has.
+        FleetError: The expression is invalid, or uses a key that no device has.
     """
     where = parse_where(text)
     all_labels = session.scalars(select(DeviceRow.labels).distinct())
@@ -164,10 +164,10 @@ def list_groups(session: Session) -> tuple[GroupView, ...]:
 
 
 def show_device(session: Session, device: str) -> DeviceDetails:
-    """Return one device in full.
+    """Return a device in full.
 
     Raises:
-        FleetError: It is not enrolled.
+        FleetError: The device is not enrolled.
     """
     (row,) = find_devices(session, (device,))
     reported = last_report(row)

@@ -1,7 +1,8 @@
 """Label sets of devices, so that telemetry of similar devices is summed up.
 
-Devices with the same labels are one set. The first `MAX_SETS` are distinguished, and all others
-taken together: a label that each device has its own value of would make as many sums as devices.
+Devices with the same labels share a set. The first `MAX_SETS` are distinguished, and all further
+sets are summed together: a label with a different value on each device would make as many sums as
+devices.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ _KNOWN = select(LabelSetRow.digest, LabelSetRow.id)
 
 
 def find_sets(session: Session, encoded: Collection[str]) -> dict[str, int]:
-    """Return the number of each set of labels as `DeviceRow` has them; a new one is kept."""
+    """Return the number of each set of labels in the form of `DeviceRow`; store new sets."""
     known = _read(session)
     digests = {one: hashlib.sha256(one.encode()).hexdigest() for one in encoded}
     new = [one for one in sorted(digests) if digests[one] not in known]
@@ -43,6 +44,6 @@ def read_sets(session: Session) -> Mapping[int, dict[str, str]]:
 
 
 def forget_unused(session: Session) -> None:
-    """Make room for other sets where nothing is kept of one."""
+    """Delete label sets without stored telemetry."""
     used = select(LabelledLatencyRow.label_set).distinct()
     session.execute(delete(LabelSetRow).where(LabelSetRow.id.not_in(used)))

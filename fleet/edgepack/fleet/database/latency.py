@@ -1,8 +1,8 @@
 """Latency of real inferences, in histograms that are summed up by minute, hour and day.
 
-A window that a device tells is added to three rows, one of each length, of what like devices
-reported of that release; so a percentile over any devices and any time reads a few rows, however
-many devices there are. Which windows came already is remembered by device.
+A device's window is added to three rows, for each length, shared by like devices with the same
+release; so a percentile over any devices and any time reads a few rows for any number of devices.
+Which windows came already is remembered by device.
 """
 
 import logging
@@ -59,9 +59,9 @@ class Kind(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A row: what is summed up, its length and its start, seconds and seconds since the epoch.
+    """Key of a row: dimensions, length (seconds) and start (seconds since the epoch).
 
-    `label_set` is that of a row of `LabelledLatencyRow`, None of one of `LatencyRow`.
+    `label_set` is the set of a `LabelledLatencyRow`, None for a `LatencyRow`.
     """
 
     kind: Kind
@@ -123,7 +123,7 @@ _LABELLED_SUMS = _sums(LabelledLatencyRow, _LABELLED_KEY)
 
 
 def check_window(told: Telemetry) -> None:
-    """Judge what a device reported.
+    """Check a device's reported window.
 
     Raises:
         TransferError: Its numbers contradict each other, or are beyond all that can be.
@@ -138,10 +138,10 @@ def check_window(told: Telemetry) -> None:
 def add_telemetry(
     session: Session, windows: Sequence[tuple[str, Telemetry]], now: float
 ) -> list[tuple[str, Telemetry]]:
-    """Add windows, each with its device; one that comes once more is passed over.
+    """Add windows, each with its device; skip repeated windows.
 
     Returns:
-        Those that were added.
+        The added windows.
     """
     if not windows:
         return []
@@ -179,7 +179,7 @@ def add_telemetry(
 
 
 def forget_old(session: Session, now: float) -> None:
-    """Remove what is older than it is kept."""
+    """Remove rows older than their retention time."""
     for length_s, kept_s in LENGTHS_S.items():
         for table in (LatencyRow, LabelledLatencyRow):
             old = (table.length_s == length_s, table.start < now - kept_s)

@@ -1,4 +1,4 @@
-"""Inferences that a latency report takes together, and what such a part is distinguished by."""
+"""Groups of inferences in a latency report, and the dimensions of a group."""
 
 from collections.abc import Iterable
 
@@ -15,12 +15,12 @@ Key = tuple[bool, tuple[str, ...], int]
 def part_of(
     key: Key, sums: Iterable[tuple[int, Histogram]], question: LatencyQuestion
 ) -> LatencyPart:
-    """Return one part of a report.
+    """Return a group of a latency report.
 
     Args:
-        key: What its sums have in common.
+        key: Common dimensions of the sums.
         sums: Failures and latencies of each sum.
-        question: What was asked for.
+        question: The requested report.
     """
     is_simulator, words, at = key
     told = tuple(sums)

@@ -1,7 +1,7 @@
 """Percentiles over any devices and any time, out of the sums by minute, hour and day.
 
-What it costs is bounded by the number of sums that are read, and so by the kinds of devices and
-releases, never by the number of devices: `LENGTHS_S` has one that fits any stretch of time.
+The cost is bounded by the number of sums that are read, and so by the kinds of devices and
+releases, never by the number of devices: `LENGTHS_S` has a length for any period.
 """
 
 from collections import defaultdict
@@ -37,8 +37,8 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
         now: Seconds since the epoch.
 
     Raises:
-        FleetError: The time makes no sense, the expression speaks of what latencies are not kept
-            by, or there is too much to read.
+        FleetError: The time is invalid, the expression uses unknown dimensions, or there is too
+            much to read.
     """
     until = now if question.until is None else question.until
     since = until - DAY_S if question.since is None else question.since

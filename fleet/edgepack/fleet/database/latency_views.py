@@ -37,9 +37,9 @@ def sum_of_class(session: Session, digest: str, hardware_class: str) -> Sum:
 
 
 def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:
-    """Return latency of a rollout's release on its devices, those of a kind together.
+    """Return latency of a rollout's release on its devices, by kind of device.
 
-    Simulated providers come last: their times say nothing of real ones.
+    Simulated providers come last: their times are not comparable to real times.
     """
     query = select(*_KIND, LatencyRow.failures, LatencyRow.histogram).where(
         LatencyRow.rollout == rollout.number,
@@ -60,7 +60,8 @@ def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]
 def latency_of_release(
     session: Session, digest: str, hardware_class: str = ""
 ) -> tuple[LatencyView, ...]:
-    """Return latency of a release on all devices that ran it, or on those of a hardware class.
+    """Return latency of a release on all devices that ran the release, or on a single hardware
+    class.
 
     In how many devices that was is not counted.
     """
@@ -76,14 +77,14 @@ def latency_of_release(
 def latency_over_time(
     session: Session, digest: str, *, length_s: int, since: float, hardware_class: str = ""
 ) -> tuple[LatencySpan, ...]:
-    """Return latency of a release by hardware class, one span of time after the other.
+    """Return latency of a release by hardware class, as successive spans of time.
 
     Args:
         session: The transaction.
         digest: Root digest of the release.
-        length_s: Of each span, seconds; one of `LENGTHS_S`.
+        length_s: Of each span, seconds; a value of `LENGTHS_S`.
         since: Seconds since the epoch.
-        hardware_class: Only of this one; "" means all.
+        hardware_class: Only of this class; "" means all.
 
     Returns:
         By hardware class and time; spans without inferences are left out.

@@ -37,14 +37,14 @@ _END_SESSIONS = text(
 
 
 class LeadLostError(FleetError):
-    """Another controller leads: what this one was about to write is not written."""
+    """Another controller leads: the pending write is discarded."""
 
 
 class Lease(NamedTuple):
     """A lease that was taken.
 
     Attributes:
-        epoch: Its number, higher than that of any earlier one.
+        epoch: Its number, higher than the number of any earlier lease.
         leader_client_id: MQTT client id of the lease holder.
     """
 
@@ -53,11 +53,11 @@ class Lease(NamedTuple):
 
 
 def take(session: Session, *, holder: str, leader_client_id: str, length_s: float) -> Lease | None:
-    """Take the lease if nobody holds it or the holder let it expire; None when somebody does.
+    """Take a free or expired lease; return None while another holder has the lease.
 
     Args:
         session: A transaction that has its turn as a writer.
-        holder: Who takes it, see `make_holder`; its sessions bear that name.
+        holder: The new holder, see `make_holder`; its sessions bear that name.
         leader_client_id: MQTT client id of the leader, stored if the lease has none yet.
         length_s: How long the lease holds.
     """
@@ -82,10 +82,11 @@ def take(session: Session, *, holder: str, leader_client_id: str, length_s: floa
 
 
 def end_expired(session: Session) -> bool:
-    """Return True if the lease may be taken; the sessions of a holder that let it expire are ended.
+    """Return True if the lease is free; end the sessions of a holder with an expired lease.
 
     Args:
-        session: A transaction without a turn as a writer, for such a session may have the turn.
+        session: A transaction without a turn as a writer, since an expired session may have the
+            turn.
     """
     row = session.execute(_STATE).first()
     if row is None:
@@ -103,7 +104,7 @@ def renew(session: Session, epoch: int, length_s: float) -> int:
         How often other controllers have asked the leader for something, since ever.
 
     Raises:
-        LeadLostError: It is another controller's.
+        LeadLostError: Another controller has the lease.
     """
     asked = session.scalar(_RENEW, {"own_epoch": epoch, "length_s": length_s})
     if asked is None:
@@ -112,7 +113,7 @@ def renew(session: Session, epoch: int, length_s: float) -> int:
 
 
 def check(session: Session, epoch: int) -> None:
-    """Reject whatever a leader wants to write that leads no longer.
+    """Reject a write of a controller that no longer leads.
 
     Raises:
         LeadLostError: Another controller leads.
@@ -134,7 +135,7 @@ def ask(session: Session) -> None:
 
 
 def leader(session: Session) -> str:
-    """Name of the controller that leads; "" where none does, or there is only one."""
+    """Return the name of the leader; "" without a leader, or for a single controller."""
     return (session.scalar(select(LeaseRow.holder).where(_OWN)) or "").partition(".")[0]
 
 

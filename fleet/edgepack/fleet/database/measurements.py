@@ -1,10 +1,9 @@
 """Measurements of devices for a rollout's release, compared with the previous releases.
 
-Each device is compared with itself: what it measured of a release is held against what it measured
-of the one that it ran when it was offered this one, or, where it reported too little of that,
-against what its hardware class did. A wave and class counts its devices by what they measured
-(`WaveSums`), changed in the transaction of each message; so the rules of a rollout read a few rows,
-however many devices there are.
+Each device is compared with itself: its measurements of the new release against its measurements of
+the previous release or, with too few measurements, against its hardware class. Measurements are
+counted by wave and class (`WaveSums`) in the transaction of each message; so a rollout's gates read
+a few rows for any number of devices.
 """
 
 import math
@@ -45,10 +44,10 @@ class Offered(NamedTuple):
 
     Attributes:
         device: Its id.
-        hardware_class: What it is like; "" while it did not say.
-        place: Where it counts.
-        before: Digest of the release that it runs; "" for none.
-        choice: With which variant of it; None for none.
+        hardware_class: The device's hardware class; "" before its first report.
+        place: Wave and class for the counts.
+        before: Digest of the device's current release; "" for none.
+        choice: The current variant; None for none.
     """
 
     device: str
@@ -67,7 +66,7 @@ class Committed(NamedTuple):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Sample of one device for a gate: `value` is a logarithm if the gate compares a ratio.
+    """Sample of a device for a gate: `value` is a logarithm if the gate compares a ratio.
 
     `before` is the same of the release before; None when that is not known.
     """
@@ -81,9 +80,9 @@ class WaveSums(NamedTuple):
 
     Attributes:
         devices: How many.
-        unbased: Devices next to them that measured it now, and of which nothing is known before.
+        unbased: Further devices with a measurement now, but without an earlier measurement.
         total, squares: Sum, and sum of squares, of the difference that each device measured.
-        before: Sum of what each measured before.
+        before: Sum of the earlier measurements.
     """
 
     devices: int = 0
@@ -140,7 +139,9 @@ _NOWHERE = Place(0, 0, "")
 
 
 def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> None:
-    """Keep what devices measured of what they run, and counts again what they will of a release."""
+    """Keep devices' measurements of their current release, and restart the measurements of the
+    offered release.
+    """
     before = _read(session, [(one.device, one.before) for one in offered if one.before])
     old = _read(session, [(one.device, digest) for one in offered])
     of_class: dict[tuple[str, str], dict[str, float]] = {}
@@ -163,7 +164,7 @@ def note_offered(session: Session, digest: str, offered: Sequence[Offered]) -> N
 
 
 def note_committed(session: Session, committed: Sequence[Committed]) -> None:
-    """Count what devices said of the variant that they chose, and whom to wait for."""
+    """Count the chosen variants of devices, and the devices to wait for."""
     old = _read(session, [(one.device, one.digest) for one in committed])
     new: dict[_Key, _Row] = {}
     for one in committed:
@@ -177,13 +178,13 @@ def note_committed(session: Session, committed: Sequence[Committed]) -> None:
 
 
 def take_out(session: Session, device: str, digest: str) -> None:
-    """Take what a device measured of a release out of the sums of its wave, for good."""
+    """Remove a device's measurements of a release from the sums of its wave, for good."""
     old = _read(session, [(device, digest)])
     _write(session, old, {key: row._replace(place=_NOWHERE) for key, row in old.items()})
 
 
 def add_windows(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> None:
-    """Add windows, each with its device; none of them may have come before."""
+    """Add windows, each with its device; every window must be new."""
     by_key: dict[_Key, list[Telemetry]] = defaultdict(list)
     for device, window in windows:
         by_key[device, window.digest].append(window)
@@ -212,12 +213,12 @@ def sums_of(session: Session, rollout: int) -> ClassSums:
 
 
 def remove(session: Session, devices: Sequence[str]) -> None:
-    """Forget what devices measured; what was decided from it stays."""
+    """Delete measurements of devices; decisions based on these measurements stay."""
     session.execute(delete(MeasurementRow).where(MeasurementRow.device.in_(devices)))
 
 
 def _measures_of_class(session: Session, digest: str, hardware_class: str) -> dict[str, float]:
-    """Return a hardware class's measurements of a release, in the form of one device's."""
+    """Return a hardware class's measurements of a release, in the form of a device's."""
     whole = sum_of_class(session, digest, hardware_class)
     told = ReleaseMeasurements()
     recent = msgspec.structs.replace(told.recent, latency=whole.histogram, failures=whole.failures)
@@ -270,7 +271,7 @@ def _read(session: Session, keys: Iterable[_Key]) -> dict[_Key, _Row]:
 
 
 def _write(session: Session, old: Mapping[_Key, _Row], new: Mapping[_Key, _Row]) -> None:
-    """Write rows, and counts in their waves what has changed."""
+    """Write rows, and count the changes in their waves."""
     if not new:
         return
     rows = [

@@ -1,7 +1,7 @@
-"""Sums of one device's measurements of one release: the input of gates.
+"""Sums of a device's measurements of a release: the input of gates.
 
-Old inferences make room for newer ones: sums are kept in two halves, and a full one takes the place
-of the one before it.
+Old inferences make room for newer inferences: sums are kept in two halves, and a full half replaces
+the previous half.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,16 +18,16 @@ FULL_WINDOWS = 500
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Sums of one device's windows.
+    """Sums of a device's windows.
 
     Attributes:
         windows: How many.
         latency, failures: Of all inferences.
-        memory_bytes, memories: Sum of what windows reported, and how many did.
+        memory_bytes, memories: Sum over windows, and number of windows with a value.
         temperature_c, temperatures: Sum of the windows' highest temperatures, and how many
             reported.
         drift, drifts: Sum of greatest differences, and how many windows reported.
-        shadow_count, shadow_agreed: Shadow inferences, and those that agreed.
+        shadow_count, shadow_agreed: Shadow inferences, and the number that agreed.
         not_finite: Inferences with NaN or infinity where the golden outputs have none.
     """
 
@@ -51,7 +51,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of a release on one device."""
+    """Measurements of a release on a device."""
 
     older: Sums = Sums()
     recent: Sums = Sums()
@@ -67,13 +67,15 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drift(self) -> float | None:
-        """Mean of the greatest differences, standard deviations; None if no window reported one."""
+        """Mean of the greatest differences, standard deviations; None if no window reported a
+        difference.
+        """
         told = self.older.drifts + self.recent.drifts
         return (self.older.drift + self.recent.drift) / told if told else None
 
     @property
     def shadow(self) -> tuple[int, int]:
-        """Shadow inferences, and those that agreed."""
+        """Shadow inferences, and the number that agreed."""
         both = (self.older, self.recent)
         return sum(s.shadow_count for s in both), sum(s.shadow_agreed for s in both)
 

@@ -29,7 +29,8 @@ def migrate(connection: Connection, shown_url: str) -> None:
         shown_url: The database, for messages.
 
     Raises:
-        FleetError: A newer edgepack changed the database, or another program has such tables.
+        FleetError: A newer edgepack changed the database, or another program uses the same table
+            names.
     """
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))

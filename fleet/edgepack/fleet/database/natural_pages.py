@@ -17,7 +17,7 @@ SORTED_AT_ONCE = 10_000
 
 
 def ids_after(session: Session, ids: Select[str], after: str) -> Sequence[str] | None:
-    """Return the ids of a list that follow one, in natural order; None for a list that is too long.
+    """Return the ids after a given id, in natural order; None for a list that is too long.
 
     Args:
         session: The transaction.

@@ -18,7 +18,7 @@ MAX_TEXT = 2000
 
 
 def count_standing(session: Session) -> DeviceCounts:
-    """Return devices by how they stand."""
+    """Return numbers of devices by standing."""
     is_behind = DeviceRow.desired_sequence != DeviceRow.reported_sequence
     key = (DeviceRow.standing, DeviceRow.online, is_behind)
     numbers: dict[str, int] = defaultdict(int)
@@ -34,9 +34,9 @@ def count_standing(session: Session) -> DeviceCounts:
 
 
 def list_trouble(session: Session, limit: int = MAX_TROUBLE) -> tuple[Trouble, ...]:
-    """Return some of the devices that are failing, then of those that warn, by their reason.
+    """Return examples of failing devices, then of warning devices, by reason.
 
-    Those that are online are looked at first.
+    Online devices come first.
     """
     found: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for standing in ("failing", "warned"):
@@ -64,7 +64,7 @@ def list_trouble(session: Session, limit: int = MAX_TROUBLE) -> tuple[Trouble, .
 def share_releases(
     session: Session, model: str = "", limit: int = MAX_RELEASES
 ) -> tuple[ReleaseShare, ...]:
-    """Return the serving releases of one model or of all, most frequent first within a model."""
+    """Return the serving releases of a model or of all, most frequent first within a model."""
     row = DeviceModelRow
     key = (row.name, row.digest, row.version)
     query = select(*key, func.count()).where(row.state != "REMOVED").group_by(*key)

@@ -19,7 +19,7 @@ MAX_EVENTS = 5000
 
 
 def add_device_events(session: Session, events: Sequence[tuple[str, Event]], now: float) -> None:
-    """Take down what devices said happened to them: each event with its device."""
+    """Store events of devices, each with its device."""
     rows = [
         {
             "at": event.at,
@@ -65,7 +65,7 @@ def add_rollout_event(
 
 
 def events_after(session: Session, after: int, limit: int) -> tuple[EventView, ...]:
-    """Return events newer than one that is known, oldest first."""
+    """Return events after a known event, oldest first."""
     rows = session.scalars(
         select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
     )
@@ -82,7 +82,7 @@ def latest_events(
         session: The transaction.
         device: A device's id; "" means events of rollouts.
         rollout: A rollout's id; "" means all.
-        before: Only older ones than this event; 0 sets no bound.
+        before: Only events older than this event; 0 sets no bound.
         limit: At most so many.
     """
     query = select(EventRow).where(EventRow.device == device)
@@ -109,7 +109,7 @@ def _view(row: EventRow) -> EventView:
 
 
 def forget_old(session: Session, now: float) -> None:
-    """Remove what is older than `KEEP_S`, and of a device's events those beyond `MAX_EVENTS`."""
+    """Remove events older than `KEEP_S`, and a device's events beyond `MAX_EVENTS`."""
     session.execute(delete(EventRow).where(EventRow.received_at < now - KEEP_S))
     counts = select(EventRow.device).where(EventRow.device != "").group_by(EventRow.device)
     for device in session.scalars(counts.having(func.count() > MAX_EVENTS)).all():

@@ -1,6 +1,6 @@
 """Queries on stored reports of devices that do not parse the complete report.
 
-Reports of many devices say the same of what serves and of what they are: that is read once.
+Many devices report the same releases and facts: equal parts are decoded once.
 """
 
 from functools import lru_cache
@@ -19,8 +19,8 @@ class Serving(NamedTuple):
     """State of a model on a device, from its last report.
 
     Attributes:
-        runs: What serves; None while nothing does.
-        kept: The one older release that it would go back to.
+        runs: The serving release; None while nothing serves.
+        kept: The older release to go back to.
     """
 
     runs: BundleRef | None = None

@@ -1,6 +1,6 @@
 """The fleet's tables. Orders to devices and their reports are stored only here.
 
-A new database is made from these classes, an existing one is changed by `migrations/`.
+A new database is made from these classes; `migrations/` change an existing database.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,10 @@ from edgepack.wire.messages import BundleRef, Histogram
 
 
 class StoredText(TypeDecorator[str]):
-    """Text of any content: what a database cannot hold (NUL, half a character) becomes `\\ufffd`.
+    """Text of any content: characters that a database cannot hold (NUL, lone surrogates) become
+    `\\ufffd`.
 
-    Devices may say it; a batch of messages must not fail for it.
+    Devices may send such text, and a batch of messages must not fail for such text.
     """
 
     impl = String
@@ -88,12 +89,11 @@ class Base(DeclarativeBase):
 class DeviceRow(Base):
     """A device that is enrolled.
 
-    `desired` is the encoded message it was last told (null: nothing is wanted of it any more),
-    `reported` the encoded message it last said; `desired_sequence` only grows. `session` is that of
-    its signed batches, `boot` its process. `report_count` and `event_count` are the numbers of the
-    last accepted messages. `labels` is an encoded dictionary, `certificate` the serial number (hex)
-    of its certificate. `standing` is the state of its last report, see `standing.py`; "" before its
-    first report.
+    `desired` is the encoded order last published (null: no order any more), `reported` the encoded
+    last report; `desired_sequence` only grows. `session` is that of its signed batches, `boot` its
+    process. `report_count` and `event_count` are the numbers of the last accepted messages.
+    `labels` is an encoded dictionary, `certificate` the serial number (hex) of its certificate.
+    `standing` is the state of its last report, see `standing.py`; "" before its first report.
     """
 
     __tablename__ = "devices"
@@ -124,9 +124,9 @@ class DeviceRow(Base):
 
 
 class DeviceModelRow(Base):
-    """Model of a device, from its last report; only `standing.py` writes it.
+    """Model of a device, from its last report; written by `standing.py` only.
 
-    `digest` and `version` are of what serves now, "" while nothing does.
+    `digest` and `version` are of the serving release, "" while nothing serves.
     """
 
     __tablename__ = "device_models"
@@ -144,9 +144,9 @@ class DeviceModelRow(Base):
 class ReleaseRow(Base):
     """A bundle that the fleet holds; `folder` is where its files lie, below a controller's folder.
 
-    `source` is where a controller that lacks them fetches it, "" for nowhere. One that was deleted
-    stays here without files, so that no other content takes its name. `items` are the answers that
-    its tasks count, such as boxes.
+    `source` is the URL for controllers without the files, "" for none. A deleted release stays here
+    without files, so that no other content takes its name. `items` are the
+    answers that its tasks count, such as boxes.
     """
 
     __tablename__ = "releases"
@@ -176,14 +176,14 @@ class ReleaseRow(Base):
 class RolloutRow(Base):
     """A rollout, its settings and its progress.
 
-    `takes_back` is the digest of the release that its devices leave if it is a rollback. `held` are
+    `takes_back` is, for a rollback, the digest of the release that its devices leave. `held` are
     the hardware classes that are held back, each with the reason; `accepted` the breaches that a
     person resumed after; `set_aside` the devices that alone measured a breach. `evidence_since` is
-    the start of the wait for measurements of a finished wave, `approved` the index of the last wave
-    that a person has approved, `zones` the time zones of its devices if it has a window.
-    `waits_for` states what it waits for, `waits_reason` the same as one word. `decided` are the
-    gates at the decision that stopped or ended the rollout, made at `decided_at`; `stopped_by` is
-    the gate that decided.
+    the start of the wait for measurements of a finished wave, `approved` the index of the last
+    approved wave, `zones` the time zones of its devices if the rollout has a window. `waits_for`
+    states the reason for waiting, `waits_reason` the same as a single word. `decided` are the gates
+    at the decision that stopped or ended the rollout, made at `decided_at`; `stopped_by` is the
+    gate that decided.
     """
 
     __tablename__ = "rollouts"
@@ -215,11 +215,10 @@ class RolloutRow(Base):
 
 
 class AssignmentRow(Base):
-    """Assignment of one device to a rollout; `before_digest` is its release at the time of the
-    offer.
+    """Assignment of a device to a rollout; `before_digest` is its release at the time of the offer.
 
-    `hardware_class` is what its wave counts it under; `site` and `zone` (a time zone) stand there
-    where the rollout heeds them.
+    `hardware_class` is the class for its wave's counts; `site` and `zone` (a time zone) are set if
+    the rollout uses site limits or a window.
     """
 
     __tablename__ = "assignments"
@@ -244,7 +243,7 @@ class AssignmentRow(Base):
 
 
 class WaveRow(Base):
-    """Counts of the assignments of one wave and hardware class by state.
+    """Counts of the assignments of a wave and hardware class by state.
 
     Kept in step by `assignments.py` alone.
     """
@@ -330,7 +329,7 @@ class TokenRow(Base):
 
 
 class CertificateRow(Base):
-    """A certificate of a device, until it ends: PEM, number and key (hex; see `authority.py`)."""
+    """A certificate of a device, until expiry: PEM, number and key (hex; see `authority.py`)."""
 
     __tablename__ = "certificates"
     serial: Mapped[str] = mapped_column(primary_key=True)
@@ -341,9 +340,10 @@ class CertificateRow(Base):
 
 
 class EnrolmentTokenRow(Base):
-    """A token by which a device gets its first certificate: its digest, and whose key used it.
+    """Enrolment token for a device's first certificate: its digest, and the key that used the
+    token.
 
-    `key_id` is "" until it was.
+    `key_id` is "" before the first use.
     """
 
     __tablename__ = "enrolment_tokens"
@@ -356,8 +356,8 @@ class EnrolmentTokenRow(Base):
 class WebhookRow(Base):
     """Webhook with the progress of its deliveries; see `webhooks.py`.
 
-    The secret is kept itself: messages are signed with it. `key` begins the ids of its messages,
-    `audit_after` and `event_after` are the last that it has reported.
+    The secret is stored in clear: the secret signs messages. `key` begins the ids of its messages,
+    `audit_after` and `event_after` are the ids last delivered.
     """
 
     __tablename__ = "webhooks"
@@ -381,7 +381,7 @@ class WebhookRow(Base):
 class SessionRow(Base):
     """Session of a dashboard user: digests of the cookie and of the token shown.
 
-    Who was let in by a provider showed no token (""), and is kept by name and role.
+    Users of an identity provider have no token (""); name and role are stored instead.
     """
 
     __tablename__ = "sessions"
@@ -395,7 +395,7 @@ class SessionRow(Base):
 class AuditRow(Base):
     """Action or decision: actor, object, and the numbers that decided.
 
-    Texts are empty where they do not apply. See `audit.py`.
+    Texts are empty if not applicable. See `audit.py`.
     """
 
     __tablename__ = "audit"
@@ -416,10 +416,10 @@ class AuditRow(Base):
 
 
 class LatencyRow(Base):
-    """Latencies that like devices reported of a release in one stretch of time: see `latency.py`.
+    """Latencies that like devices reported of a release in a period: see `latency.py`.
 
-    `rollout` is the newest one that gave them the release, 0 where none did;
-    `length_s` and `start` are seconds, and seconds since the epoch.
+    `rollout` is the newest rollout of the release on these devices, 0 without a rollout; `length_s`
+    and `start` are seconds, and seconds since the epoch.
     """
 
     __tablename__ = "latency"
@@ -452,7 +452,7 @@ class LabelSetRow(Base):
 class LabelledLatencyRow(Base):
     """The same as `LatencyRow` of devices with the same labels, by hour and by day.
 
-    `label_set` is the id of a `LabelSetRow`, 0 for those that are not told apart.
+    `label_set` is the id of a `LabelSetRow`, 0 for undistinguished devices.
     """
 
     __tablename__ = "labelled_latency"
@@ -520,7 +520,7 @@ class LeaseRow(Base):
 
 
 class UnsentRow(Base):
-    """A device that the leader shall tell its newest `desired`: what a person did changed it."""
+    """Device whose newest `desired`, changed by a user, the leader has yet to publish."""
 
     __tablename__ = "unsent"
     id: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=True)

@@ -1,6 +1,6 @@
 """State of devices and their models, in columns for lists and counts by an index.
 
-Both follow from a device's last report and change with it, in one transaction.
+Both follow from a device's last report and change with the report, in a single transaction.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,11 +40,11 @@ def standing_of(reported: Reported) -> Standing:
 
 
 def keep_models(session: Session, heard: Sequence[tuple[str, Reported]]) -> None:
-    """Note what devices run; what did not change is not written.
+    """Store the devices' releases, if changed.
 
     Args:
         session: The transaction.
-        heard: Devices with what they said, in the order in which it came.
+        heard: Devices with their reports, in receive order.
     """
     last = dict(heard)
     if not last:
@@ -75,7 +75,7 @@ def keep_models(session: Session, heard: Sequence[tuple[str, Reported]]) -> None
 
 
 def forget_models(session: Session, devices: Iterable[str]) -> None:
-    """Remove what is known of the models of devices that were taken out of the fleet."""
+    """Remove the models of removed devices."""
     session.execute(delete(DeviceModelRow).where(DeviceModelRow.device.in_(list(devices))))
 
 

@@ -1,4 +1,4 @@
-"""The database: opening it, one writer at a time, and readers that wait for nobody."""
+"""The database: open, a single writer at a time, and readers that never wait."""
 
 import contextlib
 import os
@@ -34,9 +34,9 @@ _SESSION = {
 
 
 class DatabaseAwayError(FleetError):
-    """The database takes nothing down now; what was asked can be asked again.
+    """The database accepts no write now; the request can be repeated.
 
-    Its server does not answer, or it lacks what it needs, such as room on its disk.
+    Its server does not answer or lacks a resource, such as disk space.
     """
 
 
@@ -44,11 +44,11 @@ class Store:
     """A database with the fleet's tables.
 
     Writers take turns: the threads of a process, and the processes that share a PostgreSQL. A
-    transaction is durable when it returns, and nobody is notified anything before that: persist,
-    then act. Readers see the last durable state.
+    transaction is durable on return, and messages are sent only afterwards: persist, then act.
+    Readers see the last durable state.
 
     Attributes:
-        is_shared: Whether several controllers may work on it.
+        is_shared: Whether several controllers may use the database.
     """
 
     def __init__(self, engine: Engine, shown_url: str) -> None:
@@ -81,7 +81,7 @@ class Store:
         """Yield a session that commits at the end, or rolls back if the body raises.
 
         Args:
-            by: Who acts in it, as the audit log names them.
+            by: Actor, for the audit log.
 
         Raises:
             DatabaseAwayError: The database server does not answer.
@@ -113,7 +113,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """Yield a read-only session with one state from beginning to end.
+        """Yield a read-only session with a consistent state from beginning to end.
 
         Raises:
             DatabaseAwayError: The database server does not answer.
@@ -168,11 +168,11 @@ def open_store(url: str, called: str = "edgepack") -> Store:
 
     Args:
         url: `sqlite:////folder/fleet.db` or `postgresql://user:password@host/database`.
-        called: What a PostgreSQL knows this program by.
+        called: Name of this program for PostgreSQL.
 
     Raises:
         FleetError: The URL is malformed or of another kind of database, the driver is missing, the
-            database cannot be reached, or a newer edgepack changed it.
+            database cannot be reached, or a newer edgepack changed the database.
     """
     parsed = _parse(url)
     shown = parsed.render_as_string(hide_password=True)
@@ -197,7 +197,7 @@ def open_store(url: str, called: str = "edgepack") -> Store:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a database; None when a server keeps it, or no URL names it."""
+    """Return the file of a database; None for a database server or an invalid URL."""
     parsed = _parse(url) if url else None
     if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
@@ -241,12 +241,13 @@ def _postgresql_engine(url: URL, called: str) -> Engine:
 
 
 def _protect(file: Path, shown_url: str) -> None:
-    """Make the file of a new database, and let nobody but its owner read it.
+    """Make the file of a new database, readable for its owner only.
 
-    The database holds the secrets of webhooks. SQLite gives the files next to it the same mode.
+    The database holds the secrets of webhooks. SQLite gives the same mode to the files next to the
+    database.
 
     Raises:
-        FleetError: Another user owns it.
+        FleetError: Another user owns the file.
     """
     try:
         with contextlib.suppress(FileExistsError, FileNotFoundError):
@@ -295,5 +296,5 @@ def _code(error: DBAPIError) -> str:
 
 
 def _reason(error: SQLAlchemyError) -> str:
-    """Return the driver's own words, the first line of them."""
+    """Return the first line of the driver's message."""
     return str(getattr(error, "orig", None) or error).partition("\n")[0]

@@ -1,7 +1,7 @@
 """Numbers of the telemetry that devices sent: no batch counts twice, and no device too much.
 
 Controllers share telemetry, so two controllers may receive a device's batches out of order. The
-numbers of the last batches are therefore stored one by one.
+numbers of the last batches are therefore stored individually.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,8 +25,8 @@ class TelemetrySequence(msgspec.Struct, frozen=True, kw_only=True):
         session: The session that the numbers are of.
         sequence: The highest number that came.
         came: Bit i is set if the number `sequence - i` came.
-        counted_until: When the inferences that the device counted end, were they as fast as can be,
-            one after the other; seconds since the epoch.
+        counted_until: Earliest possible end of the counted inferences, run back to back at full
+            speed; seconds since the epoch.
     """
 
     session: str = ""
@@ -50,7 +50,7 @@ class TelemetrySequence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(session: Session, devices: Collection[str]) -> dict[str, TelemetrySequence]:
-    """Return what is known of devices, by id, and lock it for this transaction."""
+    """Return the stored state of devices, by id, and lock the state for this transaction."""
     if not devices:
         return {}
     row = TelemetrySequenceRow
@@ -64,7 +64,7 @@ def find(session: Session, devices: Collection[str]) -> dict[str, TelemetrySeque
 
 
 def keep(session: Session, changed: Mapping[str, TelemetrySequence]) -> None:
-    """Write what changed."""
+    """Write the changes."""
     if not changed:
         return
     rows = [

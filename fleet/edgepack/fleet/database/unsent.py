@@ -1,7 +1,7 @@
 """Messages that the leader must publish after actions at any controller.
 
-Only the leader publishes, so that a device hears of each word before the next one. Kept is who is
-to be determined and not what: it is always the newest.
+Only the leader publishes, so that a device receives orders in sequence. Only the device is
+stored, not the order: the newest order is sent.
 """
 
 from collections.abc import Iterable
@@ -23,14 +23,14 @@ _WANTED = select(DeviceRow.id, DeviceRow.desired).where(
 
 
 class Unsent(NamedTuple):
-    """Messages to publish, and the number up to which they are then published."""
+    """Messages to publish, and the number up to which the queue is then published."""
 
     publications: tuple[Publication, ...]
     up_to: int
 
 
 def add(session: Session, publications: Iterable[Publication]) -> None:
-    """Leave publications to the leader, and ask it to look."""
+    """Leave publications to the leader, and wake the leader."""
     if rows := [{"device": one.device} for one in publications]:
         session.execute(insert(UnsentRow), rows)
     lease.ask(session)
@@ -49,5 +49,5 @@ def read(session: Session) -> Unsent:
 
 
 def note_sent(session: Session, up_to: int) -> None:
-    """Forget what was said."""
+    """Delete the published messages."""
     session.execute(delete(UnsentRow).where(UnsentRow.id <= up_to))

@@ -1,4 +1,4 @@
-"""Rows that are added, or changed where they are there: in the words of the database at hand."""
+"""Insert or update of rows, in the dialect of the database."""
 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session

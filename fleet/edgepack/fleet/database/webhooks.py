@@ -1,8 +1,8 @@
-"""Webhooks in the database, and what they have yet to tell.
+"""Webhooks in the database, and their undelivered messages.
 
-Messages are not rows of their own: they are the audit log and the events of devices, of which each
-webhook remembers how far it came. So a message is there as soon as what it tells is, outlives any
-restart, and a webhook that is behind costs no room.
+Messages have no rows: messages are audit entries and events of devices, and each webhook stores its
+position. So a message exists together with its action, outlives any restart, and a slow webhook
+costs no space.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ class Message(NamedTuple):
         source: `a` for the audit log, `e` for devices' events.
         id: Of the entry or event.
         type: An action of the audit log, or `device.failed`.
-        at: When it happened, seconds since the epoch (UTC).
-        data: What is notified of it.
+        at: Time of the event, seconds since the epoch (UTC).
+        data: The payload.
     """
 
     source: str
@@ -50,10 +50,10 @@ class Message(NamedTuple):
 
 
 def add(session: Session, row: WebhookRow, now: float) -> None:
-    """Take down a webhook; it tells what happens from now on.
+    """Store a webhook for all events from now on.
 
     Raises:
-        FleetError: There is one of that name, or there are too many.
+        FleetError: The name is taken, or there are too many webhooks.
     """
     if session.get(WebhookRow, row.name) is not None:
         raise FleetError(
@@ -110,7 +110,9 @@ def waiting(session: Session, row: WebhookRow) -> tuple[Message, ...]:
 
 
 def pass_over(session: Session, row: WebhookRow) -> None:
-    """Move on past what a webhook does not tell, now and then: it has reported all the rest."""
+    """Advance a webhook's position past unsubscribed events at intervals, after all subscribed
+    events were delivered.
+    """
     for source, of in ((AuditRow, "audit_after"), (EventRow, "event_after")):
         newest = session.scalar(select(func.max(source.id))) or 0
         if newest - getattr(row, of) > _STEP:

@@ -4,8 +4,8 @@
     conjunction = term { "and" term }
     term = "not" term | "(" expression ")" | key ( "=" | "!=" ) value
 
-A value with blanks or signs stands in quotes. A fact may have several values (`provider`): `=` asks
-whether one of them is this, `!=` whether none is.
+A value with blanks or signs stands in quotes. A fact may have several values (`provider`): `=` is
+true if any value is equal, `!=` if no value is equal.
 """
 
 import re
@@ -28,7 +28,7 @@ KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
 class Described(Protocol):
-    """A device as far as an expression may speak of it; see `DeviceRow`."""
+    """Attributes of a device for expressions; see `DeviceRow`."""
 
     @property
     def id(self) -> str:
@@ -40,7 +40,7 @@ class Described(Protocol):
 
     @property
     def online(self) -> bool:
-        """True if it is online."""
+        """True if the device is online."""
 
     @property
     def labels(self) -> str:
@@ -77,7 +77,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     """An expression that was read.
 
     Attributes:
-        keys: The labels and facts that it speaks of.
+        keys: The labels and facts in the expression.
         matches: Whether a device with these attributes is meant.
     """
 
@@ -86,7 +86,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attributes(row: Described) -> Attributes:
-    """Return the labels and facts of a device; what it did not report is not there."""
+    """Return the labels and reported facts of a device."""
     found = {key: frozenset({value}) for key, value in labels(row).items()}
     found |= {key: frozenset({read(row)}) for key, read in ROW.items()}
     facts = facts_of(row.reported)
@@ -104,7 +104,7 @@ def parse_where(text: str) -> Where:
     """Read an expression.
 
     Raises:
-        FleetError: It is none: the message says where it stops making sense.
+        FleetError: The text is not an expression: the message states the position of the error.
     """
     if len(text) > MAX_LENGTH:
         raise FleetError(
@@ -116,7 +116,7 @@ def parse_where(text: str) -> Where:
 
 
 class _Parser:
-    """Parser of one text, from left to right."""
+    """Parser of a text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -175,7 +175,7 @@ class _Parser:
         return lambda found: (value in found.get(key, frozenset())) == (sign == "=")
 
     def _peek(self) -> tuple[str, bool] | None:
-        """Return the next token, and whether it is a sign of the grammar; None at the end."""
+        """Return the next token, and whether the token is a grammar sign; None at the end."""
         found = self._match()
         if found is None:
             return None

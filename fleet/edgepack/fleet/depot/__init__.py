@@ -1,1 +1,1 @@
-"""The depot: sends each chunk once for many devices, at a pace that they can take."""
+"""Depot: sends each chunk once for many devices, at the devices' pace."""

@@ -1,8 +1,8 @@
-"""Choice of chunks for one coded message, so that many devices recover a missing chunk.
+"""Choice of chunks for a coded message, so that many devices recover a missing chunk.
 
-A device gets something out of a message of which it lacks one chunk, and nothing of one of which it
-lacks several. The best choice is not to be had in any sensible time, so one chunk after another is
-added as long as the message is worth more with it (index coding, greedily).
+A device recovers a chunk from a message if a single member is missing, and nothing if several are
+missing. The best choice is not computable in reasonable time, so chunks are added one after another
+as long as the message's worth rises (index coding, greedily).
 """
 
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ LEAST_SERVED = 2
 
 
 class Combination(msgspec.Struct, frozen=True, kw_only=True):
-    """The chunks of one message.
+    """The chunks of a message.
 
     Attributes:
         members: Indices of the chunks, ascending.
-        served: The devices, by place, that lack just one of them, and which one that is.
+        served: The devices, by place, with a single missing member, and that member.
     """
 
     members: tuple[int, ...]
@@ -34,11 +34,11 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def combine(due: Flags, lacking: Flags) -> Iterator[Combination]:
-    """Choose messages, the best first, until one would be for a single device.
+    """Choose messages, the best first, until a message would serve only a single device.
 
     Args:
-        due: What each device (row) is to be sent of the chunks (column).
-        lacking: What it may lack when the message comes: what is on its way to it, too.
+        due: Chunks (columns) to send to each device (row).
+        lacking: Chunks that a device may lack when the message arrives, including chunks in flight.
     """
     rows = np.argsort(-np.count_nonzero(due, axis=1), kind="stable")[:MOST_DEVICES]
     left, known = due[rows].astype(np.float32), lacking[rows].astype(np.float32)
@@ -56,10 +56,10 @@ def _choose(due: Floats, lacking: Floats) -> tuple[list[int], NDArray[np.int64]]
     """Return the best message that is found.
 
     Args:
-        due, lacking: As `combine` has them, as 0 and 1.
+        due, lacking: As for `combine`, as 0 and 1.
 
     Returns:
-        Its chunks, and by device which of them it gets; -1 is none.
+        Its chunks, and by device the recovered chunk; -1 is none.
     """
     worth = _worth(due)
     gains = worth @ due  # what each chunk would add to the message
@@ -82,7 +82,8 @@ def _choose(due: Floats, lacking: Floats) -> tuple[list[int], NDArray[np.int64]]
 
 def _worth(due: Floats) -> Floats:
     """Return the weight of each device: higher with more missing chunks, because the last device
-    decides the number of messages. A device that lacks nearly all chunks must not displace others.
+    decides the number of messages. A device that lacks nearly all chunks must not displace other
+    devices.
     """
     counts = np.count_nonzero(due, axis=1).astype(np.float32)
     usual = float(np.median(counts[counts > 0])) if counts.any() else 0.0

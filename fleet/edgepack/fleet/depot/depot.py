@@ -1,8 +1,8 @@
-"""The depot: sends the chunks that devices say they lack, each once for many devices.
+"""Depot: sends the chunks that devices request, each once for many devices.
 
 The depot collects needs for a moment. Chunks that several devices lack go to all listeners, plain
 or coded. Other chunks go to the single device, up to the amount that the device accepts. The depot
-holds no state that a restart could lose: a device that still lacks a chunk requests it again.
+holds no state that a restart could lose: a device requests a missing chunk again.
 """
 
 import contextlib
@@ -74,15 +74,15 @@ class Depot:
     """Takes needs from any thread without waiting; sends from a thread of its own.
 
     Args:
-        tenant: Whose devices.
-        releases: What it has.
+        tenant: Tenant of the devices.
+        releases: The available releases.
         send: How chunks go out.
-        bandwidth: What it may send a second.
+        bandwidth: Allowed bytes per second.
         clock: Monotonic, seconds.
 
     Attributes:
         sent_bytes: Chunk bytes sent, by `broadcast`, `coded` and `repair`.
-        counters: Needs by what became of them.
+        counters: Needs by outcome.
     """
 
     def __init__(
@@ -119,18 +119,18 @@ class Depot:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop in the middle of whatever is sent; devices will ask again."""
+        """Stop at once; devices will ask again."""
         self._stopping.set()
         self._thread.join(timeout=10)
 
     def take(self, device: str, need: Need, said_at: float) -> None:
-        """Note what a device lacks; a need too many is dropped, since devices repeat them.
+        """Note a device's need; drop a need if the queue is full, since devices repeat needs.
 
         Args:
-            device: Who lacks it, known to be enrolled.
-            need: What.
-            said_at: When that came, monotonic clock, seconds: not when somebody got round to it,
-                for what was sent meanwhile may be what it asks for.
+            device: Id of an enrolled device.
+            need: The missing chunks.
+            said_at: Receive time, monotonic clock, seconds: not the processing time, since chunks
+                sent in between may be the requested chunks.
         """
         self._known[device] = said_at + KNOWN_S
         self._put(_Request(device=device, need=need, said_at=said_at))
@@ -140,7 +140,7 @@ class Depot:
         lately.
 
         Returns:
-            False for any other device: the controller has to look at it first.
+            False for any other device: the controller must check that device first.
         """
         if self._known.get(device, 0.0) < said_at:
             return False
@@ -201,7 +201,7 @@ class Depot:
     def _send_piece(
         self, listener: Listener | None, stream: Stream, shares: int, now: float
     ) -> bool:
-        """Send chunks to a device, or to all who listen; whether there was anything to send."""
+        """Send chunks to a device or to all listeners; return whether any chunk was sent."""
         indices = stream.take(listener, shares, PIECE_BYTES, now)
         sha256 = stream.blob.sha256
         if listener is None:
@@ -218,7 +218,7 @@ class Depot:
         return bool(indices)
 
     def _send_coded(self, stream: Stream, shares: int, now: float) -> bool:
-        """Send chunks to all who listen, several as one; whether there was anything to send."""
+        """Send coded messages to all listeners; return whether any message was sent."""
         repairs = stream.take_coded(shares, PIECE_BYTES, now)
         topic = topics.coded(self._tenant, stream.blob.sha256)
         messages = [
@@ -233,7 +233,7 @@ class Depot:
         """Send messages; return when that was.
 
         Raises:
-            _NoConnectionError: They went nowhere.
+            _NoConnectionError: There is no connection.
         """
         if messages:
             if self._stopping.is_set() or not self._send(topic, messages):
@@ -264,7 +264,7 @@ class Depot:
             log.warning("device=%s need dropped because=%s", device, error.problem)
 
     def _drop_complete(self, device: str, need: Need, files: frozenset[str]) -> None:
-        """Drop files that a device no longer names, because they are complete there."""
+        """Drop files that a device no longer names, since complete files are not named."""
         named = {wanted.sha256 for wanted in need.files}
         rounds = self._rounds.setdefault(device, {})
         for sha256 in named & self._streams.keys():
@@ -279,7 +279,7 @@ class Depot:
             del self._rounds[device]
 
     def _drop_release(self, damage: ReleaseDamagedError) -> None:
-        """Send nothing more of a damaged release; devices ask again until it is repaired."""
+        """Stop sending a damaged release; devices ask again until the release is repaired."""
         self.counters["chunks_damaged"] += 1
         self._releases.set_aside(damage)
         for sha256, stream in list(self._streams.items()):

@@ -24,7 +24,7 @@ class Limit:
         self._sent: deque[tuple[float, int]] = deque(maxlen=2000)
 
     def wait_s(self, now: float) -> float:
-        """Return seconds to wait before more is sent, at most one at a time."""
+        """Return the seconds to wait before the next send, at most a second."""
         rate = self._bandwidth.now()
         if rate is None:
             return 0.0

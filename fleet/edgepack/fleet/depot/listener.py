@@ -1,4 +1,4 @@
-"""State of one device that lacks chunks of a file."""
+"""State of a device that lacks chunks of a file."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -20,26 +20,25 @@ Times = NDArray[np.float64]
 
 
 class Listener:
-    """Listener: one device and one file.
+    """Listener: a device and a file.
 
-    A chunk that was sent is on its way until the device has got one that was sent later, or says
-    that nothing comes any more: then it was lost. So a need that waited for long, or that speaks of
-    a queue that a slow device has not emptied yet, asks for nothing twice.
+    A sent chunk is in flight until the device received a chunk that was sent later, or reports
+    that transmission has stopped: then the chunk was lost. So a need that waited for long, or that
+    speaks of a queue that a slow device has not emptied yet, asks for nothing twice.
 
     Args:
         device: Its id.
         chunk_count: Chunks of the file.
-        since: When it began to listen, monotonic clock, seconds: nothing that was sent before is on
-            its way to it.
+        since: Begin of listening, monotonic clock, seconds: nothing sent earlier is in flight.
 
     Attributes:
-        takes_coded: Whether it hears coded messages.
-        heard_at: When it spoke last, monotonic clock, seconds.
-        known_until: Whatever was sent to it up to then has come or was lost.
-        loss: The share of what was sent that was lost, 0..1, as last said.
+        takes_coded: Whether the device accepts coded messages.
+        heard_at: Time of the last message, monotonic clock, seconds.
+        known_until: Everything sent up to this time was received or lost.
+        loss: Lost share of sent data, 0..1, from the last report.
         own: Its own topic.
-        bytes_per_s: What it may be sent a second; 0 when it named no limit.
-        free_at: When its limit lets it be sent more.
+        bytes_per_s: The device's rate limit; 0 for none.
+        free_at: Time at which the rate limit allows the next send.
     """
 
     def __init__(self, device: str, chunk_count: int, since: float = 0.0) -> None:
@@ -64,15 +63,14 @@ class Listener:
         until: float | None = None,
         latest: tuple[int, Sequence[float]] | None = None,
     ) -> None:
-        """Note what the device said.
+        """Note the device's need.
 
         Args:
-            missing: Bitmap of the chunks that it lacks, least bit first.
+            missing: Bitmap of the missing chunks, least bit first.
             sent_at: When each chunk was broadcast last; 0 is never.
             said_at: When that came, monotonic clock, seconds.
             until: Time up to which sent chunks are no longer in flight; None while chunks arrive.
-            latest: The chunk that came last, where the device names it, and all the times at which
-                that was broadcast.
+            latest: The chunk received last, if named by the device, and all its broadcast times.
         """
         packed = np.frombuffer(missing, np.uint8)
         now_missing = _unpack(packed, self._count)
@@ -145,7 +143,7 @@ class Listener:
     def _came_at(self, index: int, broadcast_at: Sequence[float]) -> float:
         """Return the send time of the last received chunk; the earliest possible time of several.
 
-        The last one may still be on its way, with all that was sent between the two.
+        The last broadcast may still be in flight, with everything sent between the two.
         """
         own_at, _ = self._own_sent.get(index, (0.0, 0))
         times = [at for at in (*broadcast_at, own_at) if at > self.known_until]

@@ -1,9 +1,9 @@
 """Plan of the chunks to send next of a file, from the devices' reports of missing chunks.
 
-A chunk that most devices lack goes out once, to everybody who listens to the file. Of what some
-lack, several chunks go out as one message to everybody: each device gets the one it lacks out of it
-(`edgepack.fleet.depot.coding`). What one device lacks goes to that device alone. So a file costs
-about its size, however many devices listen and whatever each of them loses.
+A chunk that most devices lack goes out once, to all listeners of the file. Of chunks that some
+devices lack, several go out as a single message to all: each device recovers its missing chunk
+(`edgepack.fleet.depot.coding`). A chunk that a single device lacks goes to that device alone. So a
+file costs about its size, for any number of devices and any losses.
 """
 
 from collections import defaultdict, deque
@@ -33,8 +33,8 @@ class Sent(msgspec.Struct, kw_only=True):
 
     Attributes:
         plain: Time of the last uncoded send.
-        coded: The last time in a message with others.
-        told: Time up to which devices may have reported: they report after a few messages.
+        coded: The last time in a coded message.
+        told: Time up to which devices may have reported: devices report after a few messages.
     """
 
     plain: Times
@@ -51,7 +51,7 @@ class CodedRepair(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         members: Indices of its chunks, ascending.
-        served: The devices that lack just one of them, and which one that is.
+        served: The devices with a single missing member, and that member.
     """
 
     members: tuple[int, ...]
@@ -63,7 +63,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     listeners, and chunk indices to single devices.
 
     Attributes:
-        is_partial: Whether more is due than what was planned.
+        is_partial: Whether more chunks are due than planned.
     """
 
     broadcast: deque[int]
@@ -73,7 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_done(self) -> bool:
-        """True if nothing is left of it."""
+        """True if the plan is empty."""
         return not self.broadcast and not self.coded and not any(self.single.values())
 
 
@@ -81,13 +81,13 @@ EMPTY = Plan(broadcast=deque(), coded=deque(), single={})
 
 
 def make_plan(listeners: Sequence[Listener], sent: Sent, cursor: int, now: float) -> Plan:
-    """Plan what is due now.
+    """Plan the chunks that are due now.
 
     Args:
-        listeners: The devices that lack chunks; one with a limit of its own is served singly.
+        listeners: The devices that lack chunks; a device with a rate limit is served singly.
         sent: When each chunk went out.
-        cursor: Where the broadcast continues: one that joins late gets the rest with the others,
-            and the beginning with others that joined late.
+        cursor: Position of the broadcast: a late device gets the rest with the others, and the
+            beginning together with other late devices.
         now: Monotonic clock, seconds.
     """
     count = len(sent.plain)
@@ -123,13 +123,13 @@ def make_plan(listeners: Sequence[Listener], sent: Sent, cursor: int, now: float
 
 
 class _Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices to whom the same is due: of thousands in a wave nearly all are alike.
+    """Devices with equal needs: in a wave of thousands nearly all are alike.
 
     Attributes:
-        listeners: They.
-        due: The chunks that they lack and that are not on their way to them.
-        coded: Those of them that may come in coded messages.
-        is_shared: Whether they take what goes out to all: they have no limit of their own.
+        listeners: The devices.
+        due: The missing chunks that are not in flight.
+        coded: Chunks of `due` that may be sent in coded messages.
+        is_shared: Whether the devices receive broadcasts: devices without a rate limit.
     """
 
     listeners: list[Listener]
@@ -170,14 +170,15 @@ def _plan_coded(
     """Plan the next coded messages, window by window.
 
     Args:
-        due: What is to go out coded, by device.
+        due: Chunks to send in coded messages, by device.
         is_broadcast: Chunks for all listeners, uncoded.
-        wanted: By chunk, how many devices `due` has it for.
+        wanted: By chunk, the number of devices in `due`.
         is_settled: Whether the outcome of a window, from start to end, is known well enough.
 
     Returns:
-        The messages, and the chunks that wait until those were sent, or what is broadcast in their
-        window: more is known then of what goes together. No message is worth it for the others.
+        The messages, and the chunks that wait until these messages or the broadcasts in their
+        window are sent: the best combinations are known then. No message is worth sending for the
+            remaining chunks.
     """
     planned: list[CodedRepair] = []
     waits = np.zeros(len(wanted), bool)

@@ -1,4 +1,4 @@
-"""Stream of one file to the devices that lack it."""
+"""Stream of a file to the devices that lack chunks."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -66,17 +66,17 @@ class Stream:
     def hear(
         self, device: str, need: Need, wanted: NeedFile, said_at: float, busy_s: float
     ) -> None:
-        """Take what a device lacks of this file.
+        """Store a device's need for this file.
 
         Args:
             device: Its id.
-            need: What it said.
-            wanted: What that says of this file.
+            need: The device's message.
+            wanted: The part for this file.
             said_at: When that came, monotonic clock, seconds.
-            busy_s: So long the broker may take to hand out what is on its way.
+            busy_s: Longest time that the broker needs to deliver the data in flight.
 
         Raises:
-            TransferError: It makes no sense.
+            TransferError: The need is invalid.
         """
         missing = read_bitmap(wanted, self.blob.chunk_count)
         listener = self.listeners.get(device)
@@ -109,7 +109,7 @@ class Stream:
         """Take chunks out of the plan, which are to be sent now.
 
         Args:
-            listener: Whom to; None is all who listen.
+            listener: The receiver; None means all listeners.
             shares: See `Window.room`.
             most_bytes: About so many.
             now: Monotonic clock, seconds.
@@ -128,7 +128,9 @@ class Stream:
         return taken
 
     def take_coded(self, shares: int, most_bytes: int, now: float) -> list[CodedRepair]:
-        """Return the same of the coded messages; they use the window of what all listen to."""
+        """Return the coded messages to send now; coded messages use the window of the broadcast
+        topic.
+        """
         taken: list[CodedRepair] = []
         planned = self._plan.coded
         if planned and self.window.room(shares, now):
@@ -182,7 +184,7 @@ class Stream:
         return self.blob.bounds[index + 1] - self.blob.bounds[index]
 
     def longest(self, members: Sequence[int]) -> int:
-        """Return length of the longest of some chunks, and so of the message that has them all."""
+        """Return the length of the longest of some chunks, and so of their coded message."""
         return max(map(self.size_of, members))
 
     def look(self, clock: Callable[[], float], silent_s: float) -> float:
@@ -190,7 +192,7 @@ class Stream:
 
         Args:
             clock: Monotonic, seconds.
-            silent_s: Time without a report after which a device no longer delays others.
+            silent_s: Time without a report after which a device does not delay others.
 
         Returns:
             Seconds until there may be something to send, as far as time alone decides that.
@@ -226,7 +228,9 @@ class Stream:
         self.window.give_up()
 
     def _gather(self, device: str, now: float) -> None:
-        """Serve newcomers once no other has come for a moment: together they cost one round."""
+        """Serve newcomers once no other device came for a moment: together the newcomers cost a
+        single round.
+        """
         if not self._newcomers:
             self._gather_until = now + GATHER_MOST_S
         wait_s = GATHER_SEVERAL_S if self.listeners else GATHER_ONE_S
@@ -234,7 +238,7 @@ class Stream:
         self._newcomers.add(device)
 
     def _survey(self, clock: Callable[[], float], silent_s: float) -> float:
-        """Survey all devices: their progress, silence and data in flight.
+        """Check all devices: progress, silence and data in flight.
 
         Returns:
             Seconds until that is worth while again.
@@ -256,7 +260,7 @@ class Stream:
         return LOOK_S
 
     def _acknowledge(self) -> None:
-        """Advance the window with the majority of devices, so that a few slow devices hold nobody
+        """Move the window on with the majority of devices, so that a few slow devices hold nobody
         up.
         """
         if not self.listeners:

@@ -1,8 +1,8 @@
 """Window of data in flight to devices: grows with received data, shrinks with lost data.
 
-A broker keeps what a device has not taken yet, so what is on its way is the broker's memory; and
-what a device takes in a second times how late it says so is what must be on its way to keep it
-busy. So nothing is timed: devices say how far they are, and that lets the depot send on.
+A broker stores undelivered data, so data in flight takes the broker's memory; the data in flight
+that keeps a device busy is its rate times its delay of reports. So no timer is needed: reports of
+progress let the depot send on.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,13 @@ SLOWEST_STEP = 0.5
 
 
 class Window:
-    """Data in flight by one topic, with its limit; reads no clock.
+    """Data in flight on a topic, with its limit; reads no clock.
 
     Attributes:
         size_bytes: How much may be.
         sent_bytes: All that was ever sent.
-        acked_bytes: What of it came, or was lost, as far as is known.
-        full_since: When the last of it was taken, monotonic clock, seconds; None while there is
-            room.
+        acked_bytes: Bytes known to be received or lost.
+        full_since: Time of the last send, monotonic clock, seconds; None while there is space.
     """
 
     def __init__(self) -> None:
@@ -55,9 +54,8 @@ class Window:
         """Note how far devices are.
 
         Args:
-            acked_bytes: What came or was lost, of all that was ever sent.
-            losses: The share of it that was lost, 0..1, for each device; the one in the middle
-                counts.
+            acked_bytes: Received or lost bytes, of all bytes ever sent.
+            losses: The lost share, 0..1, for each device; the median counts.
         """
         came = acked_bytes - self.acked_bytes
         if came <= 0:
@@ -72,7 +70,7 @@ class Window:
             self.size_bytes = max(LEAST_BYTES, self.size_bytes * max(SLOWEST_STEP, 1 - loss))
 
     def give_up(self) -> None:
-        """Count what is on its way as gone."""
+        """Count the data in flight as lost."""
         self.acked_bytes = self.sent_bytes
         self.full_since = None
         self.size_bytes = float(FIRST_BYTES)

@@ -13,16 +13,15 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
     """Actor of a request.
 
     Attributes:
-        name: As the audit log names them: `token` for the one in the fleet's folder, else `token
-            NAME`.
-        role: What they may do.
+        name: Name in the audit log: `token` for the token in the fleet's folder, else `token NAME`.
+        role: The actor's role.
     """
 
     name: str
     role: Role
 
     def may(self, role: Role) -> bool:
-        """Return True if they may do what a role may."""
+        """Return True if the actor has the rights of a role."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
@@ -31,7 +30,7 @@ class LoginCode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         code: The code.
-        valid_s: How long it can be used, seconds.
+        valid_s: Validity, seconds.
     """
 
     code: str
@@ -43,7 +42,7 @@ class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: The link.
-        valid_s: How long it can be used, seconds.
+        valid_s: Validity, seconds.
     """
 
     url: str
@@ -54,8 +53,8 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A token to make.
 
     Attributes:
-        name: What it is called, in lists and in the audit log.
-        role: What its owner may do.
+        name: Name in lists and in the audit log.
+        role: Rights of its owner.
         valid_s: Validity in seconds; None until the token is revoked.
     """
 
@@ -68,11 +67,11 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     """A token, without the secret: that is known to its owner alone.
 
     Attributes:
-        name: What it is called.
-        role: What its owner may do.
-        made_at: When it was made, seconds since the epoch (UTC).
-        made_by: Who made it.
-        expires_at: When it is over, seconds since the epoch (UTC); None for never.
+        name: The token's name.
+        role: Rights of its owner.
+        made_at: Creation time, seconds since the epoch (UTC).
+        made_by: Actor that made the token.
+        expires_at: Expiry, seconds since the epoch (UTC); None for never.
     """
 
     name: str
@@ -86,8 +85,8 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     """A token that was just made.
 
     Attributes:
-        token: The secret; it is returned only once, and kept nowhere.
-        view: What is known of it from now on.
+        token: The secret; returned only once, and stored nowhere.
+        view: The token without its secret.
     """
 
     token: str

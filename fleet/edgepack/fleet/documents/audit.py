@@ -1,4 +1,4 @@
-"""The audit log, as the API gives it."""
+"""The audit log, as the API returns entries."""
 
 from typing import Literal
 
@@ -49,13 +49,13 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: Grows from entry to entry.
         at: When, seconds since the epoch (UTC), by the clock of the controller.
-        actor: Who did it: `controller` for the rules of a rollout, `gate NAME` for a gate of one,
-            `token` or `token NAME` for who asked through the API.
-        action: What was done, such as `rollout.wave`; see `edgepack fleet audit --help`.
-        rollout, device, model: To what; "" where it does not apply.
-        digest: Root digest of the release; "" where it does not apply.
-        because: The reason in one sentence.
-        numbers: What the decision rested on, by name.
+        actor: `controller` for the rules of a rollout, `gate NAME` for a gate, `token` or `token
+            NAME` for a request through the API.
+        action: The action, such as `rollout.wave`; see `edgepack fleet audit --help`.
+        rollout, device, model: The object; "" if not applicable.
+        digest: Root digest of the release; "" if not applicable.
+        because: The reason in a sentence.
+        numbers: Numbers that decided, by name.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Devices, as the API takes and gives them."""
+"""Devices, as the API accepts and returns devices."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         device: Its id.
         group: Its group.
         labels: Its labels, by key.
-        replace: Whether a device that has the id already is replaced by this one.
+        replace: Whether to replace an enrolled device with the same id.
         signing_request: PEM of a certificate signing request; "" when a token is asked for.
-        token_valid_s: Gives, instead of a certificate, a token by which the device gets one itself,
-            good for so many seconds; None gives none.
+        token_valid_s: Validity, in seconds, of a token for the first certificate, which replaces
+            the certificate; None makes no token.
     """
 
     device: str
@@ -36,11 +36,11 @@ class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device, tenant, broker: Go into its settings.
-        trusted_keys: PEM of the public keys whose bundles it accepts.
-        certificate, authority: PEM of its certificate ("" when it gets a token) and of the fleet's
+        trusted_keys: PEM of the public keys that the device trusts for bundles.
+        certificate, authority: PEM of the device's certificate ("" with a token) and of the fleet's
             CA.
         root: The fleet's TUF root metadata; "" from a fleet that has none.
-        token: By which it gets its certificate itself; "" where none was asked for.
+        token: Token for the first certificate; "" if not requested.
         expires_at: When that token is over, seconds since the epoch.
         sources: URLs of bundle sources other than the broker.
     """
@@ -72,14 +72,14 @@ class EnrolledDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackagedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that was taken in, and the file that it is set up from.
+    """An enrolled device, and the file for its setup.
 
     Attributes:
         device: Its id.
         group: Its group.
         package: Path of the file for `edgepack-agent enroll`.
-        expires_at: Until when the device can get its certificate by it, seconds since the epoch
-            (UTC); None where the file has the device's key and certificate.
+        expires_at: Expiry of the enrolment token, seconds since the epoch (UTC); None if the file
+            has the device's key and certificate.
     """
 
     device: str
@@ -93,18 +93,18 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name.
-        state: Life cycle state of the device's order, or `IDLE`; "" before the
-            device said anything of it.
+        state: Life cycle state of the device's order, or `IDLE`; "" before the device's first
+            report about the order.
         because: Its reason for that state.
-        progress: 0..1 of the bytes while it downloads.
-        active: The bundle that serves on it now; None while none does.
-        variant: The variant of that bundle that it chose; "" while none serves.
+        progress: 0..1 of the bytes during a download.
+        active: The serving bundle; None while nothing serves.
+        variant: The chosen variant of that bundle; "" while nothing serves.
         provider: The execution provider that the variant runs on; "" while none serves.
         is_simulator: Whether that provider only simulates its hardware there.
         is_fallback: Whether that is another provider than the device was meant to use.
         choice_because: The device's reason for its choice.
         wanted: The bundle of the last order; None without an order.
-        rollout: Id of the rollout that reported it; "" when none did.
+        rollout: Id of the rollout in the report; "" for none.
         outcomes: How the most recent inferences of the active bundle ended; None while the device
             reported none.
         drift: Differences of its recent inferences from the build's samples; None while the device
@@ -128,18 +128,18 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
-    """A device as the fleet knows it.
+    """A device in the fleet's view.
 
     Attributes:
         device: Its id.
         group: Its group.
-        online: Whether it is connected to the broker now.
-        last_seen: When it last reported, seconds since the epoch (UTC); None before its first
+        online: Whether the device is connected to the broker now.
+        last_seen: Time of the last report, seconds since the epoch (UTC); None before the first
             report.
-        hardware_class: What like devices have in common, as it said; "" before its first report.
-        labels: What people call it by, by key.
-        models: Its models, by name: those it reports, and those it has an order for.
-        warnings: What is wrong with it and needs a person, as it said.
+        hardware_class: The reported class of like devices; "" before the first report.
+        labels: Labels by key.
+        models: The reported and the ordered models, by name.
+        warnings: The device's warnings that need a person.
     """
 
     device: str
@@ -156,16 +156,15 @@ class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filter of devices; an empty field matches all devices.
 
     Attributes:
-        group: The group that they are in.
-        where: What their labels and facts are, such as `soc=QCS6490 and site=berlin`.
-        standing: `failing` (the last update of a model failed), `warned` (they warn of something),
-            `updating`, `settled`, `behind` (they have not heard their newest orders, or are still
-            carrying them out) or `unheard` (they never reported).
+        group: The devices' group.
+        where: Expression over labels and facts, such as `soc=QCS6490 and site=berlin`.
+        standing: `failing` (the last update of a model failed), `warned` (the device warns),
+            `updating`, `settled`, `behind` (the newest orders are not received or not carried out
+            yet) or `unheard` (no report yet).
         online: `yes` or `no`.
-        model: The model that they have.
-        digest: Root digest of the release that serves on them; `none` for one of which nothing
-            serves.
-        hardware_class: What like devices have in common.
+        model: A model of the devices.
+        digest: Root digest of the serving release; `none` while nothing serves.
+        hardware_class: Class of like devices.
     """
 
     group: str = ""
@@ -178,13 +177,13 @@ class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A device's part in one rollout.
+    """Assignment of a device to a rollout.
 
     Attributes:
         rollout: The rollout's id.
-        bundle: What it rolls out.
+        bundle: The rollout's release.
         state: See `AssignmentView`.
-        because: The reason in one sentence.
+        because: The reason in a sentence.
     """
 
     rollout: str
@@ -197,17 +196,17 @@ class DeviceDetails(DeviceView, frozen=True, kw_only=True):
     """A device in full.
 
     Attributes:
-        enrolled_at: When it was enrolled, seconds since the epoch (UTC).
-        certificate: Serial number of its newest certificate, hex; "" when it has none.
-        certificate_ends_at: When that ends, seconds since the epoch (UTC); None when it has none,
-            or one of which only the number is known.
-        obeys_unsigned: Whether it was enrolled before its fleet had a root, and obeys orders that
-            nobody signed; enrol it again.
-        certificate_pem: The certificate itself, to encrypt bundles to; "" when it is not known.
-        facts: What it is, as it said; None before its first report.
+        enrolled_at: Time of enrolment, seconds since the epoch (UTC).
+        certificate: Serial number of its newest certificate, hex; "" for none.
+        certificate_ends_at: Expiry of that certificate, seconds since the epoch (UTC); None without
+            a certificate, or if only the number is known.
+        obeys_unsigned: Whether the device was enrolled before its fleet had a root, and obeys
+            unsigned orders; enrol the device again.
+        certificate_pem: The certificate, to encrypt bundles to; "" when unknown.
+        facts: The reported facts; None before the first report.
         rollouts: Its part in each rollout, the newest first.
-        dropped: Messages of it that were dropped since the fleet serves, by reason.
-        choices: Why each of its models runs the variant that it runs, by name of the model.
+        dropped: Dropped messages of the device since the fleet's start, by reason.
+        choices: Reason for the running variant of each model, by name of the model.
     """
 
     enrolled_at: float
@@ -226,7 +225,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         group: Its name.
-        devices, online: How many it has, and how many of them are connected.
+        devices, online: Number of devices, and of connected devices.
     """
 
     group: str
@@ -239,8 +238,8 @@ class DeviceChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         devices: Their ids.
-        group: Their new group; "" leaves it.
-        labels: Labels to set, by key; an empty value takes one away.
+        group: The new group; "" keeps the group.
+        labels: Labels to set, by key; an empty value removes a label.
     """
 
     devices: tuple[str, ...]
@@ -263,9 +262,9 @@ class RemovedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: Its id.
-        certificate: Serial number of the certificate that was revoked, hex; "" when it had none
-            that is known.
-        had_none: Whether it never got one.
+        certificate: Serial number of the revoked certificate, hex; "" if the device had no known
+            certificate.
+        had_none: Whether the device never got a certificate.
     """
 
     device: str
@@ -288,7 +287,7 @@ class Revocations(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pem: The list (X.509 CRL), PEM.
-        certificates: How many it revokes.
+        certificates: Number of revoked certificates.
     """
 
     pem: str

@@ -1,4 +1,4 @@
-"""The fleet as a whole: its numbers, what happened, and why it refuses."""
+"""The fleet as a whole: numbers, events, and reasons of rejections."""
 
 import msgspec
 
@@ -7,19 +7,19 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet at a glance.
 
     Attributes:
-        tenant, broker: What it serves, and through which broker.
+        tenant, broker: The fleet's tenant and broker.
         controller: Name of the controller that answers.
-        leader: Name of the one that leads; the same where there is only one.
+        leader: Name of the leading controller; the same for a single controller.
         is_connected: Whether the controller is connected to the broker now.
         broker_is_tls: Whether devices need certificates.
-        devices, online: Enrolled devices, and those that are connected.
-        counters: Messages by what became of them.
+        devices, online: Enrolled devices, and connected devices.
+        counters: Messages by outcome.
         dropped: Messages that were dropped of the devices of which most were, by device.
-        sent_bytes: Chunk bytes the depot sent: to all (`broadcast`), several chunks to all as one
-            (`coded`), to one device (`repair`).
-        pace_bytes_per_s: What the depot sends a second, over the last seconds.
-        warnings: What needs a person: what the controller that answers cannot do, and what expires
-            soon; one sentence each.
+        sent_bytes: Chunk bytes the depot sent: to all (`broadcast`), in coded messages to all
+            (`coded`), to a single device (`repair`).
+        pace_bytes_per_s: The depot's send rate over the last seconds.
+        warnings: Problems that need a person: failures of the answering controller, and upcoming
+            expiries; a sentence each.
         inferences: Real inferences that devices reported since the controller serves, by outcome:
             `finished`, `failed` (raised), `not_finite` (finished, with NaN or infinity where the
             golden outputs have none).
@@ -45,13 +45,13 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     """Event of a device or a rollout.
 
     Attributes:
-        id: Grows from event to event, so that a reader can ask for what is newer.
-        at: When, seconds since the epoch (UTC), by the clock of whom it happened to.
-        device: Whom it happened to; "" for a rollout.
-        kind: `rollout`, or what the device called it: `transition`, `refused`, `hook`, `warning`.
-        bundle: Root digest of the bundle it was about; "" for none.
+        id: Grows from event to event, so that a reader can request newer events.
+        at: Time, seconds since the epoch (UTC), by the clock of the device or controller.
+        device: The device; "" for a rollout.
+        kind: `rollout`, or the device's kind: `transition`, `refused`, `hook`, `warning`.
+        bundle: Root digest of the event's bundle; "" for none.
         from_state, to_state: The transition; "" where there was none.
-        because: The reason in one sentence.
+        because: The reason in a sentence.
         rollout: Id of the rollout; "" where there was none.
     """
 

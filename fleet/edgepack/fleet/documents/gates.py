@@ -1,7 +1,7 @@
-"""The gates of a rollout: what devices measure of a release, against the release before it.
+"""The gates of a rollout: devices' measurements of a release, compared with the previous release.
 
-A gate is a row of `GATES`. What it looks at is measured on each device; what is compared is each
-device with itself, or with its hardware class, as it was under the release that it ran before.
+A gate is a row of `GATES`. Each device measures the gate's number and is compared with itself, or
+with its hardware class, under its previous release.
 """
 
 from typing import Literal
@@ -20,16 +20,16 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """Gate. A higher number is worse in all gates.
 
     Attributes:
-        name: As options and documents call it.
-        comparison: How what was measured is held against what was measured before.
+        name: Name in options and documents.
+        comparison: Comparison of the new and the previous measurement.
         threshold: Threshold unless the plan says otherwise: a ratio, or a rise in `unit`.
-        unit: Of what is measured.
-        text: What is measured, in words.
+        unit: Unit of the measurement.
+        text: The measurement in words.
         words: The measured value in words; `{items}` are the answers that the task counts.
-        is_default: Whether it is judged where the plan says nothing of it.
-        fewest: Inferences that a device must have reported, before and now, for it to count.
-        spread: Standard deviation of one device's number when nothing changed, assumed while fewer
-            than 3 devices measured it; of the logarithm for a ratio.
+        is_default: Whether the gate applies without a setting.
+        fewest: Inferences that a device must report, before and now, to count.
+        spread: Standard deviation of a device's number without a change, assumed while fewer than 3
+            devices measured the number; of the logarithm for a ratio.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def default(self) -> str:
-        """Default threshold, as a person writes it."""
+        """Default threshold as text."""
         return f"{self.threshold:g}" if self.is_default else "off"
 
     def worded(self, value: float, items: str) -> str:
@@ -152,24 +152,24 @@ BY_NAME = {gate.name: gate for gate in GATES}
 
 
 class GateView(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a gate for one hardware class in a rollout.
+    """Result of a gate for a hardware class in a rollout.
 
     Attributes:
         name: Its name; `failures` for the share of devices that failed or stayed silent.
         hardware_class: The class; "" for all devices together.
-        threshold: Threshold: a ratio to before, a rise, or a share; None when it is off.
-        comparison: Which of the three it is: `ratio`, `rise` or `share`.
-        unit: Of what is measured.
-        devices: How many devices measured it, now and before.
+        threshold: Threshold: a ratio to before, a rise, or a share; None when off.
+        comparison: `ratio`, `rise` or `share`.
+        unit: Unit of the measurement.
+        devices: Devices with a measurement, now and before.
         value: Mean over these devices (geometric for a ratio); None when there is none.
-        bound: What the true value exceeds with a confidence of 97.5 %, or 99.75 % for `failures`;
-            None for the failures of a wave that is over. Below 3 devices it rests on an assumed
+        bound: Lower bound of the true value with a confidence of 97.5 %, or 99.75 % for `failures`;
+            None for the failures of a finished wave. Below 3 devices the bound rests on an assumed
             spread; see `Gate.spread`.
-        before, now: The mean of what was measured, in `unit`; None when there is none.
+        before, now: Mean of the measurements, in `unit`; None for none.
         verdict: `pass`, `breach`, `hold` (1 or 2 devices measured a breach, which is evidence about
             these devices only: a person decides), `accepted` (a person resumed after the breach),
             `too few` devices, `no baseline`, `no evidence` or `off`.
-        because: The same in one sentence.
+        because: The result in a sentence.
     """
 
     name: str

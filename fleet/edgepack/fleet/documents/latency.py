@@ -16,12 +16,12 @@ class LatencyQuestion(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: Of this model; "" means all.
         group: Of devices that were in this group; "" means all.
-        where: Only those that this means, over `model`, `version`, `variant`, `provider`,
-            `hardware_class`, `group` and `rollout`, and over the labels that devices had when they
-            reported it, whose sums are of an hour at least; "" means all. With `device`, also over
-            what devices are now, and of their newest inferences whenever these were.
+        where: Selection over `model`, `version`, `variant`, `provider`, `hardware_class`, `group`
+            and `rollout`, and over the labels of devices at the time of the report (sums of an hour
+            or more only); "" means all. With `device`, also over the current attributes of devices,
+            and over their newest inferences of any time.
         since, until: Seconds since the epoch (UTC); None means a day ago, and now.
-        by: What to tell apart; what is not named is taken together.
+        by: Dimensions of the result; other dimensions are summed up.
     """
 
     model: str = ""
@@ -36,11 +36,12 @@ class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
     """Inferences that were taken together.
 
     Attributes:
-        model, version, variant, provider, hardware_class, group: What they have in common; "" for
-            what was not asked to be distinguished, and for a release that the fleet does not know.
+        model, version, variant, provider, hardware_class, group: Common dimensions; "" for
+            dimensions that were not requested, and for a release unknown to the fleet.
         rollout: Id of the newest rollout that gave their devices the release; "" likewise.
         at: Start of the stretch of time, seconds since the epoch (UTC); None likewise.
-        is_simulator: Whether a simulator of the provider ran them, whose times say nothing.
+        is_simulator: Whether a simulator of the provider ran the inferences; simulated times are
+            not comparable.
         inferences: Inferences that were timed.
         failures: Inferences that raised.
         p50_ms, p95_ms, p99_ms, max_ms: Percentiles and the greatest, milliseconds; 0 where none was
@@ -68,13 +69,14 @@ class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Latencies in a period of time.
 
     Attributes:
-        since, until: What is covered: `since` is that of the first sum, seconds since the epoch.
-        step_s: Length of the sums that it was read from, seconds: 60, 3600 or 86400; 0 for the
-            newest inferences of single devices.
-        parts: What was measured, those of simulated providers last.
+        since, until: The covered period: `since` is the start of the first sum, seconds since the
+            epoch.
+        step_s: Length of the sums, seconds: 60, 3600 or 86400; 0 for the newest inferences of
+            single devices.
+        parts: The groups of inferences, simulated providers last.
         untold: Inferences that are left out since the labels of their devices are not
             distinguished, where `where` asks for labels.
-        note: What the numbers are of, where they are not of the whole time; "" for nothing to add.
+        note: Limits of the numbers, if not of the whole time; "" for none.
     """
 
     since: float

@@ -1,4 +1,4 @@
-"""Models: their releases, what each holds, and what the fleet sees of it."""
+"""Models: releases, their contents, and the fleet's measurements."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name.
         releases: How many the fleet holds.
-        newest: The one that was published last.
+        newest: The release published last.
         devices: Devices that have the model.
     """
 
@@ -24,20 +24,20 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantView(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant of a release: what its build measured, and what devices say of it.
+    """A variant of a release: the build's measurements and the devices' measurements.
 
     Attributes:
         name: Its name.
-        provider, device: The execution provider and the kind of hardware that it is for.
+        provider, device: The variant's execution provider and kind of hardware.
         precision: `a8w8`, `fp32` …
         size_bytes: Its files together.
-        accuracy: What the build measured against the float model.
+        accuracy: The build's measurements against the float model.
         placement: The nodes that the provider took at build time.
         degraded: Whether a gate was overridden.
-        devices: Devices that run it.
-        looked_at: How many of them were asked what their probe found.
-        golden_error: The greatest relative error (NRMSE) that one of these had on the golden
-            samples; None where none said.
+        devices: Devices that run the variant.
+        looked_at: Number of these devices with a read probe result.
+        golden_error: The greatest relative error (NRMSE) of these devices on the golden samples;
+            None without a report.
     """
 
     name: str
@@ -57,10 +57,10 @@ class ReleaseDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A release in full.
 
     Attributes:
-        release: What it is.
+        release: The release.
         variants: In order of preference.
-        devices: Devices that run it.
-        latency: What its real inferences took, by what ran them; devices are not counted there.
+        devices: Devices that run the release.
+        latency: Latency of real inferences, by hardware and provider; without numbers of devices.
         has_report: Whether the bundle carries the report of its build.
     """
 

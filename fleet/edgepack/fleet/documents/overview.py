@@ -1,4 +1,4 @@
-"""The fleet's first page: what needs a person, how devices stand, what they run, what moves."""
+"""The fleet's start page: problems, states of devices, their releases and active rollouts."""
 
 import msgspec
 
@@ -7,14 +7,14 @@ from edgepack.fleet.documents.rollouts import RolloutView
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices that need a look for one and the same reason.
+    """Devices with the same problem.
 
     Attributes:
         standing: `failing` or `warned`, see `DeviceFilter`.
-        model: The model whose update failed; "" where the devices themselves warn.
+        model: The model whose update failed; "" for a warning of the devices.
         state: The life cycle state of that model; "" where the devices themselves warn.
-        because: The reason, as the devices said it.
-        devices: Ids of those among the devices that were looked at.
+        because: The devices' reason.
+        devices: Ids of affected devices among the examined devices.
     """
 
     standing: str
@@ -29,9 +29,9 @@ class ReleaseShare(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: The model's name.
-        version: The release's version, as devices say it; "" for devices of which none serves.
+        version: The reported version of the release; "" while nothing serves.
         digest: Its root digest; "" for devices of which none serves.
-        devices: How many devices run it.
+        devices: Number of devices that run the release.
         share: 0..1 of the devices that have the model.
     """
 
@@ -46,12 +46,12 @@ class DeviceCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of devices by state.
 
     Attributes:
-        enrolled: All of them.
-        online: Those that are connected to the broker.
-        behind: Those that have not heard their newest orders, or are still carrying them out.
-        failing: Those whose last update of a model failed.
-        warned: Those that warn of something, and are not failing.
-        unheard: Those that never reported.
+        enrolled: All enrolled devices.
+        online: Devices connected to the broker.
+        behind: Devices whose newest orders are not received or not carried out yet.
+        failing: Devices whose last update of a model failed.
+        warned: Devices that warn, and are not failing.
+        unheard: Devices without a report.
     """
 
     enrolled: int = 0
@@ -63,17 +63,17 @@ class DeviceCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The fleet as it stands now.
+    """The fleet's current state.
 
     Attributes:
-        counts: Devices by how they stand.
+        counts: Devices by standing.
         trouble: Some of the devices that are failing or warn, by their reason: the most first.
-        releases: What devices run, by model and then the most frequent first; the rare ones of
-            many are left out.
-        stopped: Rollouts that a person has to look at, the newest first: paused ones, those whose
-            next wave waits for a person, and those that a gate ended.
+        releases: Releases on devices, by model and then the most frequent first; without rare
+            releases if there are many.
+        stopped: Rollouts that need a person, newest first: paused, waiting for approval, or ended
+            by a gate.
         running: Rollouts under way, the newest first.
-        events: What happened last to rollouts, the newest first.
+        events: The last events of rollouts, newest first.
     """
 
     counts: DeviceCounts

@@ -1,4 +1,4 @@
-"""Previews of a rollout or a rollback, as the API returns them."""
+"""Previews of a rollout or a rollback, as the API returns previews."""
 
 from typing import Literal
 
@@ -13,10 +13,10 @@ OUTCOMES: tuple[Outcome, ...] = ("adds", "replaces", "nothing", "unfit", "refuse
 
 
 class PreviewRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rollout to look at before it is started, and before its bundle is uploaded.
+    """A rollout to preview before its start and before the upload of its bundle.
 
     Attributes:
-        head: What the bundle is.
+        head: Manifest and signature of the bundle.
         selector: Its devices.
     """
 
@@ -28,13 +28,13 @@ class PreviewPart(msgspec.Struct, frozen=True, kw_only=True):
     """Devices to which a rollout will mean the same.
 
     Attributes:
-        outcome: `adds` a model that they do not run, `replaces` the release that they run, means
-            `nothing` to do, is `unfit` for them, so that they will reject it, or is `refused`.
+        outcome: `adds` a new model, `replaces` the running release, `nothing` to do, `unfit` (the
+            devices will reject the release), or `refused`.
         devices: How many.
-        examples: Ids of some of them.
-        because: The reason in a few words, and for a device that it is unfit for, as an example,
-            what is wrong there; "" where the outcome says it all.
-        runs: What serves on them now; None while nothing of that name does.
+        examples: Ids of examples.
+        because: The reason in a few words, for `unfit` from an example device; "" if the outcome is
+            enough.
+        runs: The serving release; None while no release of that name serves.
     """
 
     outcome: Outcome
@@ -48,14 +48,14 @@ class RolloutPreview(msgspec.Struct, frozen=True, kw_only=True):
     """Preview of a rollout that would start now.
 
     Attributes:
-        bundle: What it would roll out.
+        bundle: The release to roll out.
         selector: Its devices, in words.
         waves: Devices in each wave.
-        parts: Its devices by what it means to them; refused ones last.
+        parts: Its devices by outcome; refused devices last.
         counts: Devices by outcome.
-        refusal: Why it would be refused; "" when it would be started.
-        remedy: What to do instead; "" for nothing.
-        note: What a person may not have meant, such as that these are all devices; "" for nothing.
+        refusal: Reason of a rejection; "" if the rollout would start.
+        remedy: Remedy; "" for none.
+        note: Possible oversight, such as a selection of all devices; "" for none.
     """
 
     bundle: BundleRef
@@ -72,11 +72,11 @@ class RollbackPart(msgspec.Struct, frozen=True, kw_only=True):
     """Devices to which a rollback will mean the same.
 
     Attributes:
-        to: The release that they go back to; None when they cannot.
+        to: The release that the devices go back to; None for none.
         devices: How many.
-        wave_count: In how many waves; 0 when they cannot.
-        examples: Ids of some of them.
-        because: Why they cannot; "" when they can.
+        wave_count: Number of waves; 0 for none.
+        examples: Ids of examples.
+        because: Reason why the devices cannot go back; "" if the devices can.
     """
 
     to: BundleRef | None
@@ -91,9 +91,9 @@ class RollbackPreview(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         takes_back: The release that devices leave.
-        ends: Id of the rollout that ends with it; "" for none.
-        parts: The devices that committed that release, by what they go back to.
-        refusal: Why it would be refused; "" when it would be started.
+        ends: Id of the rollout that the rollback ends; "" for none.
+        parts: The devices that committed that release, by the release to go back to.
+        refusal: Reason of a rejection; "" if the rollback would start.
     """
 
     takes_back: BundleRef

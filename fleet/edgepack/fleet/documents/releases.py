@@ -1,4 +1,4 @@
-"""Releases, as the API takes and gives them."""
+"""Releases, as the API accepts and returns releases."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -17,10 +17,10 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         bundle: Its name, version, release counter and root digest.
         size_bytes: Size of its files together.
-        added_at: When it was published here, seconds since the epoch (UTC).
-        is_listed: Whether the image repository lists it, so that devices take it.
-        source: Where a controller that lacks its files fetches it; "" where it was published as a
-            file.
+        added_at: Time of publication here, seconds since the epoch (UTC).
+        is_listed: Whether the image repository lists the release, so that devices accept the
+            release.
+        source: Source URL for controllers without the files; "" if published as a file.
     """
 
     bundle: BundleRef
@@ -31,7 +31,7 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The two files of a bundle that say, and prove, what it is.
+    """The two files of a bundle with its contents and signature.
 
     Attributes:
         manifest: Bytes of `manifest.json`.
@@ -43,14 +43,14 @@ class BundleHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PublishingView(msgspec.Struct, frozen=True, kw_only=True):
-    """Data for a publisher to sign a release, or to end it.
+    """Data for a publisher to sign or withdraw a release.
 
     Attributes:
         bundle: The release.
         role: The publisher's role that decides about its model.
         keys: Ids of the keys of that role.
-        threshold: How many of them must sign.
-        is_listed: Whether the image repository lists it.
+        threshold: Number of signatures required.
+        is_listed: Whether the image repository lists the release.
         metadata: Metadata of the role; "" without any.
         pending: Its next metadata, which fewer keys have signed than must; "" when there is none.
     """
@@ -68,7 +68,7 @@ class SignedMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Metadata that a publisher signed.
 
     Attributes:
-        role: Whose.
+        role: The publisher's role.
         metadata: The file's content.
     """
 
@@ -90,11 +90,11 @@ class PublishedMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Result of publishing signed metadata.
 
     Attributes:
-        role: Whose it is.
+        role: The publisher's role.
         version: Its version.
-        signatures: How many keys of the role have signed it.
+        signatures: Number of keys of the role that have signed.
         threshold: How many must.
-        is_accepted: Whether it holds now; else it waits for the other keys.
+        is_accepted: Whether the metadata is in force now; else other keys must sign.
     """
 
     role: str
@@ -105,17 +105,17 @@ class PublishedMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def title(bundle: BundleRef) -> str:
-    """Return a bundle as people call it: `digits 1.2.0`."""
+    """Return a bundle's title: `digits 1.2.0`."""
     return f"{bundle.name} {bundle.version}"
 
 
 def full_title(bundle: BundleRef) -> str:
-    """Return the same with what tells it from every other: `digits 1.2.0 (0123456789ab)`."""
+    """Return a bundle's unique title: `digits 1.2.0 (0123456789ab)`."""
     return f"{title(bundle)} ({bundle.digest[:12]})"
 
 
 def tell_apart(bundles: Iterable[BundleRef]) -> Callable[[BundleRef], str]:
-    """Return titles for bundles that are shown together: full ones where two would read alike."""
+    """Return titles for bundles shown together: full titles where short titles are equal."""
     digests: dict[str, set[str]] = defaultdict(set)
     for bundle in bundles:
         digests[title(bundle)].add(bundle.digest)

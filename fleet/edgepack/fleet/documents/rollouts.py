@@ -1,4 +1,4 @@
-"""Rollouts, as the API takes and gives them."""
+"""Rollouts, as the API accepts and returns rollouts."""
 
 import shlex
 from typing import Annotated, Literal
@@ -27,7 +27,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Selection of a rollout's devices.
 
     Attributes:
-        kind: Everybody, a group, those that an expression means, or the devices that are named.
+        kind: All devices, a group, an expression, or named devices.
         group: Its name when `kind` is `group`.
         where: The expression when `kind` is `where`, such as `soc=QCS6490 and site=berlin`.
         devices: Their ids when `kind` is `devices`.
@@ -58,7 +58,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a rollout. `edgepack.settings` derives options and the form from them.
+    """The settings of a rollout. `edgepack.settings` derives options and the form from this struct.
 
     Attributes:
         gates: Thresholds by gate (see `edgepack rollout start --help`): a ratio to the previous
@@ -231,7 +231,7 @@ class RollbackRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown
     Attributes:
         what: A rollout, such as `r2`, or a release: `NAME@VERSION`, or the first digits of its
             digest.
-        selector: Of the devices that run a release, those that shall go back; None means all.
+        selector: Devices to go back, among the devices that run a release; None means all.
     """
 
     what: str
@@ -239,20 +239,20 @@ class RollbackRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown
 
 
 class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
-    """Assignment of one device to a rollout.
+    """Assignment of a device to a rollout.
 
     Attributes:
         device: Its id.
-        wave: The wave it is in, from 1.
+        wave: The device's wave, from 1.
         state: `WAITING`, `OFFERED`, `WORKING`, `COMMITTED`, `FAILED`, `SILENT`, `WITHDRAWN` or
             `RECALLED`.
-        offered_at, decided_at: When it was offered the release and when its part was decided,
-            seconds since the epoch (UTC); None before.
-        because: The reason in one sentence.
+        offered_at, decided_at: Times of the offer and of the outcome, seconds since the epoch
+            (UTC); None before.
+        because: The reason in a sentence.
         device_state: The life cycle state that the device itself says; "" when its report is not of
             this rollout.
-        progress: 0..1 of the bytes while it downloads.
-        provider, variant: What serves on it now; "" while nothing does.
+        progress: 0..1 of the bytes during a download.
+        provider, variant: The serving provider and variant; "" while nothing serves.
     """
 
     device: str
@@ -271,9 +271,9 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True):
     """A device that alone measured a breach, and the device that tried the release instead.
 
     Attributes:
-        wanted: The device that was to try the release; it runs its previous release again.
+        wanted: The device that was to try the release; the device runs its previous release again.
         chosen: The device that tried the release instead.
-        because: What the first device measured, one sentence.
+        because: The first device's measurement, a sentence.
         wave: Their wave, from 1.
     """
 
@@ -287,13 +287,14 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
     """Latency of real inferences, devices of a kind taken together.
 
     Attributes:
-        hardware_class, provider, variant: The kind: what like devices have in common, and what ran
-            on them.
-        devices: How many of them reported their latency.
+        hardware_class, provider, variant: The kind: hardware class, and the provider and variant
+            that ran.
+        devices: Number of devices that reported their latency.
         inferences: Inferences that were timed.
         failures: Inferences that raised.
         p50_ms, p95_ms, p99_ms: Percentiles over all their inferences, milliseconds.
-        is_simulator: Whether a simulator of the provider ran them, whose times say nothing.
+        is_simulator: Whether a simulator of the provider ran the inferences; simulated times are
+            not comparable.
     """
 
     hardware_class: str
@@ -309,13 +310,13 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencySpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Latency of a release on a hardware class in one span of time.
+    """Latency of a release on a hardware class in a span of time.
 
     Attributes:
-        hardware_class: What the devices have in common.
+        hardware_class: Class of like devices.
         start: When the span begins, seconds since the epoch (UTC).
-        inferences: Inferences that were timed in it.
-        p50_ms, p95_ms: Percentiles over them, milliseconds.
+        inferences: Timed inferences in the span.
+        p50_ms, p95_ms: Percentiles over these inferences, milliseconds.
     """
 
     hardware_class: str
@@ -326,39 +327,40 @@ class LatencySpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout as it stands.
+    """A rollout's current state.
 
     Attributes:
         rollout: Its id, such as `r1`.
-        bundle: What it rolls out.
+        bundle: The release to roll out.
         selector: Its devices, in words.
-        settings: As they were asked for.
+        settings: The requested settings.
         wave: The wave that is under way, from 1; 0 means that none has begun.
         wave_count: How many waves its devices make.
-        state: `RUNNING`, `PAUSED`, `FINISHED` or `ABORTED`; `PREPARING` while a large one gets its
-            devices.
-        because: The reason in one sentence.
-        started_at, changed_at: When it was started and last changed its state or wave, seconds
+        state: `RUNNING`, `PAUSED`, `FINISHED` or `ABORTED`; `PREPARING` while a large rollout gets
+            its devices.
+        because: The reason in a sentence.
+        started_at, changed_at: Time of the start, and of the last change of state or wave, seconds
             since the epoch (UTC).
         gates: The result of each gate for each hardware class: the current result while the rollout
-            runs, the result at the decision once a gate or a person stopped it or it ended; empty
-            in a list of rollouts.
+            runs, else the result at the decision that stopped or ended the rollout; empty in a list
+            of rollouts.
         gates_at: When these results were taken, seconds since the epoch (UTC); None for now.
-        stopped_by: The gate that stopped it, such as `gate p95`; "" for none.
+        stopped_by: The gate that stopped the rollout, such as `gate p95`; "" for none.
         held: The hardware classes that are held back, each with the reason.
         set_aside: Devices that alone measured a breach, each with the device that tried the release
             instead.
-        waits_for: What it waits for, next to its devices: a person, its start, a maintenance
-            window, room at a site, measurements; "" for nothing.
-        waits_reason: The same as one word: `limits`, `start`, `measurements`, and, where a person
-            has to act, `approval` or `evidence` (a wave measured too little); "" for nothing.
-        takes_back: The release that its devices leave, when it is a rollback; None otherwise.
+        waits_for: Condition that the rollout waits for, besides its devices: a person, its start, a
+            maintenance window, room at a site, measurements; "" for none.
+        waits_reason: The same as a single word: `limits`, `start`, `measurements`, and, if a person
+            has to act, `approval` or `evidence` (a wave measured too little); "" for none.
+        takes_back: For a rollback, the release that its devices leave; None otherwise.
         counts: Devices by the state of their part.
         wave_counts: The same for each wave.
-        assignments: Devices' parts, by wave and id: of all, or of those of many that need a look
-            (see `FleetClient.rollout_devices`); empty in a list of rollouts.
-        latency: What its release's real inferences took; empty in a list of rollouts.
-        release_problem: Why the controller that answers cannot send its release now; "" if it can.
+        assignments: Devices' assignments, by wave and id: all, or for many devices the assignments
+            that need attention (see `FleetClient.rollout_devices`); empty in a list of rollouts.
+        latency: Latency of its release's real inferences; empty in a list of rollouts.
+        release_problem: Reason why the answering controller cannot send the release now; "" for
+            none.
     """
 
     rollout: str

@@ -1,4 +1,4 @@
-"""Webhooks: what is ordered to other systems, as the API takes and gives it."""
+"""Webhooks: messages to other systems, as the API accepts and returns webhooks."""
 
 from typing import Annotated
 
@@ -19,10 +19,10 @@ class WebhookRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A webhook to make.
 
     Attributes:
-        name: What it is called, in lists and in the audit log.
+        name: Name in lists and in the audit log.
         url: Where messages are posted.
-        types: What is reported: actions of the audit log such as `rollout.breach`, `rollout` for
-            all of these that begin so, and `device.failed`.
+        types: Events to report: actions of the audit log such as `rollout.breach`, a prefix such as
+            `rollout`, and `device.failed`.
         is_unsafe: Lets the URL be without TLS, and lead into a private network.
     """
 
@@ -36,16 +36,16 @@ class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
     """A webhook, without the secret that its messages are signed with.
 
     Attributes:
-        name: What it is called.
+        name: The webhook's name.
         url: Where messages are posted.
-        types: What is reported.
+        types: Events to report.
         is_unsafe: Whether the URL may be without TLS, and lead into a private network.
-        made_at: When it was made, seconds since the epoch (UTC).
-        made_by: Who made it.
+        made_at: Creation time, seconds since the epoch (UTC).
+        made_by: Actor that made the webhook.
         delivered: Messages that were taken.
-        skipped: Messages that were given up: too many waited, or one was refused for too long.
+        skipped: Discarded messages: too many were waiting, or a message was rejected for too long.
         failures: Attempts in a row that failed.
-        because: Why the last one did; "" when it did not.
+        because: Reason of the last failure; "" if the last attempt succeeded.
         next_at: When the next attempt is due, seconds since the epoch (UTC); 0 for at once.
     """
 
@@ -66,8 +66,8 @@ class NewWebhook(msgspec.Struct, frozen=True, kw_only=True):
     """A webhook that was just made.
 
     Attributes:
-        secret: What its messages are signed with (`whsec_…`); it is returned only once.
-        view: What is known of it from now on.
+        secret: The signing secret of its messages (`whsec_…`); returned only once.
+        view: The webhook without its secret.
     """
 
     secret: str
@@ -78,8 +78,8 @@ class WebhookTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a test message.
 
     Attributes:
-        delivered: Whether it was taken.
-        because: What the receiver answered, or why it could not be reached.
+        delivered: Whether the receiver accepted the message.
+        because: The receiver's answer, or the reason why the receiver could not be reached.
     """
 
     delivered: bool

@@ -30,7 +30,7 @@ _QUIET = {
 
 
 def labels_line(labels: Mapping[str, str]) -> str:
-    """Return the labels as a person writes them."""
+    """Return the labels as text."""
     return " ".join(f"{key}={value}" for key, value in labels.items()) or "–"
 
 
@@ -79,7 +79,7 @@ def gate_numbers(view: GateView) -> tuple[str, str, str, str, str]:
 
 
 def told_gates(gates: Sequence[GateView]) -> tuple[GateView, ...]:
-    """Return the gates that have numbers to look at, those that stopped the rollout first."""
+    """Return the gates with numbers, the gates that stopped the rollout first."""
     told = (view for view in gates if view.verdict not in _QUIET)
     first = ("breach", "hold")
     return tuple(
@@ -90,7 +90,7 @@ def told_gates(gates: Sequence[GateView]) -> tuple[GateView, ...]:
 def quiet_gates(gates: Sequence[GateView]) -> tuple[str, ...]:
     """Return a line for each verdict that has no numbers: `no evidence: p95, errors`.
 
-    A gate without evidence on one kind of hardware is listed with that hardware.
+    A gate without evidence on a kind of hardware is listed with that hardware.
     """
     verdicts: dict[str, set[str]] = defaultdict(set)
     for view in gates:
@@ -130,7 +130,7 @@ def _amount(number: float | None, unit: str) -> str:
 
 
 def short_provider(provider: str) -> str:
-    """Return a provider's name without what all of them end in."""
+    """Return a provider's name without the common suffix."""
     return provider.removesuffix("ExecutionProvider")
 
 

@@ -42,14 +42,14 @@ CA_FILE, CA_KEY_FILE, CRL_FILE = "ca.crt", "ca.key", "ca.crl"
 
 
 class Authority:
-    """A certificate authority in a folder; made when it is first asked for.
+    """A certificate authority in a folder; created at first use.
 
     Attributes:
-        ca_file: PEM of its certificate, for anyone that must trust it.
+        ca_file: PEM of its certificate, for distribution.
 
     Args:
-        folder: Where it lies.
-        certificate_days: How long the certificates last that it signs.
+        folder: Folder of key and certificate.
+        certificate_days: Validity of signed certificates, days.
     """
 
     def __init__(self, folder: Path, *, certificate_days: int = CERTIFICATE_DAYS) -> None:
@@ -83,10 +83,10 @@ class Authority:
         return _pem(self._certificate).decode()
 
     def renew(self, *, days: int = AUTHORITY_DAYS) -> None:
-        """Replace its certificate by one of the same name and key that lasts longer.
+        """Replace the certificate by a certificate with the same name and key that lasts longer.
 
-        All certificates that it signed stay valid under both, and so do the lists of revoked ones:
-        devices and brokers may trust the earlier certificate until they have the new one.
+        All signed certificates and lists of revoked certificates stay valid under both:
+        devices and brokers may trust the earlier certificate until the new certificate arrives.
         """
         revoked = tuple(self._revoked())
         self._certificate = _make_ca(self._key, NAME, days)
@@ -102,7 +102,7 @@ class Authority:
         """Return a client certificate (PEM) with the common name `name`.
 
         Args:
-            request_pem: The signing request; only its key is taken from it.
+            request_pem: The signing request; only its key is used.
             name: Device id, or a controller's name.
 
         Raises:
@@ -123,21 +123,21 @@ class Authority:
         return key_id_of(self._requested_key(request_pem))
 
     def check_renewal(self, asked: Renewal, device: str, now: float) -> None:
-        """Reject to renew a certificate for anybody but who holds its key, and before its time.
+        """Reject a renewal without the certificate's key, or before its time.
 
-        1. This authority issued it, to that device.
-        2. It has not ended, and is not revoked.
+        1. This authority issued the certificate, to that device.
+        2. The certificate is neither expired nor revoked.
         3. The last third of its life has begun.
-        4. The request is signed by its key. It need not be fresh: who repeats it gets a certificate
-           for a key that he has not.
+        4. The request is signed by its key. The request need not be fresh: repeating a request
+           yields a certificate for a key that the sender lacks.
 
         Args:
-            asked: What the device sent.
+            asked: The device's request.
             device: Its id, by its topic.
             now: Seconds since the epoch.
 
         Raises:
-            FleetError: One of these does not hold.
+            FleetError: A condition does not hold.
         """
         # 1.
         try:
@@ -172,7 +172,7 @@ class Authority:
         return key
 
     def revoke(self, serial: str) -> None:
-        """Put a certificate (its serial number, hex) on the list of those that are revoked."""
+        """Add a certificate (its serial number, hex) to the list of revoked certificates."""
         revoked = list(self._revoked())
         number = int(serial, 16)
         if all(one.serial_number != number for one in revoked):
@@ -181,10 +181,10 @@ class Authority:
             self._write_revocations(revoked)
 
     def revoke_certificate(self, pem: str) -> None:
-        """Revoke a certificate whose serial number was not stored.
+        """Revoke a certificate without a stored serial number.
 
         Raises:
-            FleetError: It is not a certificate, the CA's own, or another CA issued it.
+            FleetError: The file is not a certificate, is the CA's own, or belongs to another CA.
         """
         try:
             certificate = x509.load_pem_x509_certificate(pem.encode())
@@ -236,7 +236,7 @@ class Authority:
 
         Args:
             name: The controller's.
-            is_further: Whether it is not the first one that works on the folder.
+            is_further: Whether the controller is not the first on the folder.
         """
         certificate = self._folder / (f"{name}.crt" if is_further else CONTROLLER_CERTIFICATE)
         key_file = certificate.with_suffix(".key")
@@ -250,10 +250,10 @@ class Authority:
         return certificate, key_file
 
     def sign_server(self, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> str:
-        """Return a server certificate (PEM) for host names and addresses, at least one.
+        """Return a server certificate (PEM) for at least a single host name or address.
 
         Raises:
-            FleetError: One can be neither.
+            FleetError: An entry is neither a host name nor an address.
         """
         # Clients look at the alternative names; a common name has no room for a long host's.
         builder = self._builder("edgepack broker", key.public_key())

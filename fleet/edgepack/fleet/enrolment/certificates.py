@@ -16,7 +16,7 @@ class CertificateFacts(NamedTuple):
     Attributes:
         serial: Its number, hex.
         key_id: SHA-256 of its public key (SubjectPublicKeyInfo, DER), hex.
-        expires_at: When it ends, seconds since the epoch.
+        expires_at: Expiry, seconds since the epoch.
         ends_on: The same as a day.
     """
 

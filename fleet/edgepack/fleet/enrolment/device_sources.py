@@ -1,4 +1,4 @@
-"""Web servers and registries that devices ask for bundles, as people name them at the fleet."""
+"""Bundle sources of devices (web servers and registries), as configured at the fleet."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ MAX_SOURCES = 8
 
 
 def check_sources(urls: Sequence[str]) -> None:
-    """Reject what no device could use.
+    """Reject sources that no device could use.
 
     Raises:
-        FleetError: One is not such a URL, or there are too many.
+        FleetError: A URL is invalid, or there are too many.
     """
     if len(urls) > MAX_SOURCES:
         raise FleetError(f"{len(urls)} sources were named, {MAX_SOURCES} is the most")

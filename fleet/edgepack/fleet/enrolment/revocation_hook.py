@@ -1,7 +1,7 @@
 """Telling the broker of revoked certificates: a program is run whenever their list has changed.
 
-Brokers read the list in ways of their own, and on machines of their own, so what is to be done is
-a program's. It runs once at the start, too, since the list may have changed before.
+Brokers load the list in different ways and on other machines, so a program does the update. The
+program also runs at the start, since the list may have changed before.
 """
 
 import logging
@@ -30,7 +30,7 @@ class RevocationHook:
     """Looks every second whether the list has changed, in a thread of its own.
 
     Args:
-        program: An executable file; it succeeds by the exit code 0.
+        program: An executable file; exit code 0 means success.
         revocations: The list.
     """
 
@@ -53,7 +53,7 @@ class RevocationHook:
         self._thread.join(timeout=10)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return why the broker lacks the newest list; empty if it has the list."""
+        """Reason why the broker lacks the newest list; empty if the broker has the list."""
         return (self._said,) if self._said else ()
 
     def _run(self) -> None:

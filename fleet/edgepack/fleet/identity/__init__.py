@@ -1,1 +1,1 @@
-"""Certificates of devices: what is issued to whom, once or again, and what ends."""
+"""Certificates of devices: issue, issue again, and revoke."""

@@ -1,7 +1,7 @@
-"""Issuing certificates to devices, and ending them.
+"""Issue and revocation of certificates of devices.
 
-A certificate's key is made once and stays: a renewed certificate is of the same key, so that it is
-worth nothing to anyone that saw it on its way. A device that shall have another key enrols again.
+A certificate's key is made once and stays: a renewed certificate has the same key, so an
+eavesdropper gains nothing from the certificate. A device that shall have another key enrols again.
 """
 
 import logging
@@ -37,7 +37,7 @@ class NoTokenError(FleetError):
 
 
 class Issued(NamedTuple):
-    """A certificate (PEM), and whether it was signed just now."""
+    """A certificate (PEM), and whether the certificate was signed just now."""
 
     pem: str
     is_new: bool
@@ -46,8 +46,8 @@ class Issued(NamedTuple):
 def issue(
     session: Session, authority: Authority, row: DeviceRow, request: str, now: float
 ) -> Issued:
-    """Return a certificate for the key of a signing request; the one that it has, unless that is
-    due.
+    """Return a certificate for the key of a signing request: the current certificate, unless a
+    renewal is due.
 
     Args:
         session: The transaction.
@@ -57,7 +57,7 @@ def issue(
         now: Seconds since the epoch.
 
     Raises:
-        FleetError: The request is none, or not one of a P-256 key.
+        FleetError: The request is invalid, or its key is not P-256.
     """
     key_id = authority.key_id_of(request)
     for known in certificates.of_device(session, row.id):
@@ -70,7 +70,7 @@ def issue(
 
 
 def give_token(session: Session, device: str, valid_s: float, now: float) -> tuple[str, float]:
-    """Return a new token for a device, and when it is over; one that it had ends.
+    """Return a new token for a device, and its expiry; an earlier token of the device ends.
 
     Raises:
         FleetError: The time makes no sense.
@@ -87,7 +87,7 @@ def give_token(session: Session, device: str, valid_s: float, now: float) -> tup
 
 
 def is_token(session: Session, token: str, now: float) -> bool:
-    """Return True if somebody may enrol with it; asked before anything is written."""
+    """Return True if the token is valid for enrolment; called before any write."""
     return len(token) <= MAX_TOKEN and (
         certificates.find_token(session, digest_of(token), now) is not None
     )
@@ -96,18 +96,18 @@ def is_token(session: Session, token: str, now: float) -> bool:
 def use_token(session: Session, authority: Authority, token: str, request: str, now: float) -> str:
     """Return a device's first certificate (PEM), for a token.
 
-    1. The token is one, and of a device that is enrolled.
-    2. It was not used for another key: with the same one, an answer that was lost is given again.
+    1. The token is valid, and its device is enrolled.
+    2. The token was not used for another key: for the same key, a lost answer is sent again.
 
     Args:
         session: The transaction.
         authority: Signs.
-        token: What the device showed.
+        token: The device's token.
         request: PEM of its signing request.
         now: Seconds since the epoch.
 
     Raises:
-        FleetError: The token is none or was used, or the request cannot be one.
+        FleetError: The token is invalid or was used, or the request is invalid.
     """
     # 1.
     row = certificates.find_token(session, digest_of(token), now)
@@ -134,15 +134,14 @@ def use_token(session: Session, authority: Authority, token: str, request: str, 
 
 
 def renew(session: Session, authority: Authority, device: str, asked: Renewal, now: float) -> str:
-    """Return the next certificate (PEM) of a device that has one; the same again when it asks
-    again.
+    """Return the next certificate (PEM) of a device; the same certificate for a repeated request.
 
-    The old one is left to end: it is of the same key.
+    The old certificate stays valid until its expiry: both have the same key.
 
     Args:
         session: The transaction.
         authority: Signs.
-        device: Who asks, as its topic has it.
+        device: Id of the device, from its topic.
         asked: Its certificate, and a request of the same key.
         now: Seconds since the epoch.
 
@@ -165,12 +164,12 @@ def renew(session: Session, authority: Authority, device: str, asked: Renewal, n
 
 
 def revoke_all(session: Session, open_authority: Callable[[], Authority], row: DeviceRow) -> None:
-    """End all that a device has: its certificates, and a token that it may have.
+    """Revoke a device's certificates and delete its enrolment token.
 
     Args:
         session: The transaction.
-        open_authority: Opens who has the list of revoked certificates; not called where the device
-            has none.
+        open_authority: Opens the authority with the list of revoked certificates; not called for a
+            device without certificates.
         row: The device.
     """
     serials = {known.serial for known in certificates.of_device(session, row.id)}

@@ -1,1 +1,1 @@
-"""People who log in at an OpenID Connect provider."""
+"""Login of users at an OpenID Connect provider."""

@@ -16,7 +16,7 @@ MAX_BYTES = 1024 * 1024
 
 
 class ProviderAwayError(FleetError):
-    """The provider gives no usable answer now; it may do so later."""
+    """The provider gives no usable answer now; a later attempt may succeed."""
 
 
 def fetch(

@@ -1,4 +1,4 @@
-"""An OpenID Connect provider: where it is asked, and what of its word is believed.
+"""OpenID Connect provider: its endpoints, and checks of its answers.
 
 Authorization code with PKCE (RFC 7636); of an ID token all that OpenID Connect Core, section
 3.1.3.7, wants is checked, and its signature by an algorithm of our own list.
@@ -57,7 +57,7 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """A login that has begun: what only the browser knows that began it.
+    """A started login: secrets of the browser that started the login.
 
     Attributes:
         state: Comes back with the code.
@@ -73,7 +73,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Provider:
-    """The provider of one fleet.
+    """The provider of a fleet.
 
     Args:
         settings: How people log in.
@@ -121,13 +121,13 @@ class Provider:
     def finish(self, attempt: Attempt, answer: Mapping[str, str]) -> Actor:
         """Return the logged-in user.
 
-        1. The answer is to this attempt, and of this provider (RFC 9207, where it says so).
+        1. The answer belongs to this attempt and this provider (RFC 9207, if supported).
         2. The code is exchanged for an ID token.
         3. The token is of this attempt, and its owner has a role.
 
         Args:
-            attempt: What the browser kept.
-            answer: What the provider sent it back with.
+            attempt: The browser's stored attempt.
+            answer: The query of the provider's redirect.
 
         Raises:
             FleetError: Nobody that may come in; why.
@@ -268,8 +268,8 @@ def _moment(claims: dict[str, Any], name: str, otherwise: float | None = None) -
     """Return a time of a token, seconds since the epoch.
 
     Raises:
-        FleetError: The token has none, or it is not a finite number: JSON's readers accept
-            `Infinity` and `NaN`, and `NaN` is neither before nor after any moment.
+        FleetError: The token has no such claim, or the value is not a finite number: JSON's readers
+            accept `Infinity` and `NaN`, and `NaN` is neither before nor after any moment.
     """
     found: Any = claims.get(name, otherwise)
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
@@ -279,7 +279,7 @@ def _moment(claims: dict[str, Any], name: str, otherwise: float | None = None) -
 
 
 def _read_keys(found: list[Any]) -> Sequence[Key]:
-    """Return public keys that sign; others, and what is none, are passed over."""
+    """Return public signing keys; skip other and invalid keys."""
     kinds: dict[Any, type[Key]] = {"RSA": RSAKey, "EC": ECKey}
     keys: list[Key] = []
     for one in found[:MAX_KEYS]:
@@ -290,7 +290,7 @@ def _read_keys(found: list[Any]) -> Sequence[Key]:
 
 
 def _is_weak(key: dict[str, Any]) -> bool:
-    """Return True if it is an RSA key that is too short to be believed, or none at all."""
+    """Return True if the key is an RSA key that is too short or invalid."""
     if key.get("kty") != "RSA":
         return False
     try:

@@ -1,6 +1,6 @@
-"""Values that an external party gives: asked for by one thread, and never while holding a lock.
+"""Values from an external party: requested by a single thread, and never while holding a lock.
 
-A failure is kept, too. Until the party is asked again, everybody gets it at once.
+A failure is kept, too. Until the next request to the party, every caller gets the failure at once.
 """
 
 import threading
@@ -44,7 +44,7 @@ class Backoff:
             )
 
     def note(self, failure: FleetError | None) -> None:
-        """Begin a pause after a failure; end it after a success."""
+        """Begin a pause after a failure; end the pause after a success."""
         if failure is None:
             self._pause_s = FIRST_PAUSE_S
         else:
@@ -54,7 +54,7 @@ class Backoff:
 
 
 class Refreshed(Generic[T]):
-    """A value that is asked for when it is too old.
+    """A value that is requested again when too old.
 
     Args:
         ask: Asks the party; may take long.
@@ -70,7 +70,7 @@ class Refreshed(Generic[T]):
         self._waiters = 0
 
     def get(self, most_age_s: float) -> tuple[T, bool]:
-        """Return the value, and whether it was asked for just now.
+        """Return the value, and whether the value was requested just now.
 
         Args:
             most_age_s: An older value is asked for again.

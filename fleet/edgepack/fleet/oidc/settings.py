@@ -20,14 +20,14 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         issuer: The provider's issuer identifier, an https URL.
-        client_id: What the provider knows this fleet by.
-        client_secret_file: File whose first line is the client's secret; "" for a public client.
-        url: Where browsers reach the fleet; the provider sends them back to it.
-        scopes: What is asked for.
+        client_id: Id of this fleet at the provider.
+        client_secret_file: File with the client's secret in its first line; "" for a public client.
+        url: URL of the fleet for browsers; the provider redirects browsers to this URL.
+        scopes: Requested scopes.
         roles_claim: The claim with a person's groups or roles: a text, or a list of texts.
-        name_claim: The claim that names them in the audit log.
-        roles: By role, what of that claim gives it; "*" gives it to everybody who can log in.
-        title: What the login page calls the provider.
+        name_claim: The claim with the user's name for the audit log.
+        roles: By role, the value of that claim; "*" gives the role to every user who can log in.
+        title: Name of the provider on the login page.
     """
 
     issuer: str
@@ -46,7 +46,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.url.rstrip("/") + CALLBACK
 
     def role_of(self, claims: dict[str, Any]) -> Role | None:
-        """Return the highest role that somebody's claims give; None for nobody who may come in."""
+        """Return the highest role of a user's claims; None for a user without access."""
         found = claims.get(self.roles_claim, ())
         words = {found} if isinstance(found, str) else set(_texts(found))
         for role in reversed(ROLES):
@@ -57,7 +57,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_settings(path: Path) -> tuple[OidcSettings, str]:
-    """Read the file, and the client's secret ("" where it has none).
+    """Read the file, and the client's secret ("" if none).
 
     Raises:
         FleetError: A file cannot be read, or makes no sense.

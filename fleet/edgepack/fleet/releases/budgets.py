@@ -10,8 +10,8 @@ from edgepack.fleet.releases.folder import ReleaseFolder
 
 
 def with_budgets(feedback: Feedback, folder: ReleaseFolder) -> Feedback:
-    """Return the same, each entry with the metric and the budget of its build, where the fleet has
-    it.
+    """Return the feedback, each entry with the metric and the budget of its build, if the fleet has
+    the build.
 
     Args:
         feedback: Of releases that the fleet knows.

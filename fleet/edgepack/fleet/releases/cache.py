@@ -1,11 +1,11 @@
-"""Keeps the release folder: what this controller lacks is fetched, what was deleted goes.
+"""Cache of the release folder: fetches missing releases and removes deleted releases.
 
-The folder is a cache of what the database names. Of several controllers each may have its own, so
-a release that one of them took in is fetched by the others from where it rests; nothing of it is
-served before all of it was verified.
+The folder is a cache of the releases in the database. Each controller may have its own folder, so a
+release that a controller accepted is fetched by the other controllers from its source; a release is
+served only after complete verification.
 
-A source may hang or drip until its deadline. So each host is asked by a thread of its own, by one
-at a time, and hosts that failed before use at most half of the threads.
+A source may hang or drip until its deadline. So each host is contacted by a thread of its own, for
+a single release at a time, and hosts that failed before use at most half of the threads.
 """
 
 import logging
@@ -59,12 +59,12 @@ class _Trouble(msgspec.Struct):
 
 
 class ReleaseCache:
-    """Fetches what rollouts that are not over need, and what is asked for.
+    """Fetches releases of unfinished rollouts and requested releases.
 
     Args:
         store: The fleet's database.
         folder: Where releases lie.
-        trust: Whose signatures hold.
+        trust: Keys with valid signatures.
         name: This controller's.
         clock: Monotonic, seconds.
         limits: Of the waits on each source.
@@ -100,7 +100,7 @@ class ReleaseCache:
         self._checker.start()
 
     def stop(self) -> None:
-        """End in the middle of whatever is fetched; it is fetched again."""
+        """Stop at once, even during a fetch; the fetch is repeated later."""
         self._stopping.set()
         self._woken.set()
         self._thread.join(timeout=10)
@@ -115,7 +115,7 @@ class ReleaseCache:
             self._woken.set()
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the releases that this controller cannot fetch, one sentence each."""
+        """Return the releases that this controller cannot fetch, a sentence each."""
         return tuple(trouble.said for trouble in tuple(self._troubles.values()))
 
     def _run(self) -> None:
@@ -141,7 +141,7 @@ class ReleaseCache:
                 log.exception("the check of releases stumbled")
 
     def check_next(self) -> None:
-        """Read the release that was not read for the longest time, if one is due."""
+        """Read the release with the oldest check, if a check is due."""
         now, here = self._clock(), self._folder.list_here()
         self._checked_at = {digest: at for digest, at in self._checked_at.items() if digest in here}
         due = {digest: self._checked_at.get(digest, now - CHECK_S) for digest in here}

@@ -21,8 +21,8 @@ def read_manifest(folder: Path) -> Manifest:
         folder: Of the release, which its root digest names.
 
     Raises:
-        ReleaseDamagedError: It is not the one that was published.
-        BundleError: It cannot be read now.
+        ReleaseDamagedError: The manifest differs from the published manifest.
+        BundleError: The manifest cannot be read now.
     """
     return read_own_manifest(folder, folder.name)
 
@@ -37,8 +37,8 @@ def read_report(folder: Path) -> bytes:
     """Return the report of a build: untrusted HTML of the publisher.
 
     Raises:
-        FleetError: There is none, or it is not the one that was published.
-        BundleError: It cannot be read.
+        FleetError: The report is missing or differs from the published report.
+        BundleError: The report cannot be read.
     """
     manifest = read_manifest(folder)
     if not has_report(manifest):

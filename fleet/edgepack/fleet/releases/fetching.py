@@ -1,4 +1,4 @@
-"""Fetching a release from where it rests, by a controller that lacks its files."""
+"""Fetch of a release from its source, by a controller without the files."""
 
 import shutil
 import tempfile
@@ -22,14 +22,14 @@ LIMITS = WaitLimits(least_bytes_per_s=32 * 1024)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A release whose files are not here, as the database has it.
+    """A release without local files, as in the database.
 
     Attributes:
         digest: Its root digest.
         name: Of its model.
-        title: What people call it.
-        source: Where it rests; "" for nowhere.
-        most_bytes: What its files have together.
+        title: Title for users.
+        source: URL of the source; "" for none.
+        most_bytes: Size of its files together.
     """
 
     digest: str
@@ -51,10 +51,10 @@ def wanted_of(row: ReleaseRow) -> Wanted:
 
 
 def check_source(source: str) -> None:
-    """Reject what is not a place of a release, or hold a secret.
+    """Reject an invalid source, or a source that contains a secret.
 
     Raises:
-        FleetError: It is none.
+        FleetError: The source is invalid.
     """
     if not source:
         return
@@ -82,22 +82,22 @@ def fetch_release(
 ) -> None:
     """Fetch all files of a release, or none.
 
-    1. It has a source.
-    2. No more is fetched than was recorded, and nothing of a registry unless a trusted key signed
-       its manifest.
-    3. Every byte is verified, and the root digest is the recorded one.
-    4. It is moved to its place in one step.
+    1. The release has a source.
+    2. At most the recorded size is fetched, and from a registry only content of a manifest signed
+       by a trusted key.
+    3. Every byte is verified, and the root digest equals the recorded digest.
+    4. The release is moved to its place in a single step.
 
     Args:
         wanted: The release.
         folder: Where releases lie.
-        trust: Whose signatures hold.
-        is_stopping: Whether it is to end.
+        trust: Keys with valid signatures.
+        is_stopping: Whether to stop.
         limits: Of the waits on the source.
 
     Raises:
-        EdgepackError: It cannot be fetched, or is not what was recorded.
-        OSError: It cannot be kept.
+        EdgepackError: The release cannot be fetched, or differs from the record.
+        OSError: The release cannot be stored.
     """
     # 1.
     if not wanted.source and wanted.digest in folder.list_damaged():

@@ -1,4 +1,4 @@
-"""Finding a release by what a person calls it: `digits@1.2.0`, or the beginning of its digest."""
+"""Search of a release by name and version, `digits@1.2.0`, or by the beginning of its digest."""
 
 import re
 
@@ -15,14 +15,14 @@ MAX_LISTED = 5
 
 
 def find_release(session: Session, words: str) -> ReleaseRow:
-    """Return the one release of that name.
+    """Return the release of that name.
 
     Args:
         session: The transaction.
         words: `NAME@VERSION`, or 8 or more digits of a digest.
 
     Raises:
-        FleetError: There is none, or more than one.
+        FleetError: No release matches, or several releases match.
     """
     name, _, version = words.partition("@")
     is_called = (ReleaseRow.name == name) & (ReleaseRow.version == version)

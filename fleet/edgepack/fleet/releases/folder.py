@@ -1,6 +1,6 @@
 """The releases that the fleet holds: bundles on disk, checked on arrival, on read and in between.
 
-A release with a damaged file is set aside as a whole: nothing of it is sent any more, and it is
+A release with a damaged file is set aside as a whole: the release is no longer sent, and counts as
 missing until the same content is fetched or published again.
 """
 
@@ -45,10 +45,10 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
     """File of a release, with its chunks.
 
     Attributes:
-        path: Where it lies.
+        path: Path of the file.
         sha256: Its digest, which names its topics.
         bounds: Where each chunk starts and, last, the file's size; bytes.
-        digests: SHA-256 of each chunk, one after the other; b"" leaves the chunks unchecked.
+        digests: SHA-256 of each chunk, concatenated; b"" leaves the chunks unchecked.
         release: Root digest of the release.
     """
 
@@ -70,11 +70,11 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseAwayError(FleetError):
-    """The files of a release are not here; they may come."""
+    """The files of a release are not here yet."""
 
 
 class ReleaseDamagedError(FleetError):
-    """A file of a release is not what was published.
+    """A file of a release differs from the published file.
 
     Attributes:
         release: Root digest of the release.
@@ -89,16 +89,16 @@ class ReleaseFolder:
     """Folder of bundles: `<root>/<digest>/`, each a complete verified bundle.
 
     Args:
-        root: Made when it is missing. Several controllers may share it.
-        incoming: Where bundles lie until they are checked; no other controller's, and emptied.
+        root: Created when missing. Several controllers may share this folder.
+        incoming: Folder of unchecked bundles; used by this controller only, and emptied.
 
     Attributes:
-        on_missing: Called with the digest of what was asked for and is not here, on any thread.
-        signature_of: Gives the SHA-256 of a release's signature as it was published; "" if unknown.
+        on_missing: Called with the digest of a requested, missing release, on any thread.
+        signature_of: Returns the SHA-256 of a release's published signature; "" if unknown.
         problems: Why releases cannot be sent now, by digest, for people.
-        damage: What was found in the releases that were set aside, by digest, for people.
+        damage: Problems of the releases that were set aside, by digest, as text.
         damaged_count: How often damage was found.
-        unreported: What was found and is not in the audit log yet: digest and problem.
+        unreported: Problems that are not in the audit log yet: digest and problem.
     """
 
     def __init__(self, root: Path, incoming: Path) -> None:
@@ -122,7 +122,7 @@ class ReleaseFolder:
         return is_one and (self.root / digest).is_dir()
 
     def list_here(self) -> tuple[str, ...]:
-        """Return the digests of the releases whose files are here."""
+        """Return the digests of the releases with local files."""
         return tuple(path.name for path in self.root.iterdir() if self.has(path.name))
 
     def list_damaged(self) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ class ReleaseFolder:
         return tuple({*self._immovable, *(digest for digest in aside if not self.has(digest))})
 
     def set_aside(self, damage: ReleaseDamagedError) -> None:
-        """Take a damaged release away, so that nothing more of it is sent."""
+        """Set a damaged release aside, so that its files are no longer sent."""
         digest = damage.release
         place, aside = self.root / digest, self.root / f"{_DAMAGED}{digest}"
         with self._turn:
@@ -156,7 +156,7 @@ class ReleaseFolder:
 
         Args:
             digest: Of the release.
-            checkpoint: Called before each piece; what it raises ends the reading.
+            checkpoint: Called before each piece; an exception ends the reading.
         """
         try:
             _check_files(self.root / digest, digest, self.signature_of(digest), checkpoint)
@@ -175,7 +175,7 @@ class ReleaseFolder:
         return self.root / digest
 
     def place(self, bundle: Path, digest: str) -> Path:
-        """Move a bundle that was checked to its place, in one step; one that is there stays."""
+        """Move a checked bundle to its place, in a single step; keep an existing bundle."""
         place = self.root / digest
         if digest in self._immovable:
             shutil.rmtree(place)
@@ -247,7 +247,7 @@ def _check_files(
     """Compare each file with its digest.
 
     Raises:
-        ReleaseDamagedError: One differs, or is missing.
+        ReleaseDamagedError: A file differs, or is missing.
     """
     wanted = {entry.path: entry.sha256 for entry in read_own_manifest(folder, digest).files}
     if signature_sha256:
@@ -267,7 +267,7 @@ def read_own_manifest(folder: Path, digest: str) -> Manifest:
     """Return the manifest that a release's root digest covers.
 
     Raises:
-        ReleaseDamagedError: It is another one, or missing.
+        ReleaseDamagedError: The manifest differs, or is missing.
     """
     path = folder / MANIFEST_FILE
     content = _read_small(path, digest)

@@ -1,4 +1,4 @@
-"""Releases in the image repository: listing them, and what publishers elsewhere need for it."""
+"""Releases in the image repository: listing, and data for publishers elsewhere."""
 
 import logging
 
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 def list_missing(
     session: Session, folder: ReleaseFolder, repository: ImageRepository
 ) -> tuple[BundleRef, ...]:
-    """List what the fleet held before it had a repository.
+    """List releases that the fleet held before the repository existed.
 
     Returns:
-        What a publisher must sign elsewhere.
+        Releases that a publisher must sign elsewhere.
     """
     unlisted = []
     for row in session.scalars(select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None))):
@@ -55,10 +55,10 @@ def list_row(row: ReleaseRow, folder: ReleaseFolder, repository: ImageRepository
 
 
 def check_listed(repository: ImageRepository, bundle: BundleRef) -> None:
-    """Reject to roll out what no publisher has released: every device would refuse it.
+    """Reject a rollout of an unlisted release: every device would reject the release.
 
     Raises:
-        FleetError: The image repository does not list it.
+        FleetError: The image repository does not list the release.
     """
     if not repository.is_listed(bundle):
         raise FleetError(
@@ -90,10 +90,10 @@ def show_publishing(repository: ImageRepository, bundle: BundleRef) -> Publishin
 
 
 def take_metadata(repository: ImageRepository, signed: SignedMetadata) -> PublishedMetadata:
-    """Take in what a publisher signed.
+    """Accept metadata signed by a publisher.
 
     Raises:
-        FleetError: It is not metadata, or cannot be the next of that role.
+        FleetError: The metadata is invalid, or is not the role's next metadata.
     """
     try:
         metadata = Metadata[Targets].from_bytes(signed.metadata.encode())

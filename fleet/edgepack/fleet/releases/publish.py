@@ -1,4 +1,4 @@
-"""Taking a release in: its bundle is checked, no other one has its name, it is put in its place."""
+"""Intake of a release: check its bundle and name, and move the bundle to its place."""
 
 import logging
 from pathlib import Path
@@ -28,7 +28,7 @@ def read_head(head: BundleHead, trust: TrustPolicy) -> tuple[BundleRef, Manifest
 
     Raises:
         FleetError: The fleet trusts no key.
-        BundleError: No trusted key signed it, or it is malformed.
+        BundleError: No trusted key signed the bundle, or the bundle is malformed.
     """
     _check_trust(trust)
     signed, manifest = trust.check_manifest(head.signature, head.manifest)
@@ -40,11 +40,11 @@ def read_head(head: BundleHead, trust: TrustPolicy) -> tuple[BundleRef, Manifest
 
 
 def verify_upload(archive: Path, trust: TrustPolicy) -> VerifiedBundle:
-    """Unpack an archive that was uploaded, next to it, and check it down to every byte.
+    """Unpack an uploaded archive next to the archive, and check every byte.
 
     Raises:
         FleetError: The fleet trusts no key.
-        BundleError: The archive is hostile or damaged, or no trusted key signed it.
+        BundleError: The archive is hostile or damaged, or no trusted key signed the bundle.
     """
     _check_trust(trust)
     folder = archive.with_suffix(".unpacked")
@@ -55,16 +55,16 @@ def verify_upload(archive: Path, trust: TrustPolicy) -> VerifiedBundle:
 def keep_release(
     session: Session, folder: ReleaseFolder, bundle: VerifiedBundle, source: str, now: float
 ) -> ReleaseRow:
-    """Move a checked bundle to its place and take it down; one that is held stays unchanged.
+    """Move a checked bundle to its place and store its row; an existing release stays unchanged.
 
-    `source` is where other controllers can fetch it, "" for nowhere.
+    `source` is the URL for other controllers, "" for none.
 
     1. No other content has its name and version, or its release counter.
-    2. The bundle is moved to its place in one step.
-    3. It is taken down. Should that fail, what lies in its place does no harm.
+    2. The bundle is moved to its place in a single step.
+    3. The release's row is stored. If that fails, the files in place do no harm.
 
     Raises:
-        FleetError: Another content has them.
+        FleetError: Another content has the same name and version or release counter.
     """
     facts = bundle.manifest.facts
     ref = BundleRef(
@@ -117,10 +117,11 @@ def _note_published(session: Session, row: ReleaseRow, now: float) -> None:
 
 
 def check_identity(session: Session, bundle: BundleRef) -> None:
-    """Reject a content under a name and version, or a release counter, that another one has.
+    """Reject a content if another content has the same name and version, or the same release
+    counter.
 
     Raises:
-        FleetError: The fleet holds the other one.
+        FleetError: The fleet holds another content.
     """
     same = or_(ReleaseRow.version == bundle.version, ReleaseRow.release == bundle.release)
     query = select(ReleaseRow).where(

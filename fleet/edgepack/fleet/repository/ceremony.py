@@ -44,19 +44,20 @@ def init(
 ) -> None:
     """Make keys and the first metadata.
 
-    1. The controller's keys, and those that are to lie offline: of root, targets and publisher.
-    2. Root names them; targets delegates every model to the publisher, and orders to the director.
+    1. The controller's keys, and the offline keys: root, targets and publisher.
+    2. Root lists the keys; targets delegates every model to the publisher, and orders to the
+    director.
     3. A snapshot without any release goes round.
 
     Args:
         repository: Where; its offline folder gets the keys that are to lie offline.
         now: Seconds since the epoch.
-        root_keys, root_threshold: How many keys root has, and how many of them must sign.
-        in_tokens: By role: PKCS #11 URIs of keys that it gets instead of new ones.
+        root_keys, root_threshold: Number of root keys, and of required signatures.
+        in_tokens: By role: PKCS #11 URIs of existing keys to use instead of new keys.
 
     Raises:
         FleetError: There is metadata already, or the numbers make no sense.
-        SignatureError: A token has no such key.
+        SignatureError: A token lacks the key.
     """
     in_tokens = in_tokens or {}
     root_keys = len(in_tokens.get(ROOT, ())) or root_keys
@@ -100,17 +101,17 @@ def init(
 def new_keys(
     repository: ImageRepository, role: str, number: int, in_tokens: Sequence[str] = ()
 ) -> list[Key]:
-    """Make keys for a role, or take those in tokens; they count once metadata names them.
+    """Make keys for a role, or adopt keys in tokens; the keys count once metadata lists the keys.
 
     Args:
-        repository: Its folders get them.
-        role: Whose.
+        repository: Its folders get the keys.
+        role: Role of the keys.
         number: How many are made where none are named.
         in_tokens: PKCS #11 URIs of keys in tokens.
 
     Raises:
-        FleetError: A folder cannot be made, or what is named is not such a URI, or named twice.
-        SignatureError: A token has no such key.
+        FleetError: A folder cannot be made, or a URI is invalid or given twice.
+        SignatureError: A token lacks the key.
     """
     is_offline = role not in ONLINE
     folder = repository.offline if is_offline else repository.online
@@ -125,9 +126,9 @@ def new_keys(
 def delegate(
     targets: Targets, role: str, keys: Sequence[Key], models: Sequence[str], *, threshold: int
 ) -> None:
-    """Delegate models to a publisher, or devices' orders to the director.
+    """Assign models to a publisher, or devices' orders to the director.
 
-    Who has patterns of his own is asked before who may release every model, and decides alone.
+    A publisher with its own patterns comes before publishers of every model, and decides alone.
     """
     delegations = targets.delegations or Delegations({}, {})
     roles = dict(delegations.roles or {})
@@ -153,23 +154,23 @@ def change_keys(
     remove: Sequence[str] = (),
     threshold: int | None = None,
 ) -> None:
-    """Change who may sign for a role; devices follow by themselves.
+    """Change the signing keys of a role.
 
-    1. The role's keys and threshold are changed where they are named: in root, or in targets.
-    2. That is signed by its keys; a new root also by those of the root before.
-    3. What the role itself said is signed anew, where its old signatures do not count any more.
+    1. The role's keys and threshold are changed in root or in targets.
+    2. The changed metadata is signed by its keys; a new root also by the previous root's keys.
+    3. The role's own metadata is signed again if its old signatures are no longer valid.
 
     Args:
         repository: Its offline folder is where keys are looked for.
-        role: Whose keys.
+        role: Role of the keys.
         now: Seconds since the epoch.
         add: New keys.
         remove: Ids of keys that do not count any more.
-        threshold: How many must sign from now on; None leaves it.
+        threshold: Number of signatures required from now on; None keeps the number.
 
     Raises:
-        FleetError: There is no such role or key, fewer keys would be left than must sign, or keys
-            that must sign are not within reach.
+        FleetError: The role or key does not exist, too few keys would remain for the threshold, or
+            keys that must sign are not within reach.
     """
     with repository.lock():
         state = repository.state
@@ -227,7 +228,7 @@ def renew(repository: ImageRepository, role: str, now: float) -> None:
     """Sign root, targets or a publisher's metadata for another year.
 
     Raises:
-        FleetError: There is no such role, or its keys are not within reach.
+        FleetError: The role does not exist, or its keys are not within reach.
     """
     with repository.lock():
         state = repository.state
@@ -280,7 +281,9 @@ def _sign_and_save(
     metadata: Metadata[Any],
     delegators: Sequence[Root | Targets],
 ) -> None:
-    """Sign for everybody who names the role's keys, and keep it only if that is enough."""
+    """Sign with the keys of every role that lists the role's keys, and store the result only if the
+    signatures are enough.
+    """
     named = [delegator.get_delegated_role(role) for delegator in delegators]
     wanted = dict.fromkeys(key_id for one in named for key_id in one.keyids)
     keys: KeyRing = repository.keys

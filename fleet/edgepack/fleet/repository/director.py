@@ -1,4 +1,4 @@
-"""Signs what each device shall run, with the director's key, each time that it is said."""
+"""Signatures of orders to devices, with the director's key, for each message."""
 
 import logging
 import time
@@ -18,11 +18,11 @@ _DIGEST_BYTES = 32
 
 
 class Director:
-    """Signs for the devices of one tenant.
+    """Signs for the devices of a tenant.
 
     Args:
-        repository: Holds the key, and says what is released.
-        tenant: Whose devices.
+        repository: Holds the key and the listed releases.
+        tenant: Tenant of the devices.
         wall: Clock, seconds since the epoch.
     """
 
@@ -34,8 +34,8 @@ class Director:
     def sign(self, device: str, payload: bytes) -> bytes:
         """Return the message for a device: the encoded `Desired`, and its signed form.
 
-        Devices that were enrolled before the fleet had a root read the one, all others the other.
-        What nothing is wanted by any more stays empty.
+        Devices that were enrolled before the fleet had a root read the unsigned order, all other
+        devices the signed order. An order without any model stays empty.
         """
         if not payload:
             return payload

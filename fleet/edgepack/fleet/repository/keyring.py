@@ -1,4 +1,4 @@
-"""Keys that sign metadata: the private ones that can be reached, by key id."""
+"""Signing keys of metadata: the private keys within reach, by key id."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,7 +22,7 @@ KEY_SUFFIX, PUBLIC_SUFFIX = ".key", ".pub"
 
 
 def tuf_key(key: PublicKey) -> SSlibKey:
-    """Return a public key as metadata names it."""
+    """Return a public key in metadata format."""
     return SSlibKey.from_crypto(key)
 
 
@@ -44,8 +44,8 @@ class KeySigner(Signer):
         """Return the signer of a key that a path or a PKCS #11 URI names.
 
         Raises:
-            SignatureError: It does not open.
-            ValueError: It is another key.
+            SignatureError: The key cannot be opened.
+            ValueError: The URI leads to another key.
         """
         signer = cls(load_signing_key(priv_key_uri))
         if signer.public_key != public_key:
@@ -54,7 +54,7 @@ class KeySigner(Signer):
 
     @property
     def public_key(self) -> SSlibKey:
-        """The public half, as metadata names it."""
+        """The public half in metadata format."""
         return self._public_key
 
     def sign(self, payload: bytes) -> Signature:
@@ -72,11 +72,11 @@ class KeyRing:
 
     A `NAME.key` may hold the PKCS #11 URI of a key in a token instead of a key.
 
-    A private key is read when something is to be signed with it, so that one that needs a
-    passphrase is only asked for when it is needed.
+    A private key is read at its first signature, so that a passphrase is requested only when
+    needed.
 
     Args:
-        folders: Where keys lie; one that is missing holds none.
+        folders: Folders of keys; a missing folder holds no key.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
@@ -94,11 +94,11 @@ class KeyRing:
         return found
 
     def files(self) -> dict[str, Path]:
-        """Return those of them that lie in a file, and not in a token."""
+        """Return the keys in files, without the keys in tokens."""
         return {key_id: path for key_id, path in self.paths().items() if not names_token(path)}
 
     def signers(self, key_ids: Iterable[str]) -> tuple[KeySigner, ...]:
-        """Return those of some keys that can sign here.
+        """Return the keys, among the given keys, that can sign here.
 
         Raises:
             SignatureError: A key cannot be read.
@@ -113,12 +113,12 @@ class KeyRing:
 
 
 def make_key(folder: Path, name: str, *, is_offline: bool) -> SSlibKey:
-    """Make a key; `EDGEPACK_KEY_PASSPHRASE` encrypts one that is kept offline.
+    """Make a key; `EDGEPACK_KEY_PASSPHRASE` encrypts an offline key.
 
     Args:
-        folder: Made when it is missing, for its owner only.
-        name: The file's; a number is added where it is taken.
-        is_offline: Whether a person is there to say the passphrase when it is used.
+        folder: Created when missing, for its owner only.
+        name: The file's name; a number is added if taken.
+        is_offline: Whether a person can enter the passphrase at each use.
 
     Raises:
         FleetError: The folder cannot be made.
@@ -131,15 +131,15 @@ def make_key(folder: Path, name: str, *, is_offline: bool) -> SSlibKey:
 
 
 def adopt_key(folder: Path, name: str, uri: str) -> SSlibKey:
-    """Take a key in a token for a role: writes what names it next to the other keys.
+    """Adopt a key in a token for a role: write a reference next to the other keys.
 
     Args:
         folder, name: As for `make_key`.
-        uri: Of the key; `edgepack keys generate --token` makes one.
+        uri: Of the key; `edgepack keys generate --token` makes a key.
 
     Raises:
-        FleetError: It is not such a URI, or the folder cannot be made.
-        SignatureError: There is no such token, PIN or key.
+        FleetError: The URI is invalid, or the folder cannot be made.
+        SignatureError: The token, PIN or key does not exist.
     """
     if not is_uri(uri):
         raise FleetError(

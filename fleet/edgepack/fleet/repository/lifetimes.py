@@ -25,11 +25,11 @@ def life_days(role: str) -> float:
 
 
 def is_due(role: str, expires: datetime.datetime, now: float) -> bool:
-    """Return True if it is time to sign a role again."""
+    """Return True if a role is due for a new signature."""
     life_s = life_days(role) * DAY_S
     return expires.timestamp() - now < life_s * (1 - RENEWED_AT)
 
 
 def days_left(expires: datetime.datetime, now: float) -> float:
-    """Return the days until it expires; negative once it has."""
+    """Return the days until expiry; negative after expiry."""
     return (expires.timestamp() - now) / DAY_S

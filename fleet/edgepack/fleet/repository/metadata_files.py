@@ -27,7 +27,7 @@ class MetadataFiles:
     """Reads and writes the files.
 
     Args:
-        folder: Where they lie; may be missing until the first is written.
+        folder: Folder of the files; may be missing before the first write.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class MetadataFiles:
 
     @property
     def are_there(self) -> bool:
-        """True if there is metadata at all: the timestamp is what is written last."""
+        """True if there is metadata at all: the timestamp is written last."""
         return self._newest.is_file()
 
     def stamp(self) -> int:
@@ -44,9 +44,7 @@ class MetadataFiles:
         return self._newest.stat().st_mtime_ns
 
     def content(self, name: str) -> bytes | None:
-        """Return a file as it lies there, by the name that clients ask for; None when there is
-        none.
-        """
+        """Return a stored file by its name for clients; None if missing."""
         if read_file_name(name) is None:
             return None
         try:
@@ -84,16 +82,16 @@ class MetadataFiles:
         return found
 
     def targets(self, role: str, version: int) -> Metadata[Targets]:
-        """Return the targets, or those of a publisher."""
+        """Return the targets of the targets role or of a publisher."""
         found: Metadata[Targets] = self._read(file_name(role, version))
         return found
 
     def save(self, role: str, content: bytes, version: int | None) -> None:
-        """Write the newest metadata of a role, and remove old ones.
+        """Write the newest metadata of a role, and remove old versions.
 
         Raises:
-            FleetError: It is too long for a message.
-            OSError: It cannot be written.
+            FleetError: The metadata is too long for a message.
+            OSError: The file cannot be written.
         """
         if len(content) > MAX_METADATA_BYTES:
             raise FleetError(

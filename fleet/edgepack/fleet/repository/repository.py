@@ -1,6 +1,7 @@
-"""The fleet's image repository: takes in what publishers signed, and signs what goes round.
+"""The fleet's image repository: accepts publishers' metadata, and signs snapshot and timestamp.
 
-The folder has one writer at a time (`lock`); a running fleet sees that somebody else has written.
+The folder has a single writer at a time (`lock`); a running fleet notices writes of other
+processes.
 """
 
 import fcntl
@@ -44,11 +45,11 @@ WARNED_SHARE = 0.8
 
 
 class ImageRepository:
-    """Repository of one fleet.
+    """Repository of a fleet.
 
     Args:
-        folder: Holds `metadata/`, the controller's keys in `online/` and, until somebody takes them
-            elsewhere, the others in `offline/`.
+        folder: Holds `metadata/`, the controller's keys in `online/` and the other keys in
+            `offline/` until a person moves these keys elsewhere.
         wall: Clock, seconds since the epoch.
         offline: Where the other keys lie now.
     """
@@ -78,7 +79,7 @@ class ImageRepository:
 
     @property
     def is_new(self) -> bool:
-        """True if no publisher has ever listed anything, or taken it back."""
+        """True if no publisher has ever listed or withdrawn a release."""
         publishers = self.state.publishers.values()
         return all(it.signed.version == 1 and not it.signed.targets for it in publishers)
 
@@ -103,7 +104,7 @@ class ImageRepository:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder against other writers, of this process and of others; may be nested."""
+        """Lock the folder against other writers, of this process and of others; may be nested."""
         with self._turn:
             if self._is_held:
                 yield
@@ -131,7 +132,7 @@ class ImageRepository:
         return sum(key_id in held for key_id in wanted.keyids) >= wanted.threshold
 
     def keys_at_hand(self) -> tuple[str, ...]:
-        """Return the roles whose keys lie where the fleet serves, and need not."""
+        """Return the roles with keys on the fleet's machine that could be kept elsewhere."""
         state, held = self.state, self.keys.files()
         roles = (ROOT, TARGETS, *filter(is_publisher_role, state.delegations()))
         return tuple(role for role in roles if any(key.keyid in held for key in state.keys(role)))
@@ -139,7 +140,7 @@ class ImageRepository:
     def messages(self) -> dict[str, bytes]:
         """Return the files that devices hear, by name: every root, and the newest of all else.
 
-        In the order in which they may be believed as soon as they come.
+        In an order in which a receiver can verify each message at once.
         """
         state = self.state
         names = {
@@ -154,7 +155,7 @@ class ImageRepository:
         return {name: content for name, content in found.items() if content is not None}
 
     def warn_of_room(self) -> tuple[str, ...]:
-        """Return which publishers' lists are nearly full, one sentence each."""
+        """Return the publishers with nearly full lists, a sentence each."""
         state, found = self.state, []
         for role, publisher in state.publishers.items():
             size = self.files.size(role, publisher.signed.version)
@@ -166,7 +167,7 @@ class ImageRepository:
         return tuple(found)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what a person must sign again, or make room in, soon; one sentence each."""
+        """Return roles to sign again, or lists to shorten, soon; a sentence each."""
         state, now = self.state, self._wall()
         expiries = {ROOT: state.root.signed.expires}
         expiries |= {role: listed.signed.expires for role, listed in state.lists.items()}
@@ -184,7 +185,7 @@ class ImageRepository:
         """List a bundle as a release, with the keys that are within reach.
 
         Returns:
-            Whether it is listed now; False when a publisher must sign it elsewhere.
+            Whether the release is listed now; False if a publisher must sign elsewhere.
 
         Raises:
             FleetError: No publisher may release that model, or there is no room.
@@ -243,7 +244,8 @@ class ImageRepository:
         """Take in a publisher's metadata that was signed elsewhere.
 
         Raises:
-            FleetError: It cannot be the next, or fewer keys have signed it than must.
+            FleetError: The metadata is not the role's next metadata, or has fewer signatures than
+                required.
         """
         with self.lock():
             self.check_next(role, metadata)
@@ -259,11 +261,11 @@ class ImageRepository:
     def check_next(self, role: str, metadata: Metadata[Targets]) -> None:
         """Check that metadata can be a publisher's next, with any signer.
 
-        1. It is the next version of a publisher's role.
-        2. It lists releases, each of a model of that publisher.
+        1. The metadata is the next version of a publisher's role.
+        2. The metadata lists releases, each of a model of that publisher.
 
         Raises:
-            FleetError: It is not.
+            FleetError: A condition does not hold.
         """
         state = self.state
         # 1.
@@ -290,13 +292,13 @@ class ImageRepository:
             return None
 
     def take(self, role: str, metadata: Metadata[Targets]) -> bool:
-        """Take in a publisher's next metadata, or keep it until enough of its keys signed it.
+        """Accept a publisher's next metadata, or keep the metadata until enough keys signed.
 
         Returns:
             Whether enough did.
 
         Raises:
-            FleetError: It cannot be the next, or no key of the role signed it.
+            FleetError: The metadata is not the role's next metadata, or no key of the role signed.
         """
         with self.lock():
             if is_signed(self.state.targets.signed, role, metadata):
@@ -322,7 +324,9 @@ class ImageRepository:
         return self.folder / PENDING_FOLDER / file_name(role)
 
     def renew(self) -> bool:
-        """Sign again what is about to expire and can be signed here; whether anything was."""
+        """Sign expiring metadata again if the keys are here; return whether any metadata was
+        signed.
+        """
         with self.lock():
             state, now = self.state, self._wall()
             root = state.root.signed
@@ -362,7 +366,9 @@ class ImageRepository:
     def _signs_and_saves(
         self, role: str, draft: Metadata[Targets], *, is_last: bool = True
     ) -> bool:
-        """Sign and keep metadata; False when a key does not open: it may be in a token."""
+        """Sign and store metadata; return False if a key cannot be opened, such as a key in a
+        token.
+        """
         delegator = self.state.delegator(role)
         try:
             sign(draft, self.keys.signers(delegator.get_delegated_role(role).keyids))
@@ -381,10 +387,10 @@ class ImageRepository:
         self.files.save(role, metadata.to_bytes(), metadata.signed.version)
 
     def go_round(self) -> None:
-        """Sign a snapshot of all that lies there, and the timestamp that names it.
+        """Sign a snapshot of all metadata, and the timestamp of the snapshot.
 
         Raises:
-            FleetError: The controller's keys are not those that the root names.
+            FleetError: The controller's keys are not the keys in the root.
         """
         now = self._wall()
         is_first = not self.is_there

@@ -1,4 +1,4 @@
-"""Metadata of a repository at one moment, with derived facts."""
+"""Metadata of a repository at a moment, with derived facts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ class State:
 
     @property
     def lists(self) -> dict[str, Metadata[Targets]]:
-        """The targets and those of the publishers, by role."""
+        """The targets of the targets role and of the publishers, by role."""
         return {TARGETS: self.targets, **self.publishers}
 
     def delegator(self, role: str) -> Root | Targets:
@@ -44,9 +44,7 @@ class State:
         return self.root.signed if role in self.root.signed.roles else self.targets.signed
 
     def delegations(self) -> dict[str, DelegatedRole]:
-        """Return the roles that the targets key delegates to, in the order in which they are
-        asked.
-        """
+        """Return the roles that the targets key delegates to, in order of evaluation."""
         delegations = self.targets.signed.delegations
         return dict(delegations.roles or {}) if delegations else {}
 
@@ -54,7 +52,7 @@ class State:
         """Return the keys of a role.
 
         Raises:
-            FleetError: There is no such role.
+            FleetError: The role does not exist.
         """
         delegator = self.delegator(role)
         try:
@@ -74,7 +72,7 @@ class State:
         return None
 
     def listed(self, path: str) -> TargetFile | None:
-        """Return the release at a path, as devices find it."""
+        """Return the release at a path, by the devices' rules."""
         role = self.publisher_of(path)
         publisher = self.publishers.get(role) if role else None
         return publisher.signed.targets.get(path) if publisher else None
@@ -129,7 +127,7 @@ def check_is_newer(found: int, known: int, role: str) -> None:
     """Reject metadata that is not the very next version.
 
     Raises:
-        FleetError: It is another.
+        FleetError: The metadata is not the next version.
     """
     if found != known + 1:
         raise FleetError(

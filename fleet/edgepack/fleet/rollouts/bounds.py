@@ -2,12 +2,12 @@
 
 That of a mean is by Student's t, that of a share by the binomial distribution.
 
-Devices are the unit, not inferences: those of one device resemble each other, so a thousand of them
-on one device prove nothing about the next. Each device gives one number, and the spread between the
-devices says how far their mean may be off.
+The unit is the device, not the inference: inferences of a device resemble each other, so a thousand
+inferences on a single device prove nothing about the next device. Each device gives a single
+number, and the spread between the devices gives the error of their mean.
 
-The bound has a confidence of 97.5 %: it is the lower end of a 95 % interval. A gate's threshold
-lies above no change, so at equal speed chance breaches a gate much less often than once in 40.
+The bound has a confidence of 97.5 %: the lower end of a 95 % interval. A gate's threshold lies
+above no change, so at equal speed chance breaches a gate much less often than once in 40.
 """
 
 import math
@@ -35,7 +35,7 @@ class Mean(NamedTuple):
     Attributes:
         devices: How many.
         value: The mean.
-        bound: What the true mean exceeds with a confidence of 97.5 %.
+        bound: Lower bound of the true mean with a confidence of 97.5 %.
     """
 
     devices: int
@@ -58,9 +58,10 @@ def quantile(freedom: int) -> float:
 def least_share(hits: int, devices: int) -> float:
     """Return the lower bound of the share with 99.75 % confidence, from hits among devices.
 
-    For few hits it is the exact bound (Clopper and Pearson, Biometrika 26, 1934), for more Wilson's
-    with continuity correction (method 4 of Newcombe, Statistics in Medicine 17, 1998). Where the
-    two meet, Wilson's may be the lower one by .0002: more hits never give less.
+    For few hits the bound is exact (Clopper and Pearson, Biometrika 26, 1934), for more hits the
+    bound is Wilson's with continuity correction (method 4 of Newcombe, Statistics in Medicine 17,
+    1998). At the transition Wilson's bound may be lower by .0002; the result never falls with more
+    hits.
 
     Args:
         hits: How many, 0 to `devices`.
@@ -97,14 +98,14 @@ def _chance(hits: int, devices: int, share: float) -> float:
 
 
 def bound_of_few(devices: int, value: float, spread: float) -> float:
-    """Return what the true mean of 1 or 2 devices exceeds with a confidence of 97.5 %.
+    """Return the lower bound of the true mean of 1 or 2 devices with a confidence of 97.5 %.
 
     So few devices cannot show how far devices differ, so a spread is assumed.
 
     Args:
         devices: How many, 1 or more.
         value: Mean of their numbers.
-        spread: Standard deviation of one device's number; see `Gate.spread`.
+        spread: Standard deviation of a device's number; see `Gate.spread`.
     """
     return value - _Z * spread / math.sqrt(devices)
 

@@ -1,8 +1,8 @@
-"""The only device of a wave: what it measures is evidence about the device, not about the release.
+"""The only device of a wave: its measurement is evidence about the device, not about the release.
 
-Such a device is set aside when it measures a breach: it runs its previous release again, and
-another device that waits tries the release. So an odd device does not stop a good release, and a
-bad release is stopped once 3 devices have measured it.
+Such a device is set aside when its measurement is a breach: the device runs its previous release
+again, and another waiting device tries the release. So an odd device does not stop a good release,
+and a bad release is stopped after 3 devices have measured a breach.
 """
 
 from sqlalchemy.orm import Session
@@ -18,7 +18,7 @@ from edgepack.fleet.rollouts.waves import parse_waves
 def find_canary(
     session: Session, rollout: RolloutRow, classes: counting.Classes
 ) -> rules.Canary | None:
-    """Return the device that a wave has alone once it has decided; None for all other waves."""
+    """Return the only device of a wave after its decision; None for all other waves."""
     waves = counting.total(classes)[max(rollout.wave, 0) : rollout.wave + 1]
     if rollout.takes_back or counting.count(waves, counting.LIVE) != 1:
         return None

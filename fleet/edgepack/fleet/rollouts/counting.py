@@ -1,4 +1,4 @@
-"""The devices of a rollout, counted by the state of each one's part in it."""
+"""The devices of a rollout, counted by the states of their assignments."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,12 +57,12 @@ def over(classes: Classes, wave: int) -> frozenset[str]:
 
 
 def count(waves: Iterable[Wave], states: Collection[AssignmentState]) -> int:
-    """Return devices of these waves that are in one of these states."""
+    """Return the number of devices of these waves in these states."""
     return sum(wave.get(state, 0) for wave in waves for state in states)
 
 
 def tell_outcome(waves: Sequence[Wave]) -> str:
-    """Return the outcome of a rollout in one sentence."""
+    """Return the outcome of a rollout as a sentence."""
     devices = sum(sum(wave.values()) for wave in waves)
     return (
         f"{count(waves, {'COMMITTED'})} of {counted(devices, 'device')} committed, "

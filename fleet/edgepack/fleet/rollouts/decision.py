@@ -1,8 +1,8 @@
 """The gates at the moment of a decision: stored with the rollout, and shown as decided.
 
-A decision changes the devices that it was made about, and devices report later what no longer
-matters. So the results that a breach, the end of a rollout, or the hold of a hardware class rested
-on are stored before anything changes.
+A decision changes its devices, and later reports of these devices no longer matter. So the results
+that a breach, the end of a rollout, or the hold of a hardware class rested on are stored before
+anything changes.
 """
 
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from edgepack.fleet.rollouts import judgement, rules
 
 
 class Shown(NamedTuple):
-    """The results of gates to show, and when they were taken; None means now."""
+    """The results of gates to show, and their time; None means now."""
 
     views: tuple[GateView, ...]
     at: float | None
 
 
 def show_gates(session: Session, rollout: RolloutRow) -> Shown:
-    """Return the results at the decision, or the current ones while nothing is decided."""
+    """Return the results at the decision, or the current results without a decision."""
     if rollout.decided_at is not None:
         return Shown(rollout.decided, rollout.decided_at)
     return Shown(_current(session, rollout), None)
@@ -31,7 +31,7 @@ def show_gates(session: Session, rollout: RolloutRow) -> Shown:
 def store_decision(
     session: Session, rollout: RolloutRow, event: rules.RolloutEvent, now: float
 ) -> None:
-    """Store the results that an event rests on; call it before the event changes anything.
+    """Store the results behind an event; call this before the event changes any state.
 
     A rollout that continues is judged again. An end after a breach keeps the results of the breach.
     """
@@ -57,7 +57,7 @@ def store_hold(session: Session, rollout: RolloutRow, hardware_class: str, now: 
 def _current(
     session: Session, rollout: RolloutRow, now: float | None = None
 ) -> tuple[GateView, ...]:
-    """Return the current results, and those at the decision of classes that are held back."""
+    """Return the current results, and the results at the decision for held classes."""
     views = judgement.judge(session, rollout, now).views
     return (
         *(view for view in views if view.hardware_class not in rollout.held),

@@ -1,8 +1,7 @@
 """Rollouts in the database: pausing, resuming, aborting, heeding reports.
 
-Which devices a rollout has is decided in `membership.py`, what its rules say is carried out in
-`steps.py`. Every function works inside the caller's transaction and returns what is to be published
-once that is durable.
+`membership.py` decides about a rollout's devices, `steps.py` carries out the rules. Every function
+works inside the caller's transaction and returns messages to publish after the commit.
 """
 
 import logging
@@ -48,7 +47,7 @@ class Moved(NamedTuple):
 
     Attributes:
         passed: Devices beyond the number of their order that do not report the order.
-        has_decided: Whether one has decided, so that there may be something to do.
+        has_decided: Whether a device has decided, so that a step may be due.
     """
 
     passed: frozenset[str] = frozenset()
@@ -69,7 +68,7 @@ def find(session: Session, rollout: str) -> RolloutRow:
 
 
 def pause(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Offer the release to nobody more; devices that have it under way continue."""
+    """Offer the release to no further device; devices with a running installation continue."""
     change(session, rollout, "pause", "paused by a person", now)
 
 
@@ -99,7 +98,7 @@ def approve(session: Session, rollout: RolloutRow, now: float) -> None:
     """Approve the next wave.
 
     Raises:
-        FleetError: It asks nobody, the wave is approved already, or there is none.
+        FleetError: The rollout needs no approval, the wave is approved already, or no wave is left.
     """
     name = name_of(rollout.number)
     following = rollout.wave + 1
@@ -122,8 +121,8 @@ def abort(
 ) -> tuple[Publication, ...]:
     """End a rollout for good.
 
-    Devices that have not decided are ordered to stay with the release that they ran before; those
-    that committed keep what they have.
+    Undecided devices are ordered to stay with their previous release; committed devices keep the
+    release.
     """
     change(session, rollout, "abort", because, now)
     assignments.withdraw_waiting(session, rollout.number, now)
@@ -132,11 +131,12 @@ def abort(
 
 
 def note_reports(session: Session, heard: Sequence[tuple[str, Reported]], now: float) -> Moved:
-    """Move the assignments that reports speak of: one for each model of a device at most.
+    """Update the assignments that reports refer to: at most a single assignment for each model of a
+    device.
 
     Args:
         session: The transaction.
-        heard: Devices with what they said, in the order in which it came.
+        heard: Devices with their reports, in receive order.
         now: Seconds since the epoch.
     """
     found = {
@@ -189,7 +189,7 @@ def _note(
 ) -> StateChange | None:
     """Return the state change that a report causes; None without a change.
 
-    What was decided stays so; only a silent device may still speak up.
+    A decision is final; only a silent device may still report.
     """
     if not speaks_of(said, assignment.sequence, rollout.digest):
         return None
@@ -213,7 +213,7 @@ def change(
     now: float,
     numbers: Numbers | None = None,
 ) -> None:
-    """Change a rollout's state, and write down who did it, why, and on what grounds."""
+    """Change a rollout's state, and record actor, reason and numbers."""
     before = rollout.state
     state = judgement.state_of(rollout)
     after = rules.transition(state, event, name_of(rollout.number))
@@ -236,7 +236,7 @@ def note_act(
     now: float,
     actor: str = "",
 ) -> None:
-    """Write into the audit log what was done to a rollout, and the numbers that decided."""
+    """Record an action on a rollout and the deciding numbers in the audit log."""
     entry = Entry(
         action=action,
         actor=actor,

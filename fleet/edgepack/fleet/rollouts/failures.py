@@ -1,10 +1,10 @@
 """The gate of failures: how many devices of a wave may fail, or stay silent.
 
-A wave that is over is judged by its share as it stands: it is all there is to know of it, so that a
-canary of one device that fails stops a rollout. One that is under way is judged from a least sample
-on, and by what is sure: either more have failed than the whole wave may have, or the share is above
-the threshold with a confidence of 99.75 %. What the first few devices happen to do says little of a
-large wave, and it is looked at after each of them.
+A finished wave is evaluated by its share of failures: further evidence will not come, so a failed
+canary of a single device stops a rollout. A running wave is evaluated from a least sample
+on, by certain facts: either more devices have failed than the whole wave may have, or the share is
+above the threshold with a confidence of 99.75 %. The first few devices of a large wave are weak
+evidence, and the wave is evaluated after each device.
 """
 
 from collections import Counter
@@ -35,9 +35,9 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_failed_share: 0..1, greatest share of failed (or silent) among decided devices.
-        min_sample: Decided devices before a wave that is under way is judged; once all of its
-            devices have decided it is judged whatever their number.
-        on_breach: What happens to the rollout, or to the hardware class.
+        min_sample: Decided devices before a running wave is evaluated; a wave with all devices
+            decided is evaluated at any size.
+        on_breach: Action on the rollout, or on the hardware class.
     """
 
     max_failed_share: float
@@ -57,10 +57,10 @@ def judge_failures(
 
     Args:
         rule: Threshold.
-        classes: The devices, by what is judged by itself; "" for all together.
+        classes: The devices by class for separate evaluation; "" for all together.
         wave: Index of the current wave; -1 before the first.
-        accepted_failures: Failures of it that a person saw and resumed after.
-        accepted: Breaches that a person saw and resumed after, as `gates.key` has them.
+        accepted_failures: Failures that a person accepted by resuming.
+        accepted: Breaches that a person accepted by resuming, as keys of `gates.key`.
     """
     is_over = over(classes, wave)
     views = []

@@ -1,7 +1,7 @@
 """Fit of a bundle's variants to a device, from the device's last report.
 
-It is the device's own matching that judges. What only the device's settings say (providers that it
-may not use, whether it takes degraded variants) is not known here and stands in no one's way.
+The device's own matching decides. Settings known only to the device (disabled providers, degraded
+variants) are ignored here.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Misfit(NamedTuple):
 
     Attributes:
         because: `HARDWARE` or `RUNTIME`.
-        detail: What is wrong with each variant there.
+        detail: The problem of each variant there.
     """
 
     because: str
@@ -39,7 +39,7 @@ def find_misfit(manifest: Manifest, facts: DeviceFacts) -> Misfit | None:
 
     Args:
         manifest: The bundle's manifest.
-        facts: What the device said that it is.
+        facts: The device's reported facts.
     """
     if facts.agent_version == SIMULATED:
         return None

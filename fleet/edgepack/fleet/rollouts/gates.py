@@ -1,7 +1,7 @@
 """Gates of a rollout, evaluated from sums alone: see `edgepack.fleet.documents.gates`.
 
-A gate is judged for each hardware class by itself. Where too few devices of the current wave have
-measured, those of the waves before are taken together with them.
+A gate is judged for each hardware class by itself. If too few devices of the current wave have
+measured, the previous waves are added.
 """
 
 import math
@@ -31,10 +31,10 @@ class Plan(NamedTuple):
     """Plan of evaluation: thresholds and sample sizes of a rollout's gates.
 
     Attributes:
-        thresholds: By gate, Threshold; None switches it off, a missing one has its default.
+        thresholds: By gate, Threshold; None switches a gate off, a missing gate has its default.
         min_sample: Devices before a wave that is under way is judged.
-        accepted: Breaches that a person saw and resumed after, as `key` and `hold_key` give them,
-            and waves that may begin without evidence, as `evidence_key` does.
+        accepted: Breaches that a person accepted by resuming, as keys of `key` and `hold_key`, and
+            waves that may begin without evidence, as keys of `evidence_key`.
         needs_evidence: Whether a wave that measured too little holds the rollout.
         items: The answers that the release's tasks count: `boxes`.
     """
@@ -69,19 +69,20 @@ def hold_key(gate: str, hardware_class: str) -> str:
 
 
 def evidence_key(wave: int) -> str:
-    """Return how it is stored that a person accepted a wave that measured too little."""
+    """Return the key for a person's acceptance of a wave that measured too little."""
     return f"evidence/{wave}"
 
 
 def missing_evidence(plan: Plan, sums: ClassSums, wave: int) -> str:
-    """Return what the waves so far measured too little, one sentence; "" when they measured enough.
+    """Return the missing measurements of the waves so far, a sentence; "" for none.
 
-    A hardware class measured enough when 3 of its devices did, or all of them if it has fewer.
-    Devices that ran no release of the model before have nothing to compare with and do not count.
+    A hardware class measured enough if 3 of its devices measured, or all devices of a smaller
+    class. Devices that ran no release of the model before have nothing to compare with and do not
+    count.
 
     Args:
         plan: How to judge.
-        sums: What devices measured.
+        sums: Measurements of devices.
         wave: Index of the current wave.
     """
     gate = next((name for name in _EVIDENCE if plan.threshold(BY_NAME[name]) is not None), "")
@@ -103,9 +104,7 @@ def missing_evidence(plan: Plan, sums: ClassSums, wave: int) -> str:
 
 
 def awaited(plan: Plan, sums: ClassSums, wave: int) -> int:
-    """Return devices of the waves so far that measured before and did not yet tell what they do
-    now.
-    """
+    """Return devices of the waves so far with measurements before, but not yet now."""
     names = [AWAITED]
     if plan.threshold(BY_NAME["drift"]) is not None:
         names.append(AWAITED_DRIFT)
@@ -128,14 +127,14 @@ def judge(
 
     Args:
         plan: How to judge.
-        sums: What devices measured.
+        sums: Measurements of devices.
         wave: Index of the current wave.
-        over: The classes of which all devices in it have decided: fewer than a sample will do.
+        over: The classes with all devices decided: a smaller sample is enough.
         settled: Classes with complete measurements: 1 or 2 devices that measured a breach hold the
             rollout. None means all of `over`.
 
     Returns:
-        By gate and class; a gate for which no class has anything stands there once, without one.
+        By gate and class; a gate without any class appears once, without a class.
     """
     views: list[GateView] = []
     for gate in GATES:
@@ -152,8 +151,8 @@ def judge(
 
 
 def _taken(gate: str, waves: Sequence[Mapping[str, WaveSums]], min_sample: int) -> WaveSums:
-    """Return the sums of the last wave, and of those before it while they are of too few
-    devices.
+    """Return the sums of the last wave, plus the sums of previous waves while the devices are too
+    few.
     """
     taken = WaveSums()
     for wave in reversed(waves):

@@ -16,9 +16,9 @@ class Judgement(NamedTuple):
     """Facts for the rules.
 
     Attributes:
-        rollout: The rollout, as they take it.
+        rollout: The rollout for the rules.
         classes: Its devices.
-        measured: What gates say of what they measured; empty for a rollback.
+        measured: Results of the gates; empty for a rollback.
     """
 
     rollout: rules.Rollout
@@ -54,12 +54,12 @@ class Judgement(NamedTuple):
 
 
 def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Judgement:
-    """Read what is known of a rollout, and judge it.
+    """Read the state of a rollout, and evaluate the state.
 
     Args:
         session: The transaction.
         rollout: The rollout.
-        now: Seconds since the epoch; None to show what the last step looked at.
+        now: Seconds since the epoch; None to show the state at the last step.
     """
     classes = classes_of(session, rollout)
     plan, settings = plan_of(session, rollout), rollout.settings

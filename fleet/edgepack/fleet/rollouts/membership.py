@@ -1,7 +1,7 @@
 """Membership of devices in rollouts: at the start, and later.
 
-Every function works inside the caller's transaction and returns what is to be published once
-that is durable.
+Every function works inside the caller's transaction and returns messages to publish after the
+commit.
 """
 
 from collections import Counter
@@ -71,10 +71,10 @@ def show_preview(
 
 
 def check_keys(session: Session, steps: Sequence[WaveStep]) -> None:
-    """Reject waves that speak of what no device has.
+    """Reject waves with keys that no device has.
 
     Raises:
-        FleetError: They do.
+        FleetError: A wave uses an unknown key.
     """
     for step in steps:
         if step.where:
@@ -92,11 +92,11 @@ def begin(
     at_once: int | None = None,
     now: float,
 ) -> Begun:
-    """Make a rollout for devices that can take it, and put them into waves.
+    """Make a rollout for suitable devices, and put the devices into waves.
 
     Args:
         rows: With the attributes that `waves.keys_of` and `seat_keys` name.
-        at_once: Of how many devices the parts are added now; with more it is PREPARING. None adds
+        at_once: Number of devices to add now; a rollout with more devices is PREPARING. None adds
             all.
     """
     rollout = RolloutRow(
@@ -136,7 +136,7 @@ def begin(
 
 
 def seat_keys(settings: RolloutSettings) -> frozenset[str]:
-    """Return the labels of devices that a rollout heeds: what `wave_slot` asks for."""
+    """Return the label keys of devices that a rollout uses: the keys for `wave_slot`."""
     heeded = {SITE: settings.max_per_site, ZONE: settings.window}
     return frozenset(key for key, is_heeded in heeded.items() if is_heeded)
 
@@ -154,9 +154,7 @@ def _only(found: Attributes, label: str) -> str:
 
 
 def classify(rows: Sequence[Candidate]) -> Callable[[str], str]:
-    """Return under which hardware class devices of each are counted: the most frequent ones by
-    name.
-    """
+    """Return the hardware class for counts of each device: the most frequent classes by name."""
     named = Counter(row.hardware_class or UNKNOWN_CLASS for row in rows)
     kept = {name for name, _ in named.most_common(MAX_CLASSES)}
 
@@ -174,7 +172,7 @@ def _plan(settings: RolloutSettings) -> RolloutSettings:
 
 
 def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, ...]:
-    """Give a device that has just joined what the newest rollout of each model gave its group."""
+    """Give a new device the release of the newest rollout of each model to its group."""
     query = (
         select(RolloutRow, ReleaseRow.name)
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)

@@ -1,4 +1,4 @@
-"""Orders to devices when a rollout offers a release, and when it withdraws the offer."""
+"""Orders to devices for offers of a release and for withdrawn offers."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ counts as silent."""
 
 
 def name_of(number: int) -> str:
-    """Return a rollout's id as people and devices see it."""
+    """Return a rollout's public id."""
     return f"r{number}"
 
 
@@ -62,7 +62,7 @@ def send_back(
     now: float,
     reason: str = "",
 ) -> tuple[Publication, ...]:
-    """Order devices to run what they ran before the rollout, if the fleet holds that release.
+    """Order devices to run their previous release, if the fleet holds that release.
 
     A device that has a newer order by now, from another rollout, keeps that order. The reason is
     noted with each part.
@@ -106,12 +106,12 @@ def _with_devices(
 
 
 def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None:
-    """Return speaks above what a device acted on under numbers that this database gave to something
-    else.
+    """Move the order's number above the numbers that the device acted on and that this database
+    gave to other orders.
 
-    So it is once a database was restored from an older copy: the device would not listen to what is
-    said under numbers that it has passed. What its open rollouts want of it is said again, each
-    under a number of its own; what was decided stays unchanged, since the device may be further.
+    This happens after a database was restored from an older copy: the device ignores orders with
+    numbers that were used already. Its open rollouts are ordered again, each with a new number;
+    decisions stay unchanged, since the device may be further.
 
     Returns:
         None when the device can receive all its orders.
@@ -149,8 +149,8 @@ def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None
 
 
 def speaks_of(said: ReportedModel, sequence: int | None, digest: str) -> bool:
-    """Return True if a device speaks of an order: its number, and its bundle if the device names
-    one.
+    """Return True if a device refers to an order: its number, and its bundle if the device names a
+    bundle.
     """
     is_of_bundle = said.target is None or said.target.digest == digest
     return said.sequence == sequence and is_of_bundle

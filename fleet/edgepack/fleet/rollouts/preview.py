@@ -31,11 +31,12 @@ MAX_DETAIL = 300
 
 
 class Verdict(NamedTuple):
-    """Effect of a rollout on one device; see `PreviewPart`.
+    """Effect of a rollout on a device; see `PreviewPart`.
 
     Attributes:
-        remedy: What to do instead where it is refused.
-        detail: What is wrong with this device; others to which it means the same may have another.
+        remedy: Remedy for a rejection.
+        detail: Problem of this device; other devices with the same verdict may have another
+            problem.
     """
 
     outcome: Outcome
@@ -63,12 +64,12 @@ def preview(
 
     Args:
         session: The transaction.
-        bundle: The bundle; the fleet need not hold it yet.
+        bundle: The bundle; the fleet need not hold the bundle yet.
         rows: The devices.
-        selector: How they were named.
+        selector: Selection of the devices.
         steps: The waves.
-        manifest: Its manifest, to see which devices it has a variant for; None does not look.
-        supersede: Whether devices are taken over from the rollouts that they are in.
+        manifest: Its manifest, to check for suitable variants; None skips the check.
+        supersede: Whether devices are taken over from their current rollouts.
     """
     verdicts, details = judge(session, bundle, rows, selector, manifest, supersede=supersede)
     waves = Counter(divide(rows, steps, "").values())
@@ -128,7 +129,7 @@ def refuse(bundle: BundleRef, verdicts: Verdicts) -> None:
     """Reject a rollout that cannot be started for all of its devices.
 
     Raises:
-        FleetError: It cannot.
+        FleetError: The rollout cannot start.
     """
     refusal, remedy = _refusal(bundle, verdicts)
     if refusal:
@@ -150,15 +151,15 @@ def judge(
 ) -> tuple[dict[Verdict, list[str]], dict[str, str]]:
     """Return the effect of a bundle on each device.
 
-    1. A device is in one rollout of a model at a time until its result is decided, unless the new
-       rollout takes the device over.
-    2. What serves already is nothing to do.
-    3. A device never goes to a lower release counter than it committed, save back.
-    4. A device that no variant fits will reject it.
-    5. Otherwise the bundle replaces what serves, or comes to what is there.
+    1. A device is in a single rollout of a model at a time until its result is decided, unless the
+       new rollout takes the device over.
+    2. A device that serves the release already has nothing to do.
+    3. A device never goes below its committed release counter, except in a rollback.
+    4. A device without a suitable variant will reject the release.
+    5. Otherwise the bundle replaces the serving release, or adds a model.
 
     Returns:
-        `Verdicts`, and by device what is wrong with those that no variant fits.
+        `Verdicts`, and the problem of each device without a suitable variant.
     """
     taken = {} if supersede else open_rollouts(session, bundle.name)
     newer = _newer_committed(session, bundle)

@@ -23,8 +23,8 @@ def delete_release(session: Session, release: ReleaseRow, now: float) -> None:
     """Mark a release as deleted; its name, version and counter stay taken.
 
     Raises:
-        FleetError: A device runs it, keeps it to go back to or is ordered to run it, a rollout of
-            it is not over, or devices that join would get it.
+        FleetError: A device runs, keeps or is ordered to run the release, a rollout of the release
+            is unfinished, or new devices would get the release.
     """
     reasons = [*_rollouts(session, release), *_devices(session, release)]
     if reasons:

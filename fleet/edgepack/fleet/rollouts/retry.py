@@ -1,4 +1,4 @@
-"""Offering a release once more to devices that failed it, stayed silent or were set aside."""
+"""Second offer of a release to devices that failed, stayed silent or were set aside."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -18,11 +18,11 @@ AGAIN = ("FAILED", "SILENT")
 def retry(session: Session, rollout: RolloutRow, now: float) -> None:
     """Return all failed devices to waiting; a finished rollout continues.
 
-    Devices stay out of it if another rollout of the model has them by now, or if they committed a
-    release of a later rollout.
+    Devices are left out if another rollout of the model has the devices by now, or if the devices
+    committed a later rollout's release.
 
     Raises:
-        FleetError: It was aborted, or no device of it can try again.
+        FleetError: The rollout was aborted, or no device can try again.
     """
     name = name_of(rollout.number)
     model = session.get_one(ReleaseRow, rollout.digest).name

@@ -1,8 +1,8 @@
-"""Taking a release back: rollouts that lead its devices to what each of them ran before.
+"""Rollback of a release: rollouts that lead each device to its previous release.
 
-A device goes back to the one release that it keeps for that, and to no other. So the devices are
-divided by it, and each release that some of them go back to gets a rollout of its own, with waves,
-soak and thresholds; the devices confirm it as they confirm any other.
+A device goes back to the single release that the device keeps for this purpose, and to no other
+release. So the devices are divided by this release, and each target release gets a rollout of its
+own, with waves, soak and thresholds; the devices confirm the target like any release.
 """
 
 import re
@@ -54,8 +54,8 @@ class Plan(NamedTuple):
 
     Attributes:
         release: The release that is taken back.
-        ended: The rollout that ends with it; None when a release was named.
-        going: By digest of the release that they go back to: the devices.
+        ended: The rollout that ends; None if a release was named.
+        going: Devices, by digest of the target release.
         staying: By the obstacle to their way back: the devices.
     """
 
@@ -72,11 +72,11 @@ def show_rollback(
 
     Args:
         session: The transaction.
-        request: What is asked for.
+        request: The request.
         is_released: See `IsReleased`.
 
     Raises:
-        FleetError: There is no such rollout or release, or a number makes no sense.
+        FleetError: The rollout or release does not exist, or a number is invalid.
     """
     steps = parse_waves(request.waves)
     check_settings(request)
@@ -100,17 +100,17 @@ def rollback(
 ) -> tuple[tuple[RolloutRow, ...], tuple[Publication, ...]]:
     """Take a release back.
 
-    1. The rollout that is taken back ends; who has not decided stays with what it ran. When nobody
+    1. The rolled-back rollout ends; undecided devices stay with their previous release. When nobody
        has committed its release, that is all.
     2. Devices that committed the release go back in rollouts of their own.
-    3. A rollout that has lost all its devices so is over: nobody who joins gets its release.
+    3. A rollout without remaining devices ends: new devices no longer get its release.
 
     Returns:
-        The rollouts that were started, and what is to be published.
+        The started rollouts, and messages to publish.
 
     Raises:
-        FleetError: There is no such rollout or release, no device can go back, or a number makes no
-            sense.
+        FleetError: The rollout or release does not exist, no device can go back, or a number is
+            invalid.
     """
     parse_waves(request.waves)
     check_settings(request)
@@ -132,9 +132,9 @@ class WayBack(NamedTuple):
     """Releases to which the devices of a rolled-back release return.
 
     Attributes:
-        going: By digest of the release that they go back to: the devices.
-        withdrawn: How many stay since the release that they would go back to was withdrawn, and
-            which it was; "" where none does.
+        going: Devices, by digest of the target release.
+        withdrawn: Number of devices that stay since their target release was withdrawn, and that
+            release; "" for none.
     """
 
     going: dict[str, list[Candidate]]
@@ -142,7 +142,7 @@ class WayBack(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """True if nobody can go back, as what was before was withdrawn."""
+        """True if no device can go back, because the previous release was withdrawn."""
         return bool(self.withdrawn) and not self.going
 
 
@@ -241,7 +241,7 @@ def _divide(
     ended: RolloutRow | None,
     is_released: IsReleased,
 ) -> tuple[dict[str, list[Candidate]], dict[Obstacle, list[Candidate]]]:
-    """Return devices by the release that they go back to, and by the obstacle to it."""
+    """Return devices by target release, and by obstacle."""
     # A rollout that is not over would bring this release again.
     bringing = {
         device: rollout
@@ -283,7 +283,7 @@ def _is_held(session: Session, bundle: BundleRef) -> bool:
 def _recall(
     session: Session, release: ReleaseRow, rows: Sequence[Candidate], because: str, now: float
 ) -> None:
-    """Note in the rollouts that brought a release to devices that it is taken back from them."""
+    """Note in the earlier rollouts of these devices that the release is taken back."""
     gone = {row.id for row in rows}
     query = select(RolloutRow.number).where(RolloutRow.digest == release.digest)
     committed = assignments.of_release(session, session.scalars(query).all(), "COMMITTED")

@@ -1,9 +1,9 @@
-"""The rules of a rollout: what happens next, from values alone.
+"""The rules of a rollout: the next step, from values alone.
 
-A rollout sends a release to its devices wave by wave. Each device's part in it is an
-assignment. The next wave begins when every device of the current one has decided: it committed
-the release after its soak, it failed, or it stayed silent past the deadline. Failures above the
-threshold stop the rollout. Nothing here reads a clock, a database or a network.
+A rollout sends a release to its devices wave by wave. Each device has an assignment. The next wave
+begins when every device of the current wave has decided: committed after its soak, failed, or
+silent past the deadline. Failures above the threshold stop the rollout. Nothing here reads a clock,
+a database or a network.
 """
 
 from collections.abc import Sequence
@@ -68,9 +68,10 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: Its id.
-        because: The reason that it reported, one sentence.
-        is_committed: Whether it committed the release; it failed otherwise.
-        is_too_slow: Whether it rolled back since the release was slower than the previous one.
+        because: The reported reason, a sentence.
+        is_committed: Whether the device committed the release; otherwise the device failed.
+        is_too_slow: Whether the device rolled back since the release was slower than the previous
+            release.
         has_another: Whether another device can try the release instead.
         set_aside: The devices of this wave that tried the release before, and were set aside.
     """
@@ -99,12 +100,12 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         accepted_failures: Failures of the current wave that a person saw and resumed after.
         is_split: Whether a hardware class that breaches a gate is held back alone.
         held: The hardware classes that are held back.
-        accepted: Breaches of a class that a person saw and resumed after, as `gates.key` has them.
-        waits: Whether it waits for what devices measure, once all of a wave have decided.
-        is_early: Whether it is to begin later.
+        accepted: Breaches of a class that a person accepted by resuming, as keys of `gates.key`.
+        waits: Whether to wait for measurements after all devices of a wave have decided.
+        is_early: Whether the start is in the future.
         approved: Index of the last wave that may begin without asking a person; None for all.
-        lacks: What the waves so far measured too little, one sentence; "" for nothing.
-        canary: The only device of the current wave, once it has decided; None for other waves.
+        lacks: Missing measurements of the waves so far, a sentence; "" for none.
+        canary: The only device of the current wave, after its decision; None for other waves.
         set_aside: All devices that were set aside.
     """
 
@@ -125,17 +126,17 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """Offer the release to those who wait in `wave` or an earlier one: so many devices."""
+    """Offer of the release to a number of waiting devices in `wave` or an earlier wave."""
 
     wave: int
     devices: int
 
 
 class Await(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing begins yet: it waits for what devices measure, for a person, or for its time.
+    """A wait for measurements, a person or a time.
 
     With `evidence` a wave measured too little, as `because` describes: the next wave begins once
-    enough devices have measured, or a person lets it begin.
+    enough devices have measured, or after a person's approval.
     """
 
     reason: Literal["measurements", "approval", "start", "evidence"]
@@ -146,12 +147,12 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
     """A gate is breached.
 
     Attributes:
-        action: What is to be done about it.
-        because: The reason in one sentence.
+        action: Action on the breach.
+        because: The reason in a sentence.
         gate: The gate's name.
         hardware_class: The class that is to be held back alone; None stops the whole rollout.
-        numbers: What decided, for the audit log.
-        is_of_few: Whether only 1 or 2 devices measured it.
+        numbers: Deciding numbers, for the audit log.
+        is_of_few: Whether only 1 or 2 devices measured the breach.
     """
 
     action: OnBreach
@@ -169,7 +170,7 @@ class TryAnother(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing is left to do but for classes that are held back: a person has to say what."""
+    """Only held classes are left: a person has to decide."""
 
     because: str
 
@@ -203,20 +204,20 @@ def decide(
 ) -> Decision | None:
     """Decide the next action; devices past their deadline must already count as silent.
 
-    1. A breach stops it, or holds a hardware class back, before anything new is offered. If a wave
-       has one device, another device tries the release first.
-    2. When all of its devices have committed it is finished, whatever it was stopped for.
+    1. A breach stops the rollout, or holds a hardware class back, before any new offer. In a wave
+       with a single device, another device tries the release first.
+    2. A rollout is finished after all of its devices have committed, whatever stopped the rollout.
        A rollout that does not run does nothing else.
     3. Devices that wait in a wave that has begun are offered the release.
-    4. When everybody addressed has decided and told what they measure, the next wave begins, once
-       it is time and a person has approved it where that is asked for. Where nobody is asked, it
-       begins only if enough devices measured.
-    5. After the last one it is finished, unless a class that is held back waits.
+    4. The next wave begins after every addressed device has decided and measured, at the wave's
+       time, and with a person's approval if required. Without required approval, the wave begins
+       only if enough devices measured.
+    5. After the last wave the rollout is finished, unless a held class waits.
 
     Args:
         rollout: The rollout.
         classes: Its devices.
-        measured: What gates say of what they measured; see `gates.judge`.
+        measured: Results of the gates; see `gates.judge`.
 
     Returns:
         The decision; None when there is nothing but to wait.
@@ -265,12 +266,12 @@ def decide(
 
 
 def tried_key(wave: int) -> str:
-    """Return how it is stored that a person accepted that devices of a wave disagree."""
+    """Return the key for a person's acceptance of disagreeing devices in a wave."""
     return f"tried/{wave}"
 
 
 def _try_another(rollout: Rollout, breach: Breach) -> Breach | TryAnother:
-    """Let another device try the release after an only device; condemn the release from 3 devices
+    """Try the release on another device after an only device; condemn the release from 3 devices
     on.
     """
     canary = rollout.canary
@@ -295,7 +296,7 @@ def _try_another(rollout: Rollout, breach: Breach) -> Breach | TryAnother:
 
 
 def _divided(rollout: Rollout) -> Breach | None:
-    """Return a pause for a person if only the last of the devices that tried it was content."""
+    """Return a pause for a person if only the last of the tested devices succeeded."""
     canary = rollout.canary
     if canary is None or not canary.is_committed or len(canary.tried) < MOST_TRIED or rollout.waits:
         return None

@@ -1,4 +1,4 @@
-"""Checks of a rollout's settings that concern more than one of them; bounds are in their types."""
+"""Checks across several settings of a rollout; the types have the bounds of each setting."""
 
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.gates import BY_NAME

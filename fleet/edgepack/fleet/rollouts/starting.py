@@ -1,9 +1,9 @@
-"""Starting a rollout: a large one piece by piece, so that other writers get their turn in between.
+"""Start of a rollout: a large rollout is stored in pieces, so that other writers get their turn.
 
-Devices are read first, which keeps nobody waiting; once more should one have come or gone since.
-Until each has its part the rollout is PREPARING: nobody is offered anything, and no other one of
-the model begins. If anyone that prepares it ends, the leader aborts it, for nothing was added for a
-while (`steps.py`).
+Devices are read first, which blocks no writer; the read is repeated if a device came or left since.
+Until every device has its assignment the rollout is PREPARING: no device gets an offer, and no
+other rollout of the model begins. If the preparing process ends, the leader aborts the rollout
+after a time without progress (`steps.py`).
 """
 
 import time
@@ -46,24 +46,24 @@ def start(
     at_once: int = assignments.ADDED_AT_ONCE,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Make a rollout and put its devices into waves; the first one begins with the next step.
+    """Make a rollout and put its devices into waves; the first wave begins with the next step.
 
     Args:
         store: The database.
-        request: What is asked for.
-        by: Who asks.
+        request: The request.
+        by: The actor.
         check: Whether the release may be rolled out.
         now: Clock, seconds since the epoch; None is the database's.
-        at_once: Devices that one transaction adds.
+        at_once: Devices that a transaction adds.
         pause: Waits so many seconds between two.
 
     Returns:
         The rollout's id.
 
     Raises:
-        FleetError: The release is unknown, a number makes no sense, no device is selected, one of
-            them cannot take the release (see `preview.judge`), another rollout of the model is
-            being prepared, or somebody aborted this one meanwhile.
+        FleetError: The release is unknown, a number is invalid, no device is selected, a device
+            cannot take the release (see `preview.judge`), another rollout of the model is being
+            prepared, or this rollout was aborted in the meantime.
     """
     check_settings(request)
     keys = keys_of(parse_waves(request.waves)) | membership.seat_keys(request)
@@ -126,7 +126,7 @@ def _release(session: Session, request: RolloutRequest) -> ReleaseRow:
 def _refuse(
     session: Session, release: ReleaseRow, request: RolloutRequest, rows: Sequence[Candidate]
 ) -> None:
-    """Reject what cannot be started for all of these devices."""
+    """Reject a rollout that cannot start on all of these devices."""
     membership.check_keys(session, parse_waves(request.waves))
     query = (
         select(RolloutRow.number)
@@ -152,8 +152,8 @@ def _finish(
     rows: Sequence[Candidate],
     now: float,
 ) -> None:
-    """Finish the start: all devices have assignments, older rollouts lose them, and the leader is
-    notified.
+    """Finish the start: all devices have assignments, older rollouts lose these devices, and the
+    leader is notified.
     """
     if request.supersede:
         states = counting.LIVE  # decided devices, too: a rollout that keeps no device ends

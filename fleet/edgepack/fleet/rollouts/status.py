@@ -1,4 +1,4 @@
-"""Rollouts as people see them."""
+"""Views of rollouts for users."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ def list_rollouts(
 
     Args:
         session: The transaction.
-        state: Only those in this state; "" means all.
-        model: Only those of this model; "" means all.
-        before: Only those with a lower number; 0 sets no bound.
+        state: Only rollouts in this state; "" means all.
+        model: Only rollouts of this model; "" means all.
+        before: Only rollouts with a lower number; 0 sets no bound.
         limit: At most so many; 0 sets no bound.
     """
     query = select(RolloutRow).order_by(RolloutRow.number.desc())
@@ -53,9 +53,9 @@ def list_needing_a_person(session: Session, now: float, limit: int) -> tuple[Rol
     """Return rollouts that a person has to look at, the newest first.
 
     1. Rollouts that are paused.
-    2. Rollouts whose next wave waits for a person.
-    3. Rollouts that a gate ended, or in which it held a hardware class back or set a device aside,
-       until a later rollout of the model is started.
+    2. Rollouts whose next wave waits for approval.
+    3. Rollouts that a gate ended, or that held a hardware class back or set a device aside, until a
+       later rollout of the model starts.
     """
     later, later_release = aliased(RolloutRow), aliased(ReleaseRow)
     release = aliased(ReleaseRow)
@@ -124,7 +124,7 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
 def first_assignments(
     session: Session, rollout: RolloutRow, limit: int
 ) -> tuple[AssignmentView, ...]:
-    """Return some assignments of a rollout, those that need attention first."""
+    """Return some assignments of a rollout, starting with assignments that need attention."""
     counts = sum(assignments.counts(session, (rollout.number,))[rollout.number], Counter[str]())
     found: list[AssignmentView] = []
     for state in _SHOWN_FIRST:
@@ -147,7 +147,7 @@ def list_assignments(
     after: str = "",
     limit: int,
 ) -> tuple[AssignmentView, ...]:
-    """Return a page of a rollout's assignments, of all states or of one, by device name.
+    """Return a page of a rollout's assignments, of all states or of a single state, by device name.
 
     The order is natural, or the database's if there are very many (see `natural_pages`).
 

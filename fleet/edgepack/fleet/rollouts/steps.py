@@ -1,7 +1,7 @@
-"""Moving rollouts on: what the rules decide is carried out in the database.
+"""Steps of rollouts: carry out the rules' decisions in the database.
 
-Every function works inside the caller's transaction and returns what is to be published once that
-is durable.
+Every function works inside the caller's transaction and returns messages to publish after the
+commit.
 """
 
 import logging
@@ -43,12 +43,12 @@ class Step(NamedTuple):
 
 
 def step(session: Session, now: float, is_released: IsReleased) -> Step:
-    """Return carries out what the rules decide for every rollout that is not over.
+    """Carry out the rules' decisions for every unfinished rollout.
 
     Args:
         session: The transaction.
         now: Seconds since the epoch.
-        is_released: Says of a release that devices would go back to whether they take it.
+        is_released: Whether devices accept the release to go back to.
     """
     publications: list[Publication] = []
     _end_unprepared(session, now)
@@ -67,7 +67,7 @@ def step(session: Session, now: float, is_released: IsReleased) -> Step:
 
 
 def _end_unprepared(session: Session, now: float) -> None:
-    """Abort rollouts whose preparing process has ended."""
+    """End rollouts whose preparing process has ended, by abort."""
     query = select(RolloutRow).where(
         RolloutRow.state == "PREPARING", RolloutRow.changed_at < now - PREPARES_WITHIN_S
     )
@@ -77,7 +77,7 @@ def _end_unprepared(session: Session, now: float) -> None:
 
 
 def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Note who said nothing decisive until the deadline; this holds for a paused rollout, too."""
+    """Note devices without a decision until the deadline; also in a paused rollout."""
     before = now - rollout.settings.deadline_s
     late = assignments.offered_before(session, rollout.number, counting.UNDECIDED, before)
     if late:
@@ -184,9 +184,10 @@ def _breach(
     now: float,
     is_released: IsReleased,
 ) -> tuple[Publication, ...]:
-    """Do what the plan says of a breach: to all devices, or to those of a hardware class.
+    """Carry out the plan's action on a breach: for all devices, or for a hardware class.
 
-    Where nobody can go back, since devices refuse the release before, it pauses for a person.
+    If no device can go back, since devices reject the previous release, the rollout pauses for a
+    person.
     """
     numbers = {**breach.numbers, "on_breach": breach.action}
     way: WayBack | None = None
@@ -220,7 +221,7 @@ def _set_aside(
     """Set the only device of the current wave aside, and move another device into the wave.
 
     Returns:
-        What to publish; None if the device cannot go back, or no other device can try.
+        Messages to publish; None if the device cannot go back, or no other device can try.
     """
     assignment = canary.find_assignment(session, rollout)
     chosen = canary.find_another(session, rollout, assignment) if assignment else None
@@ -261,7 +262,7 @@ def _hold(
     way: WayBack | None,
     now: float,
 ) -> tuple[Publication, ...]:
-    """Hold a hardware class back, while the others continue."""
+    """Hold a hardware class back, while the other classes continue."""
     store_hold(session, rollout, name, now)
     rollout.held = rollout.held | {name: breach.because}
     rollout.changed_at = now

@@ -16,14 +16,15 @@ from edgepack.text import counted
 def take_over(
     session: Session, newer: RolloutRow, from_older: Mapping[str, RolloutRow], now: float
 ) -> None:
-    """Take devices out of the older rollouts that they are in, and end those that lose the rest.
+    """Take devices out of their older rollouts, and end rollouts without remaining devices.
 
-    A device that is at the older release finishes that, or is notified of the newer one before.
+    A device that installs the older release finishes the installation, or gets the newer order
+    first.
 
     Args:
         session: The transaction.
-        newer: The rollout that takes them over.
-        from_older: By device: the older rollout that it is in.
+        newer: The rollout that takes the devices over.
+        from_older: By device: its older rollout.
         now: Seconds since the epoch.
     """
     older = {rollout.number: rollout for rollout in from_older.values()}

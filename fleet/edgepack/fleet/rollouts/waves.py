@@ -1,7 +1,7 @@
 """Waves, written as `1,10%,100%`, with the devices of each wave.
 
-A wave may also be of the devices that an expression means (`site=berlin`), and `each site` makes
-one wave of each value of the label `site`.
+A wave may also select devices by an expression (`site=berlin`), and `each site` makes a wave for
+each value of the label `site`.
 """
 
 import hashlib
@@ -34,8 +34,8 @@ class WaveStep(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         amount: A number of devices, or a percentage of the rollout's devices.
-        unit: Which of the two; `where` for the devices that an expression means, `sites` for one
-            site after the other.
+        unit: `where` for the devices of an expression, `sites` for site after site, or a count or
+            share.
         where: The expression.
     """
 
@@ -51,15 +51,15 @@ class WaveStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_waves(text: str) -> tuple[WaveStep, ...]:
-    """Read waves as a person writes them.
+    """Parse waves from text.
 
     Args:
         text: Steps separated by commas. A number of devices or a percentage is the total addressed
-            so far; an expression, or `each site`, adds devices. The last one is `100%`.
+            so far; an expression, or `each site`, adds devices. The last step is `100%`.
 
     Raises:
-        FleetError: A step is not a number, they do not grow or are too many, or the last does not
-            reach everyone.
+        FleetError: A step is not a number, the steps do not grow or are too many, or the last step
+            does not reach every device.
     """
     steps: list[WaveStep] = []
     words = _COMMA.split(text[:MAX_LENGTH])
@@ -116,13 +116,13 @@ def divide_devices(
     salt: str,
     attributes_of: Callable[[str], Attributes] = lambda _: {},
 ) -> dict[str, int]:
-    """Put every device into exactly one wave.
+    """Put every device into exactly a single wave.
 
-    Devices that are online go first, so that a first wave of one device gives an answer; among
-    equals the order is that of a salted digest, so that not the same devices always go first.
+    Online devices come first, so that a first wave with a single device gives an answer; equal
+    devices are sorted by a salted digest, so that the first devices vary.
 
     Args:
-        online_by_device: Device ids, each with whether it is online.
+        online_by_device: Device ids, each with its online state.
         steps: The waves; a wave that small numbers leave without devices is passed over.
         salt: Rollout id.
         attributes_of: Labels and facts of a device, by its id.

@@ -19,8 +19,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """A window that opens on some days of the week.
 
     Attributes:
-        days: On which it opens, 0 for Monday.
-        opens, closes: Minutes since midnight; one that closes earlier closes on the next day.
+        days: Opening days, 0 for Monday.
+        opens, closes: Minutes since midnight; a window that closes earlier than its opening closes
+            on the next day.
     """
 
     days: frozenset[int]
@@ -28,8 +29,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     closes: int
 
     def is_open(self, zone: str, now: float) -> bool:
-        """Return True if it is open at a moment, in seconds since the epoch, where a zone's clocks
-        are.
+        """Return True if the window is open at a moment, in seconds since the epoch, by the zone's
+        clocks.
         """
         local = datetime.fromtimestamp(now, zone_of(zone))
         minute = local.hour * 60 + local.minute
@@ -41,10 +42,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_window(text: str) -> Window:
-    """Read a window as a person writes it.
+    """Parse a window from text.
 
     Raises:
-        FleetError: It is none.
+        FleetError: The text is not a window.
     """
     found = _WINDOW.fullmatch(text.strip().lower())
     days = _days(found[1]) if found else None
@@ -61,7 +62,7 @@ def parse_window(text: str) -> Window:
 def closed_zones(rollout: RolloutRow, now: float) -> tuple[str, ...]:
     """Return the time zones of a rollout's devices in which its maintenance window is not open.
 
-    Of a name that is not a zone (a device joined with it) nobody knows: it counts as closed.
+    An unknown zone name, from a device that joined later, counts as closed.
     """
     if not rollout.settings.window:
         return ()

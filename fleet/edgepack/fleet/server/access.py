@@ -1,6 +1,6 @@
 """Access to the server: by a token in each request, or by a session opened with a token.
 
-The token in the fleet's folder is an administrator's. A session ends with the token that opened it.
+The token in the fleet's folder is an administrator's. A session ends with its token.
 """
 
 import asyncio
@@ -52,8 +52,8 @@ class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
     """A session that holds.
 
     Attributes:
-        actor: Who it is.
-        form_token: What every form of theirs must carry: another site cannot know it.
+        actor: The user.
+        form_token: Secret that every form of the session must carry, unknown to other sites.
     """
 
     actor: Actor
@@ -66,7 +66,7 @@ class Access:
     Args:
         store: The fleet's database.
         token: The token in the fleet's folder.
-        oidc: A provider whose people may come in, too.
+        oidc: Provider for further users.
     """
 
     def __init__(self, store: Store, token: str, oidc: Provider | None = None) -> None:
@@ -76,7 +76,7 @@ class Access:
         self._logins = 0
 
     def of_token(self, token: str) -> Actor | None:
-        """Return the owner of one of the fleet's own tokens; None for any other text."""
+        """Return the owner of a token of the fleet; None for any other text."""
         return self._of_hash(access.digest_of(token)) if len(token) <= MAX_SECRET else None
 
     async def of_bearer(self, token: str) -> Actor | None:
@@ -90,12 +90,12 @@ class Access:
         return await self.ask_provider(lambda: self._of_id_token(token))
 
     async def ask_provider(self, ask: Callable[[], T]) -> T:
-        """Run what may wait for the provider in one of a few threads.
+        """Run a call that may wait for the provider in a small pool of threads.
 
-        Anyone that shows a token of the fleet does not wait for those threads.
+        Requests with a token of the fleet do not wait for those threads.
 
         Raises:
-            FleetError: Too many logins wait already, or what `ask` raises.
+            FleetError: Too many logins are waiting already, or an error of `ask`.
         """
         if self._logins >= MAX_LOGINS:
             raise FleetError("too many people log in at once", remedy="try again in a moment")
@@ -128,16 +128,16 @@ class Access:
         return LoggedIn(actor=actor, form_token=form_token)
 
     def log_in(self, token: str) -> str | None:
-        """Open a session for who has a token; give what the browser keeps, None for nobody."""
+        """Open a session for a token; return the browser's cookie, None for an invalid token."""
         if len(token) > MAX_SECRET or self.of_token(token) is None:
             return None
         return self._open("", access.digest_of(token), SESSION_S)
 
     def make_code(self, token: str) -> LoginCode:
-        """Return a code that opens one session for who has this token, within two minutes.
+        """Return a code that opens a single session for this token, within two minutes.
 
         Raises:
-            ValueError: It is nobody's token.
+            ValueError: The token is invalid.
         """
         if len(token) > MAX_SECRET or self.of_token(token) is None:
             raise ValueError("nobody's token")
@@ -145,7 +145,7 @@ class Access:
         return LoginCode(code=code, valid_s=CODE_S)
 
     def use_code(self, code: str) -> str | None:
-        """Open a session for a code, once; give what the browser keeps, None when it is over."""
+        """Open a session for a code, once; return the cookie, None for an expired code."""
         if len(code) > MAX_SECRET:
             return None
         now = time.time()
@@ -155,7 +155,7 @@ class Access:
         return self._open("", row.token_hash, SESSION_S) if row is not None else None
 
     def let_in(self, actor: Actor) -> str:
-        """Open a session for whom a provider has named; give what the browser keeps."""
+        """Open a session for a user named by the provider; return the browser's cookie."""
         return self._open("", "", SESSION_S, actor)
 
     def log_out(self, secret: str) -> None:
@@ -164,7 +164,7 @@ class Access:
             access.close_session(session, secret[:MAX_SECRET])
 
     def tokens(self) -> tuple[TokenView, ...]:
-        """Return all tokens but the one in the fleet's folder."""
+        """Return all tokens except the token in the fleet's folder."""
         with self._store.reading() as session:
             return tuple(_view(row) for row in access.list_tokens(session))
 
@@ -172,7 +172,7 @@ class Access:
         """Make a token.
 
         Raises:
-            FleetError: The name cannot be one or is taken, or the time makes no sense.
+            FleetError: The name is invalid or taken, or the validity is invalid.
         """
         try:
             topics.check_name(request.name, "token")
@@ -199,7 +199,7 @@ class Access:
             return NewToken(token=secret, view=_view(row))
 
     def revoke_token(self, name: str, by: str) -> TokenView:
-        """End a token and the sessions that it opened.
+        """Revoke a token and end its sessions.
 
         Raises:
             FleetError: There is none of that name.

@@ -57,7 +57,7 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
 
     Args:
         fleet: The running fleet.
-        access: Who is let in: every request of the API must carry the bearer token of somebody.
+        access: Access control: every request of the API must carry a valid bearer token.
         pages: Pages served in addition to the API.
     """
 
@@ -149,7 +149,7 @@ def _methods(request: Request) -> set[str]:
 
 
 def _doing(one: Operation, of: Callable[[Request], object]) -> Endpoint:
-    """Serve one row of the table."""
+    """Serve a row of the table."""
 
     async def doing(request: Request) -> Response:
         given = list(request.path_params.values())

@@ -46,18 +46,18 @@ class _Part(Protocol):
     """Component with a thread of its own."""
 
     def start(self) -> None:
-        """Start it."""
+        """Start the part."""
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the part."""
 
 
 def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
-    """Make all parts, put them together, and start them.
+    """Make, connect and start all parts.
 
     Args:
         settings: How.
-        stack: Ends what was started, the last one first.
+        stack: Stops the started parts, in reverse order.
 
     Returns:
         The fleet, and the token of its API.
@@ -205,9 +205,7 @@ def _elected(
 
 
 def _repository(folder: DataFolder, store: Store, releases: ReleaseFolder) -> ImageRepository:
-    """Return the fleet's repository; one that is not there is made, with all its keys in the
-    folder.
-    """
+    """Return the fleet's repository; make a missing repository, with all its keys in the folder."""
     repository = ImageRepository(folder.tuf)
     with repository.lock():  # Another controller may begin at the same moment.
         if not repository.is_there:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 with what `Connections` needs to know of a connection."""
+"""HTTP/1.1 protocol of uvicorn with data for `Connections`."""
 
 import asyncio
 from typing import Any
@@ -14,8 +14,8 @@ class AcceptedPeer:
     """The server's end of a connection: first a TLS handshake, then HTTP.
 
     Attributes:
-        task: What sets the connection up.
-        protocol: What serves it; None until then.
+        task: Task that sets the connection up.
+        protocol: Protocol of the connection; None before setup.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class AcceptedPeer:
 
 
 class BoundedProtocol(H11Protocol):
-    """Serves one connection and keeps its entry among the connections."""
+    """Serves a connection and keeps its entry among the connections."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Connections of the API's clients: how many there may be, and how long a client may take.
 
-Anyone that has not shown a token yet must make way: when an address or the server has too many
-connections, the oldest of those that wait for their client is dropped. So half-sent requests, as
-many as there may be, do not keep anybody out.
+Clients without a valid token make way: if an address or the server has too many connections, the
+oldest connection that waits for its client is dropped. So half-sent requests, as many as there may
+be, do not keep anybody out.
 """
 
 import ipaddress
@@ -49,8 +49,8 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         total: At most so many together.
-        per_address: At most so many of one client address; of IPv6, of one /64 network.
-        proxies: Addresses of reverse proxies: many clients share them, so only `total` holds.
+        per_address: Most connections of a client address; of IPv6, of a /64 network.
+        proxies: Addresses of reverse proxies: many clients share a proxy, so only `total` holds.
     """
 
     total: int = 1000
@@ -77,11 +77,11 @@ class Connection:
     """Accepted connection.
 
     Attributes:
-        address: Of the client, as limits count it.
-        is_known: Whether a request on it carried a valid token or session.
+        address: Of the client, as counted by limits.
+        is_known: Whether a request on the connection had a valid token or session.
         received: Bytes that came.
         finished: Requests that were answered.
-        peer: The server's end of it.
+        peer: The server's end of the connection.
     """
 
     def __init__(self, address: str, peer: Peer, now: float) -> None:
@@ -98,7 +98,7 @@ class Connection:
         return self.peer.phase != "work"
 
     def find_delay(self, now: float) -> str:
-        """Return which deadline the client missed; "" for none. Call it about once a second."""
+        """Return which deadline the client missed; "" for none. Call this about once a second."""
         phase = (self.peer.phase, self.finished)
         if phase != self._phase:
             self._phase, self._since = phase, now
@@ -129,14 +129,14 @@ class Connection:
 
 
 class Connections:
-    """The connections of one server; all calls but those for numbers come from its loop.
+    """The connections of a server; all calls except reads of numbers come from its loop.
 
     Args:
         limits: How many there may be.
         clock: Monotonic, seconds.
 
     Attributes:
-        limits: How many there may be; `serve` lowers them to what the process may open.
+        limits: Limits of connections; `serve` lowers the limits to the process's descriptors.
         dropped: Connections that were dropped, by reason.
     """
 
@@ -158,7 +158,7 @@ class Connections:
         return self._count
 
     def admit(self, host: str, peer: Peer) -> Connection | None:
-        """Count a new connection; make room for it where there is none.
+        """Count a new connection; make room if full.
 
         Returns:
             None if there is no room: the caller closes the connection.
@@ -181,7 +181,7 @@ class Connections:
         return connection
 
     def forget(self, connection: Connection) -> None:
-        """Count a connection no longer; more than one call does no harm."""
+        """Remove a connection from the count; repeated calls do no harm."""
         own = self._by_address.get(connection.address, {})
         if connection in own:
             del own[connection]
@@ -190,7 +190,7 @@ class Connections:
                 del self._by_address[connection.address]
 
     def look(self) -> None:
-        """Drop the connections whose clients missed a deadline, and log what was dropped."""
+        """Drop the connections whose clients missed a deadline, and log the drops."""
         now = self._clock()
         every = [one for own in self._by_address.values() for one in own]
         for connection in every:
@@ -204,7 +204,7 @@ class Connections:
         self._count_dropped(because, count_as(host) if host else "")
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what a person should know of dropped connections."""
+        """Return warnings about dropped connections."""
         since = self._clock() - WARN_S
         recent = [one for one in tuple(self._recent) if one[0] >= since]
         reasons, addresses = Counter(self._unreported), Counter[str]()
@@ -271,7 +271,9 @@ def note_known(request: Request) -> None:
 
 
 def count_as(host: str) -> str:
-    """Return what an address is counted as: IPv6 by its /64 network, which one client can fill."""
+    """Return the key for counting an address: IPv6 by its /64 network, which a single client can
+    fill.
+    """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
 """File descriptors of `edgepack fleet serve`: enough stay free for broker, database and files.
 
-paho waits for its sockets with select(), which accepts only numbers below 1024. Where the limit of
-the process allows it, sockets of clients therefore get numbers from 1024 on.
+paho waits for its sockets with select(), which accepts only numbers below 1024. If the process's
+limit allows, sockets of clients therefore get numbers from 1024 on.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ def raise_descriptor_limit() -> int:
 
 
 def count_open() -> int:
-    """Return the number of open descriptors; an estimate where the system does not list them."""
+    """Return the number of open descriptors; an estimate if the system has no list."""
     try:
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
     except OSError:
@@ -56,7 +56,7 @@ def fit_connections(wanted: int, limit: int, open_now: int) -> int:
 
 
 def move_up(opened: socket.socket) -> socket.socket:
-    """Return the same connection with a descriptor that select() does not need, where one is free.
+    """Return the same connection with a descriptor beyond the range of select(), if free.
 
     The given socket is closed if the connection moved.
     """

@@ -63,10 +63,11 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
             return inventory.list_groups(session)
 
     def change_devices(self, change: DeviceChange) -> tuple[DeviceView, ...]:
-        """Move devices and change their labels; they get what devices that join get.
+        """Move devices and change their labels; the devices get the same releases as new devices of
+        the group.
 
         Raises:
-            FleetError: One is not enrolled, or a group or label cannot be such a name.
+            FleetError: A device is not enrolled, or a group or label is invalid.
         """
         now = self.store.now()
         publications: list[Publication] = []
@@ -86,7 +87,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         """Take devices out of the fleet and revoke their certificates.
 
         Raises:
-            FleetError: One is not enrolled.
+            FleetError: A device is not enrolled.
         """
         names = tuple(dict.fromkeys(removal.devices))
         with self.store.transaction(self.by) as session:
@@ -110,10 +111,10 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         return Authority(self.folder.pki).revocations()
 
     def revoke(self, request: RevocationRequest) -> Revocations:
-        """Revoke a certificate, whatever device it is of.
+        """Revoke a certificate of any device.
 
         Raises:
-            FleetError: The fleet's CA did not issue it.
+            FleetError: The fleet's CA did not issue the certificate.
         """
         authority = Authority(self.folder.pki)
         with self.store.transaction(self.by) as session:
@@ -128,7 +129,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         return Authority(self.folder.pki, certificate_days=self.certificate_days)
 
     def device(self, device: str) -> DeviceDetails:
-        """Return one device.
+        """Return a device.
 
         Raises:
             FleetError: No device of that id is enrolled.
@@ -138,7 +139,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         return msgspec.structs.replace(found, dropped=self.inbox.quotas.dropped(device))
 
     def enroll(self, request: EnrollRequest) -> Enrollment:
-        """Take a device in and state what it needs to know.
+        """Enrol a device and return its setup.
 
         Raises:
             FleetError: A name is impossible, the id is enrolled already and shall not be replaced,
@@ -191,7 +192,7 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         """Return a device's first certificate, for the token in its package.
 
         Raises:
-            FleetError: The token is none or was used, or the request cannot be one.
+            FleetError: The token is invalid or was used, or the request is invalid.
         """
         now = self.store.now()
         with self.store.reading() as session:

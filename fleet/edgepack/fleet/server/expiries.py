@@ -1,7 +1,7 @@
 """Everything of a fleet that expires: metadata, certificates and tokens, with the remedy of each.
 
-A person is warned 30 days ahead. What renews itself is reported when its renewal is overdue: the
-timestamp lives 3 days, and is always about to expire.
+A person is warned 30 days ahead. Automatically renewed items are reported when their renewal is
+overdue: the timestamp lives 3 days, and always expires soon.
 """
 
 import time
@@ -41,10 +41,10 @@ class Expiry(msgspec.Struct, frozen=True, kw_only=True):
     """Expiry: a certificate or metadata that expires soon, or has expired.
 
     Attributes:
-        kind: What it is.
+        kind: Kind of the item.
         title: With its name, as a sentence begins.
         expires_at: Seconds since the epoch.
-        remedy: The command that renews it.
+        remedy: The command for the renewal.
         warned_days: How many days before people are warned.
     """
 
@@ -66,13 +66,13 @@ class Expiry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expiries:
-    """Finds what expires soon.
+    """Finds upcoming expiries.
 
     Args:
         repository: The signed metadata.
         folder: With the fleet's authority and the controllers' certificates.
         store: With the certificates of devices, and tokens.
-        link: The broker's certificate is read from it.
+        link: Connection from which the broker's certificate is read.
         api_certificate: File of the API's certificate; None without https.
         certificate_days: How long certificates of devices last.
         wall: Seconds since the epoch.
@@ -95,7 +95,7 @@ class Expiries:
         self._last: tuple[float, tuple[Expiry, ...]] | None = None
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what expires soon, one sentence each, and what publishers have no room for."""
+        """Return upcoming expiries and full lists of publishers, a sentence each."""
         now = self._wall()
         return (*(one.describe(now) for one in self.find()), *self._repository.warn_of_room())
 
@@ -105,7 +105,7 @@ class Expiries:
         return {kind: counts[kind] for kind in KINDS}
 
     def find(self) -> tuple[Expiry, ...]:
-        """Return what expires soon, the first to expire first."""
+        """Return upcoming expiries, the earliest first."""
         now = self._wall()
         last = self._last
         if last is None or not 0 <= now - last[0] < KEEP_S:

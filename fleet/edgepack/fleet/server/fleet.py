@@ -26,7 +26,7 @@ from edgepack.fleet.server.webhooks import WebhookMethods
 class Fleet(
     RolloutMethods, ReleaseMethods, DeviceMethods, WebhookMethods, frozen=True, kw_only=True
 ):
-    """A running fleet: its parts, and what can be asked of it."""
+    """A running fleet: its parts and operations."""
 
     def info(self) -> FleetInfo:
         """Return the fleet at a glance."""

@@ -22,7 +22,7 @@ def check_tls(certificate: Path | None, key: Path | None) -> None:
     """Check that https can be served: before anything else starts.
 
     Raises:
-        FleetError: One of the two files is not named, or they cannot be used.
+        FleetError: A file is not named, or the files are unusable.
     """
     if certificate is None and key is None:
         return

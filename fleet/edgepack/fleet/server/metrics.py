@@ -1,7 +1,7 @@
 """Metrics of a fleet for Prometheus: `/metrics`, in the OpenMetrics format.
 
-Everything is read when it is asked for, from counters and indexes; names of devices are on none of
-it, so that its size does not grow with the fleet.
+All numbers are read on request, from counters and indexes; no number carries a device's name, so
+that the size does not grow with the fleet.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ __all__ = ["CONTENT_TYPE_LATEST", "render_metrics"]
 
 
 def render_metrics(queries: FleetQueries) -> bytes:
-    """Return the fleet's numbers as they are now."""
+    """Return the fleet's current numbers."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(queries))
     content: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]

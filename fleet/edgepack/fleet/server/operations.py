@@ -1,6 +1,6 @@
-"""Operations of the API, one row each.
+"""Operations of the API, a row each.
 
-`api.py` serves each row, and `openapi.py` describes it. Another operation is another row.
+`api.py` serves each row, and `openapi.py` describes each row. Another operation is another row.
 """
 
 from collections.abc import Callable
@@ -46,14 +46,14 @@ class Operation(msgspec.Struct, frozen=True):
 
     Attributes:
         method, path: Where.
-        says: What it does, for the description.
-        does: A method of `Fleet` or `Access`. It gets the path's parameters, then the document that
-            was sent, then what `reads` makes of the request; its return type is the answer's.
-        takes: The document that it is sent; `ARCHIVE` for a bundle, None for nothing.
-        asks: What its query may name.
+        says: Text for the description.
+        does: A method of `Fleet` or `Access`. The method gets the path's parameters, then the
+            request's document, then the result of `reads`; its return type is the answer's.
+        takes: The request's document; `ARCHIVE` for a bundle, None for none.
+        asks: Names of query parameters.
         reads: Makes arguments of the request; may raise `FleetError`.
         counts: Whether `after` is a number.
-        role: Who may; None for anyone that has what the operation itself asks for.
+        role: Required role; None if the operation itself checks access.
         max_bytes: Longest document.
     """
 

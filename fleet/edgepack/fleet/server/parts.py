@@ -1,4 +1,4 @@
-"""The parts of a running fleet, which whatever is asked of it needs."""
+"""The parts of a running fleet, for every operation."""
 
 from typing import Protocol
 
@@ -22,20 +22,20 @@ class Warner(Protocol):
     """A part that may have something to warn of."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the component's problems, one sentence each."""
+        """Return the component's problems, a sentence each."""
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a running fleet.
 
     Attributes:
-        by: Who asks, as the audit log names them; `msgspec.structs.replace` gives the fleet as
-            somebody else sees it.
+        by: Actor for the audit log; `msgspec.structs.replace` gives the fleet as seen by another
+            actor.
         certificate_days: How long the certificates last that devices get.
-        warners: Those that work by themselves, and say what they cannot do.
-        expiries: What expires soon.
-        connections: Those of the API's clients.
-        device_sources: Bundle sources other than the broker, as devices that are enrolled get it.
+        warners: Background parts with warnings.
+        expiries: Upcoming expiries.
+        connections: Connections of the API's clients.
+        device_sources: Bundle sources other than the broker, for newly enrolled devices.
     """
 
     by: str = "token"

@@ -1,4 +1,4 @@
-"""Place of this controller among the controllers on one folder: each place, and SQLite, once."""
+"""Place of this controller among the controllers on a folder: each place, and SQLite, once."""
 
 import fcntl
 from contextlib import ExitStack
@@ -10,8 +10,7 @@ from edgepack.fleet.database.store import sqlite_file
 
 
 def take_place(folder: DataFolder, database_url: str, stack: ExitStack) -> int:
-    """Return the lowest number that no controller on this folder has; one alone is let on an
-    SQLite.
+    """Return the lowest free number on this folder; SQLite allows a single controller.
 
     Raises:
         FleetError: Another controller is there, or there are too many.

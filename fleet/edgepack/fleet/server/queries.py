@@ -120,7 +120,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
         )
 
     def rollout(self, name: str) -> RolloutView:
-        """Return a rollout with its waves and what its gates say, without its devices.
+        """Return a rollout with its waves and gate results, without its devices.
 
         Raises:
             FleetError: There is none of that name.
@@ -147,7 +147,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
             )
 
     def assignments_to_show(self, name: str, limit: int) -> tuple[AssignmentView, ...]:
-        """Return some of a rollout's devices: those that failed first, those that wait last."""
+        """Return some of a rollout's devices: failed devices first, waiting devices last."""
         with self.fleet.store.reading() as session:
             return status.first_assignments(session, execution.find(session, name), limit)
 
@@ -159,7 +159,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
     def latency_over_time(
         self, digest: str, hardware_class: str = ""
     ) -> tuple[int, tuple[LatencySpan, ...]]:
-        """Return the length of the spans, seconds, and what a release's inferences took in each.
+        """Return the length of the spans, seconds, and latencies of a release's inferences by span.
 
         Empty where there are no two spans to draw a line between.
         """
@@ -246,7 +246,7 @@ class FleetQueries(msgspec.Struct, frozen=True):
         """Return the report of a release's build: HTML that is not to be trusted.
 
         Raises:
-            FleetError: There is no such release, or it has no report.
+            FleetError: The release does not exist, or has no report.
         """
         with self.fleet.store.reading() as session:
             digest = find_release(session, words).digest

@@ -1,6 +1,6 @@
 """Query parameters of a request: bounded, and rejected if invalid.
 
-Each function gives the arguments of an operation, as `Operation.reads` wants them.
+Each function returns the arguments of an operation, for `Operation.reads`.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ MAX_EVENTS = 1000
 
 
 def read_bearer(request: Request) -> str:
-    """Return the token that came with a request; empty without one."""
+    """Return a request's token; empty without a token."""
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     return token if kind.lower() == "bearer" else ""
 
@@ -26,7 +26,7 @@ def read_number(text: str, what: str) -> int:
     """Return a number of a request.
 
     Raises:
-        FleetError: It is none, or far too long.
+        FleetError: The text is not a number, or is far too long.
     """
     if not text.isdecimal() or len(text) > 15:
         raise FleetError(f"{what} is not a number: {text[:40]!r}")
@@ -34,7 +34,7 @@ def read_number(text: str, what: str) -> int:
 
 
 def bearer(request: Request) -> tuple[str]:
-    """Return the token that came with it."""
+    """Return the request's token."""
     return (read_bearer(request),)
 
 

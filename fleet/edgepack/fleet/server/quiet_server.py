@@ -1,8 +1,8 @@
 """A uvicorn that bounds its clients, and that sleeps while nobody asks.
 
-It accepts connections itself, so that a connection too many is closed before it costs anything. It
-looks around once a second, and at once at a signal: uvicorn does so ten times a second, which is a
-third of what a quiet fleet costs.
+The server accepts connections itself, so that excess connections are closed at no cost. The server
+runs periodic checks once a second, and at once at a signal: uvicorn does so ten times a second,
+which costs a third of a quiet fleet's CPU time.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class QuietServer(uvicorn.Server):
     Args:
         config: Of uvicorn.
         listener: Where clients come.
-        connections: Bounds them.
+        connections: Limits connections.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
@@ -63,7 +63,7 @@ class QuietServer(uvicorn.Server):
         self._listen()
 
     async def main_loop(self) -> None:
-        """Look around now and then until it shall end."""
+        """Check at intervals until the server shall end."""
         self._loop, self._signalled = asyncio.get_running_loop(), asyncio.Event()
         while not await self.on_tick(_EVERY_TICK):
             self._connections.look()
@@ -71,7 +71,7 @@ class QuietServer(uvicorn.Server):
                 await asyncio.wait_for(self._signalled.wait(), _LOOK_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept nobody any more, and end what is connected."""
+        """Stop accepting connections, and close open connections."""
         self._is_open = False
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()

@@ -42,7 +42,7 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         """Return a new folder to receive an upload of about that size.
 
         Raises:
-            FleetError: The disk has no room for it, archive and unpacked.
+            FleetError: The disk has no room for archive and unpacked bundle.
         """
         free = shutil.disk_usage(self.releases.incoming).free
         if 2 * size_bytes + UPLOAD_RESERVE_BYTES > free:
@@ -53,15 +53,15 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         return Path(tempfile.mkdtemp(dir=self.releases.incoming))
 
     def add_release(self, archive: Path, source: str) -> ReleaseView:
-        """Check an uploaded archive and keep it.
+        """Check an uploaded archive and store the release.
 
         Args:
-            archive: What was uploaded.
-            source: Where other controllers can fetch it; "" for nowhere.
+            archive: The uploaded file.
+            source: URL for other controllers; "" for none.
 
         Raises:
-            EdgepackError: It is not a bundle, or not one that a trusted key signed, or another
-                content has its name and version or its release counter; or the source is none.
+            EdgepackError: The archive is not a bundle, no trusted key signed the bundle, another
+                content has its name and version or its release counter, or the source is invalid.
         """
         check_source(source)
         bundle = verify_upload(archive, self.trust)
@@ -72,10 +72,10 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         return self.release_view(row)
 
     def withdraw_release(self, words: str) -> ReleaseView:
-        """Withdraw a release, so that no further device installs it; its files stay.
+        """Withdraw a release, so that no further device installs the release; its files stay.
 
         Raises:
-            FleetError: There is no such release, or its publisher must sign that elsewhere.
+            FleetError: The release does not exist, or its publisher must sign elsewhere.
         """
         with self.store.transaction(self.by) as session:
             row = find_release(session, words)
@@ -93,17 +93,17 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         """Return the data for a publisher to sign a release, or its end.
 
         Raises:
-            FleetError: There is no such release, or nobody may release its model.
+            FleetError: The release does not exist, or no publisher may release its model.
         """
         with self.store.reading() as session:
             row = find_release(session, words)
         return show_publishing(self.repository, row.bundle)
 
     def take_metadata(self, signed: SignedMetadata) -> PublishedMetadata:
-        """Take in what a publisher signed.
+        """Accept metadata signed by a publisher.
 
         Raises:
-            FleetError: It cannot be the next metadata of that publisher.
+            FleetError: The metadata is not the publisher's next metadata.
         """
         with self.store.transaction(self.by) as session:
             taken = take_metadata(self.repository, signed)
@@ -139,7 +139,7 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         """Delete a release that nothing points to.
 
         Raises:
-            FleetError: There is no such release, or it is in use.
+            FleetError: The release does not exist, or is in use.
         """
         with self.store.transaction(self.by) as session:
             release = find_release(session, words)

@@ -35,7 +35,7 @@ class Act(Protocol):
     def __call__(
         self, session: Session, rollout: RolloutRow, *, now: float
     ) -> Iterable[Publication] | None:
-        """Change it."""
+        """Apply the change."""
 
 
 class RolloutMethods(Parts, frozen=True, kw_only=True):
@@ -69,19 +69,19 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
             return status.list_rollouts(session)
 
     def rollout(self, name: str) -> RolloutView:
-        """Return one rollout, with its devices."""
+        """Return a rollout with its devices."""
         with self.store.reading() as session:
             return self.with_problem(status.show_rollout(session, execution.find(session, name)))
 
     def with_problem(self, view: RolloutView) -> RolloutView:
-        """Return a rollout with the reason why its release cannot be sent, if there is one."""
+        """Return a rollout with the reason why its release cannot be sent, if any."""
         problem = self.releases.problems.get(view.bundle.digest, "")
         return msgspec.structs.replace(view, release_problem=problem)
 
     def rollout_devices(
         self, name: str, state: str, after: str, limit: int
     ) -> tuple[AssignmentView, ...]:
-        """Return a page of a rollout's devices, or of those whose part is in a state."""
+        """Return a page of a rollout's devices, all or with assignments in a state."""
         with self.store.reading() as session:
             rollout = execution.find(session, name)
             return status.list_assignments(session, rollout, state=state, after=after, limit=limit)
@@ -99,7 +99,7 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
         return self._act(name, execution.approve)
 
     def retry(self, name: str) -> RolloutView:
-        """Offer it once more to those that failed."""
+        """Offer the release again to failed devices."""
         return self._act(name, retry)
 
     def abort(self, name: str) -> RolloutView:

@@ -1,4 +1,4 @@
-"""Serving a fleet until it is ordered to stop."""
+"""Fleet server, until ordered to stop."""
 
 import gc
 import logging
@@ -115,7 +115,7 @@ def _settle_collector() -> None:
 
 
 def _fit(connections: Connections, descriptors: int) -> None:
-    """Lower the number of connections to what leaves descriptors for broker and database."""
+    """Lower the number of connections to leave descriptors for broker and database."""
     limits = connections.limits
     total = fit_connections(limits.total, descriptors, count_open())
     if total < limits.total:

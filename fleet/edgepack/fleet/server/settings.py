@@ -17,24 +17,25 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         data: The fleet's folder.
         cache: Where the files of releases lie; None is the fleet's folder.
         database: See `open_store`; "" means SQLite in the folder.
-        broker: URL of a broker; "" means the embedded one.
-        broker_proxy: URL of an HTTP proxy that leads to it.
-        broker_ca: PEM of who signed its certificate; None is the fleet's own authority.
-        broker_port: Port of the embedded one.
+        broker: URL of a broker; "" means the embedded broker.
+        broker_proxy: URL of an HTTP proxy to the broker.
+        broker_ca: PEM of the authority that signed the broker's certificate; None is the fleet's
+            own authority.
+        broker_port: Port of the embedded broker.
         broker_user, broker_password: For brokers with passwords.
         host, port: Where the API listens.
         tls_cert, tls_key: PEM files of its certificate and key; None for plain HTTP.
         connections: How many connections the API's clients may have.
-        tenant: Whose devices.
+        tenant: Tenant of the devices.
         trust: Files of public keys to trust from now on.
         auto_enroll: Takes in any device that reports; embedded broker only.
         certificate_days: How long the certificates last that devices get.
-        lease_s: Of several controllers on a PostgreSQL another one leads so long after the leader
-            died.
-        bandwidth: What the depot may send a second.
+        lease_s: Time until another controller leads after the leader died; for several controllers
+            on a PostgreSQL.
+        bandwidth: Bytes per second that the depot may send.
         on_revocation: Program that tells the broker of revoked certificates; None for none.
-        device_sources: URLs of what has bundles next to the broker: devices that are enrolled from
-            now on ask there first.
+        device_sources: URLs of bundle sources besides the broker: newly enrolled devices try these
+            first.
         oidc: TOML file about the OpenID Connect provider that people log in at; None for none.
     """
 

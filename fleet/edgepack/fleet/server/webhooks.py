@@ -32,7 +32,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
         """Make a webhook; its secret is returned only once.
 
         Raises:
-            FleetError: The name cannot be one or is taken, or messages may not go to that URL.
+            FleetError: The name is invalid or taken, or the URL is not allowed.
         """
         try:
             topics.check_name(request.name, "webhook")
@@ -57,7 +57,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
             return NewWebhook(secret=secret, view=_view(row))
 
     def remove_webhook(self, name: str) -> WebhookView:
-        """End a webhook; what it had yet to tell is not reported.
+        """Remove a webhook and discard its undelivered messages.
 
         Raises:
             FleetError: There is none of that name.
@@ -66,7 +66,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
             return _view(webhooks.remove(session, name, self.store.now()))
 
     def try_webhook(self, name: str) -> WebhookTrial:
-        """Post a message for a trial, once, whatever else waits.
+        """Post a test message, once, ahead of waiting messages.
 
         Raises:
             FleetError: There is none of that name.

@@ -27,13 +27,13 @@ PROVIDER = ProviderFacts(
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of one device.
+    """Measurements of a device.
 
     Attributes:
         median_ms: Of its latencies, milliseconds.
-        errors, fallbacks, shadow: 0..1, chance that an inference fails, that the device runs on
-            another provider than it is meant to, and that a shadow inference disagrees.
-        memory_bytes, temperature_c, drift, golden: As gates have them.
+        errors, fallbacks, shadow: 0..1, probability that an inference fails, that the device runs
+            on another provider than intended, and that a shadow inference disagrees.
+        memory_bytes, temperature_c, drift, golden: As for gates.
     """
 
     median_ms: float
@@ -77,7 +77,7 @@ def parse_change(text: str) -> Change:
     """Read `sim-arm-a76:p95=1.3`.
 
     Raises:
-        FleetError: It is none.
+        FleetError: The text is not a change.
     """
     found = _CHANGE.fullmatch(text)
     try:
@@ -94,11 +94,11 @@ def parse_change(text: str) -> Change:
 
 
 class Pretence:
-    """Measurements of one device for one model, release by release.
+    """Measurements of a device for a model, release by release.
 
     Args:
-        behaviour: Of its class, of the first release that it runs.
-        changes: What later releases change of it.
+        behaviour: Behaviour of its class, for the device's first release.
+        changes: Changes with later releases.
         rng: Decides how the device differs from its class, and every number.
     """
 

@@ -1,7 +1,7 @@
-"""The chunks that the simulated devices of a process have checked, once for all of them.
+"""The verified chunks of the simulated devices of a process, stored once for all.
 
-A real device reads what it has out of its slot to get a chunk out of a coded message. Here each
-device remembers only which chunks it has, and reads those from files that all share.
+A real device reads its slot to recover a chunk from a coded message. Here each device stores only
+its set of chunks, and reads the chunks from shared files.
 """
 
 import os
@@ -14,10 +14,10 @@ MOST_BYTES = 4_000_000_000
 
 
 class StoredFile:
-    """The chunks of one file; each was checked before it was written.
+    """The chunks of a file; each chunk was verified before the write.
 
     Args:
-        path: Where they are kept; the file is gone after `close`.
+        path: Path of the file, which is deleted after `close`.
         sizes: Lengths of the file's chunks, bytes.
     """
 
@@ -36,7 +36,7 @@ class StoredFile:
             self._held.add(index)
 
     def read(self, index: int) -> bytes:
-        """Return one that was put."""
+        """Return a stored chunk."""
         return os.pread(self._descriptor, self.sizes[index], self._starts[index])
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class StoredFile:
 
 
 class ChunkStore:
-    """Files by digest, each as long as a device wants it.
+    """Files by digest, each as long as a device needs the file.
 
     Args:
         folder: For the files; exists.
@@ -57,7 +57,7 @@ class ChunkStore:
         self._users: dict[str, int] = {}
 
     def open(self, sha256: str, sizes: Sequence[int]) -> StoredFile | None:
-        """Return the file for one more device; None when there is no room for it."""
+        """Return the file for a further device; None without room."""
         file = self._files.get(sha256)
         if file is None:
             used = sum(one.size_bytes for one in self._files.values())

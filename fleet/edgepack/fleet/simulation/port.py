@@ -11,9 +11,9 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     """A simulated device's connection to the broker.
 
     Attributes:
-        publish: Topic, payload, QoS and whether it is retained.
+        publish: Topic, payload, QoS and retained flag.
         subscribe, unsubscribe: A topic.
-        chunks: What devices have checked.
+        chunks: Verified chunks of devices.
     """
 
     publish: Callable[[str, bytes, int, bool], None]

@@ -1,4 +1,4 @@
-"""Many simulated devices in one process, each with its own connection to the real broker."""
+"""Many simulated devices in a process, each with its own connection to the real broker."""
 
 import logging
 import random
@@ -38,13 +38,13 @@ class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         count: Number of devices.
-        group: Group that they are enrolled in.
+        group: Group of the devices.
         prefix: Their ids are `<prefix>-1`, `<prefix>-2` …
         fail_rate, silent_rate: 0..1, see `SimulatedDevice`.
         seed: Of all that is random.
-        changes: What later releases change of what hardware classes measure.
+        changes: Changes of a hardware class's measurements with later releases.
         loss: 0..1, share of the chunks that are lost on their way, by device.
-        takes_bytes_per_s: What each device takes a second; 0 is all that comes.
+        takes_bytes_per_s: Rate limit of each device, bytes per second; 0 means unlimited.
     """
 
     count: int
@@ -113,7 +113,7 @@ class _Connection:
         self.client.publish(topic, payload, qos=qos, retain=retain)
 
     def _ignore(self, _: object) -> None:
-        """Ignore a failed subscription: the device repeats it when it reconnects."""
+        """Ignore a failed subscription: the device subscribes again at the next connection."""
 
     def _receive(self, topic: bytes, payload: bytes) -> None:
         if self._takes_bytes_per_s:
@@ -133,14 +133,14 @@ def simulate(
     for_s: float | None,
     show: Callable[[dict[str, int]], None],
 ) -> dict[str, int]:
-    """Enrol devices and run them.
+    """Enrol devices and run the devices.
 
     Args:
         client: The running fleet.
-        settings: What to simulate.
+        settings: Settings of the simulation.
         stopping: Ends the simulation when set.
-        for_s: Ends it after so many seconds; None runs until `stopping`.
-        show: Called with, whenever it changes, how many devices are in which state.
+        for_s: Duration in seconds; None runs until `stopping`.
+        show: Called after every change with the number of devices by state.
 
     Returns:
         How many devices ended in which state.
@@ -204,7 +204,7 @@ def _run(
 
 
 def _watch(connection: _Connection, selector: selectors.BaseSelector) -> None:
-    """Keep a client's socket in the selector while it is open."""
+    """Keep a client's open socket in the selector."""
     without_delay = connection.client.on_socket_open
 
     def opened(client: mqtt.Client, userdata: Any, sock: Any) -> None:
@@ -228,7 +228,7 @@ def _watch(connection: _Connection, selector: selectors.BaseSelector) -> None:
 
 
 def _close(connection: _Connection) -> None:
-    """Report the device as offline and disconnect, as far as the socket takes it.
+    """Report the device as offline and disconnect, as far as the socket accepts data.
 
     A broker publishes the last will only of a device that vanishes. The selector is left alone
     afterwards.

@@ -38,7 +38,7 @@ class SimulatedDevice:
         sign: Signs with the device's key.
         rng: Decides fates, jitter and latencies.
         fail_rate, silent_rate: 0..1, share of rollouts that this device fails or says nothing to.
-        changes: What later releases change of what hardware classes measure.
+        changes: Changes of a hardware class's measurements with later releases.
         clock: Seconds since the epoch.
         loss: 0..1, share of the chunks that do not reach this device.
     """
@@ -92,7 +92,7 @@ class SimulatedDevice:
         return topics.up(self._tenant, self.device, "reported"), encode(will)
 
     def connected(self) -> None:
-        """Hold its subscriptions and state what it is; what was under way continues."""
+        """Subscribe and report the device's facts; continue earlier work."""
         for topic in topics.device_subscriptions(self._tenant, self.device):
             self._port.subscribe(topic)
         for model in self._models.values():
@@ -100,13 +100,13 @@ class SimulatedDevice:
         self._report()
 
     def received(self, topic: str, payload: bytes) -> None:
-        """Take a message; one that makes no sense is dropped."""
+        """Handle a message; drop an invalid message."""
         if (found := self._router.find(topic)) is not None:
             take, sha256 = found
             take(sha256, payload)
 
     def tick(self) -> None:
-        """Do what time has come for."""
+        """Do all due work."""
         now = self._clock()
         for model in self._models.values():
             model.tick()

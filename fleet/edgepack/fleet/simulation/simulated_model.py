@@ -33,7 +33,7 @@ class SimulatedModel:
     Args:
         name: Its name.
         device, tenant, port, rng, fail_rate, silent_rate, clock: See `SimulatedDevice`.
-        pretence: What it measures of its releases.
+        pretence: Simulated measurements of its releases.
         say: Sends a message of the device.
         report: Sends the device's report.
     """
@@ -73,7 +73,7 @@ class SimulatedModel:
         self._told_at = 0.0
 
     def take(self, order: ModelOrder) -> Literal["taken", "known", "silent"]:
-        """Take what is wanted of this model, unless it was heard before."""
+        """Accept the order for this model, unless the order was received before."""
         if self._order is not None and order.sequence <= self._order.sequence:
             return "silent" if self._fate == "silent" else "known"
         self._order = order
@@ -99,11 +99,11 @@ class SimulatedModel:
         return "taken"
 
     def received(self, sha256: str, payload: bytes) -> None:
-        """Take a chunk that came, if it is one of this model's."""
+        """Handle a received chunk, if the chunk belongs to this model."""
         self._take_from(partial(self._transfer.take, sha256, payload))
 
     def received_coded(self, sha256: str, coded: CodedChunk) -> None:
-        """Take several chunks that came as one, likewise."""
+        """Handle a coded message likewise."""
         self._take_from(partial(self._transfer.take_coded, sha256, coded))
 
     def _take_from(self, take: Callable[[], bool]) -> None:
@@ -121,7 +121,7 @@ class SimulatedModel:
         self._transfer.resume()
 
     def tick(self) -> None:
-        """Do what time has come for."""
+        """Do all due work."""
         self._transfer.tick()
         if self._next_at is not None and self._clock() >= self._next_at:
             self._advance()

@@ -1,7 +1,7 @@
 """Transfer of a bundle to a simulated device: requests and checks chunks, and stores none.
 
-The manifest and the signature come first and are checked whole; the manifest then says which
-chunks the first variant has, and each of those is checked against the signed index.
+The manifest and the signature come first and are verified whole; the manifest then lists the chunks
+of the first variant, and each chunk is verified against the signed index.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class _Wanted:
 
 
 class SimulatedTransfer:
-    """The files that one device lacks.
+    """The missing files of a device.
 
     Args:
         device: The device's id.
@@ -93,18 +93,18 @@ class SimulatedTransfer:
         self._scheduler = None
 
     def tick(self) -> None:
-        """Ask, where it is time, for what is missing."""
+        """Request missing chunks when due."""
         if self._scheduler is not None and self._clock() >= self._scheduler.due_at:
             self._need(self._scheduler)
 
     def take(self, sha256: str, payload: bytes) -> bool:
-        """Take a chunk of a file; one that nobody asked for is dropped.
+        """Store a chunk of a file; drop a chunk that was not requested.
 
         Returns:
-            Whether the bundle is complete with it.
+            Whether the chunk completes the bundle.
 
         Raises:
-            EdgepackError: It completes a manifest that cannot be read; nothing is wanted any more.
+            EdgepackError: The completed manifest cannot be read; the transfer ends.
         """
         file = self._files.get(sha256)
         if file is None or len(payload) <= 4:
@@ -123,7 +123,7 @@ class SimulatedTransfer:
         return self._note(file, index, content, place)
 
     def take_coded(self, sha256: str, coded: CodedChunk) -> bool:
-        """Take the one chunk that lacks of several that came as one; see `take`."""
+        """Recover the only missing chunk of a coded message; see `take`."""
         file = self._files.get(sha256)
         if file is None or file.stored is None:
             return False
@@ -137,7 +137,7 @@ class SimulatedTransfer:
         return False
 
     def _note(self, file: _Wanted, index: int, content: bytes, place: tuple[str, int]) -> bool:
-        """Note a chunk that is right; whether the bundle is complete with it."""
+        """Note a verified chunk; return whether the bundle is complete."""
         if file.stored is not None:
             file.stored.put(index, content)
         file.missing.discard(index)
@@ -146,7 +146,7 @@ class SimulatedTransfer:
         return not file.missing and self._finish(file)
 
     def _finish(self, file: _Wanted) -> bool:
-        """Close a file whose chunks are all here; whether the bundle is complete with it."""
+        """Close a complete file; return whether the bundle is complete."""
         if file.content is not None:
             if hashlib.sha256(file.content).hexdigest() != file.sha256:
                 file.missing = set(range(file.count))

@@ -1,1 +1,1 @@
-"""Webhooks: messages to other systems, signed, sent again until they are taken."""
+"""Webhooks: signed messages to other systems, repeated until accepted."""

@@ -1,6 +1,7 @@
-"""Delivery of events to webhooks by the leader, one message of each webhook at a time.
+"""Delivery of events to webhooks by the leader, a single message of each webhook at a time.
 
-A message is sent until it is taken, and so it may come twice: its `webhook-id` stays the same.
+A message is repeated until accepted, so the receiver may get a message twice, with the same
+`webhook-id`.
 """
 
 import logging
@@ -53,7 +54,7 @@ def send(hook: Hook, tenant: str, message: Message, limits: WaitLimits = sending
     """Send a message once.
 
     Raises:
-        FleetError: It was not taken; why.
+        FleetError: The receiver did not accept the message; states the reason.
     """
     message_id = f"{hook.key}_{message.source}{message.id}"
     said = {
@@ -82,11 +83,11 @@ def send(hook: Hook, tenant: str, message: Message, limits: WaitLimits = sending
 
 
 class Deliverer:
-    """Looks every second for what is to be determined.
+    """Checks every second for due messages.
 
     Args:
         store: The fleet's database.
-        tenant: Whose devices.
+        tenant: Tenant of the devices.
         lead: Whether this controller leads.
     """
 
@@ -146,7 +147,7 @@ class Deliverer:
                 self._workers.submit(self._tell, hook, messages)
 
     def _take_turn(self, name: str, *, has_failed: bool) -> bool:
-        """Reserve a worker; receivers that hang leave half of the workers to the others."""
+        """Reserve a worker; hanging receivers leave half of the workers to other receivers."""
         with self._lock:
             slow = sum(self._busy.values())
             if len(self._busy) >= WORKERS or (has_failed and 2 * slow >= WORKERS):

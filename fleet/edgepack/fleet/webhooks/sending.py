@@ -1,12 +1,12 @@
-"""Delivery of one message: signed by the Standard Webhooks format, posted to an allowed address.
+"""Delivery of a message: signed by the Standard Webhooks format, posted to an allowed address.
 
     webhook-id: the same each time that a message is sent again
     webhook-timestamp: seconds since the epoch
     webhook-signature: v1,BASE64(HMAC-SHA256(secret, "ID.TIMESTAMP.BODY"))
 
-Anyone that makes a webhook makes this server send requests. So it must not lead to what only this
-server can reach: an address is looked up once, judged, and that very address is connected to; no
-redirect is followed, and nothing of an answer but its status is kept.
+A webhook makes this server send requests, so its URL must not lead to hosts that only this server
+can reach. The address is looked up once and checked, and the connection goes to that address. No
+redirect is followed, and only the status of an answer is kept.
 """
 
 import base64
@@ -43,7 +43,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         host, port: Of the receiver.
         path: With its query.
-        is_tls: Whether it is reached by https.
+        is_tls: Whether the URL is https.
     """
 
     host: str
@@ -53,7 +53,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """Host, and the port where it is not the usual one."""
+        """Host, and the port if not the default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
             host
@@ -86,10 +86,10 @@ def read_target(url: str, *, is_unsafe: bool) -> Target:
 
     Args:
         url: The URL.
-        is_unsafe: Whether it may be without TLS.
+        is_unsafe: Whether the URL may be without TLS.
 
     Raises:
-        FleetError: It is none that a webhook may have.
+        FleetError: The URL is not allowed for webhooks.
     """
     try:
         parts = urlsplit(url)
@@ -116,10 +116,11 @@ def read_target(url: str, *, is_unsafe: bool) -> Target:
 def find_addresses(
     target: Target, *, is_unsafe: bool, resolve: Resolve | None = None
 ) -> Sequence[str]:
-    """Return the addresses of a receiver, all of them such as messages may go to.
+    """Return the addresses of a receiver, all of them allowed for messages.
 
     Raises:
-        FleetError: It has none, or one in a private network, unless that is allowed.
+        FleetError: The receiver has no address, or an address in a private network without
+            permission.
     """
     try:
         found = (resolve or _resolve)(target.host, target.port)
