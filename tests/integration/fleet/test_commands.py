@@ -267,7 +267,7 @@ def test_a_release_is_taken_back_on_the_command_line(
     ]
     assert edgepack(finished_fleet, "rollout", "watch", "r3").returncode == 0
     status = edgepack(finished_fleet, "rollout", "status", "r3").stdout
-    assert "takes digits 2.0.0 back; 1 committed" in status
+    assert "rolls digits 2.0.0 back; 1 committed" in status
     assert edgepack(finished_fleet, "withdraw", "digits@2.0.0").returncode == 0
     ahead = edgepack(finished_fleet, "rollout", "rollback", "digits@1.0.0", "--dry-run")
     said = " ".join(ahead.stdout.split())

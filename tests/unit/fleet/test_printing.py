@@ -247,7 +247,8 @@ def test_a_simulator_s_times_are_not_printed_beside_real_ones(
     assert "1.25" in printed
     assert "819.22" not in printed
     assert printed.splitlines()[-1].strip() == (
-        "QNN is simulated on 1 device, and its times are not comparable: 9 inferences of qnn-htp, 0 failed"
+        "QNN is simulated on 1 device, and its times are not comparable: "
+        "9 inferences of qnn-htp, 0 failed"
     )
 
 

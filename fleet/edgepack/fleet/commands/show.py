@@ -209,7 +209,7 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         f"{rollout.bundle.name} {rollout.bundle.version} for {rollout.selector}: ",
         styled(rollout.state),
         f", wave {rollout.wave} of {rollout.wave_count} ({rollout.settings.waves})\n",
-        f"takes {title(rollout.takes_back)} back; " if rollout.takes_back else "",
+        f"rolls {title(rollout.takes_back)} back; " if rollout.takes_back else "",
         f"{counts_line(rollout)}; {rollout.because}",
         f"\nstopped by {rollout.stopped_by}" if rollout.stopped_by else "",
         "\nheld: too few measured" if rollout.waits_reason == "evidence" else "",
@@ -239,8 +239,8 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
     parts += [
         Text(
             f"{short_provider(row.provider)} is simulated on {counted(row.devices, 'device')}, and "
-            f"its times are not comparable: {counted(row.inferences, 'inference')} of {row.variant}, "
-            f"{row.failures} failed"
+            f"its times are not comparable: {counted(row.inferences, 'inference')} of "
+            f"{row.variant}, {row.failures} failed"
         )
         for row in rollout.latency
         if row.is_simulator

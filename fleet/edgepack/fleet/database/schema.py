@@ -145,8 +145,8 @@ class ReleaseRow(Base):
     """A bundle that the fleet holds; `folder` is where its files lie, below a controller's folder.
 
     `source` is the URL for controllers without the files, "" for none. A deleted release stays here
-    without files, so that no other content takes its name. `items` are the
-    answers that its tasks count, such as boxes.
+    without files, so that no other content takes its name. `items` are the answers
+    that its tasks count, such as boxes.
     """
 
     __tablename__ = "releases"
