@@ -180,7 +180,7 @@ def is_same_answer(
         now: Outputs of the release that serves.
         tolerances, agreements: Of the release that serves; outputs with neither do not count.
     """
-    decided = [one for one in agreements if one.part.task in DECISIONS]
+    decided = [one for one in agreements if task_of(one.part).is_decision]
     for agreement in decided:
         measured = _measure(agreement, [before], [now])
         if isinstance(measured, str) or measured.losses[0] > MOST_LOST:
@@ -190,10 +190,6 @@ def is_same_answer(
     if not others:
         return bool(decided)
     return compare_outputs([before], [now], others).right
-
-
-DECISIONS = ("classification", "detections", "text", "tokens", "segmentation", "threshold")
-"""Tasks that turn values into an answer; other values are the answer."""
 
 
 def _judge_task(

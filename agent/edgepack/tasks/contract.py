@@ -161,6 +161,15 @@ class Task(Protocol):
         """Return the plural noun of the answers that the task counts: `boxes`."""
         ...
 
+    @property
+    def is_decision(self) -> bool:
+        """True if the task turns values into an answer, as a decision does."""
+        ...
+
+    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
+        """Return the part with the settings that the float model's values decide."""
+        ...
+
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> Expected:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
         ...

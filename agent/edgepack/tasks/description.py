@@ -21,6 +21,7 @@ MAX_CLASS_NAME = 100
 IGNORED = "ignored"
 SELECTION = "selection"
 UNKNOWN = "unknown"
+OWN = "own"
 NOT_EVALUATED = (IGNORED, SELECTION)
 """Tasks whose outputs do not tell how near a model is to another."""
 

@@ -86,7 +86,7 @@ class ValueTask(msgspec.Struct, frozen=True):
     """A task that compares a single output, value against value: a `Task`.
 
     Attributes:
-        name, words, items, sketch: See `Task`.
+        name, words, items, sketch, is_decision: See `Task`.
         compare: Compares values.
     """
 
@@ -95,6 +95,11 @@ class ValueTask(msgspec.Struct, frozen=True):
     items: str
     compare: Compare
     sketch: Callable[[TaskOutputs, Outputs], Sketch] = sketch_values
+    is_decision: bool = False
+
+    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
+        """Return the part unchanged."""
+        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> OneOutput:
         """Prepare the comparison with the float model's outputs, a dict per sample."""

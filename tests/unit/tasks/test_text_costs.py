@@ -11,7 +11,7 @@ from edgepack.tasks.text.costs import Cost, expected_cost, probability, signific
 from edgepack.tasks.text.decoding import read_text
 from edgepack.tasks.text.edits import edit_distance
 from edgepack.tasks.text.head import TextHead
-from edgepack.tasks.text.measure import TEXT
+from edgepack.tasks.text.measure import TASK
 
 _HEAD = TextHead(output="said", blank=0)
 
@@ -123,7 +123,7 @@ def test_a_reader_that_drops_what_the_float_model_always_hesitates_at_is_refused
     shares[0, 4, :3] = 0.47, 0.0, 0.53
     outputs: Outputs = {"said": shares}
     dropped = {"said": np.delete(shares, 4, axis=1)}
-    expected = TEXT.open(_HEAD.part, [outputs] * 30)
+    expected = TASK.open(_HEAD.part, [outputs] * 30)
     one = expected.measure([dropped, *[outputs] * 29])
     assert one.value > 0.999
     assert "0.9972 need no edit" in one.notes[0]

@@ -109,6 +109,11 @@ def same_decisions(want: Tensor, have: Tensor) -> Bools:
     return np.asarray(same[in_use], dtype=np.bool_)
 
 
-CLASSIFICATION = ValueTask(
-    "classification", "the float model's decisions", "classes", compare_decisions, sketch_decisions
+TASK = ValueTask(
+    "classification",
+    "the float model's decisions",
+    "classes",
+    compare_decisions,
+    sketch_decisions,
+    is_decision=True,
 )

@@ -26,4 +26,4 @@ def compare_depths(output: str, expected: Sequence[Tensor], got: Sequence[Tensor
     return Compared(measures=(measure,), losses=np.array(lost) / np.array(whole))
 
 
-DEPTH = ValueTask("depth", "its distances", "distances", compare_depths)
+TASK = ValueTask("depth", "its distances", "distances", compare_depths)

@@ -22,7 +22,7 @@ from edgepack.tasks.detections.decoding import PICTURE_BITS, find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
 from edgepack.tasks.one_output import NOTHING
 from edgepack.tasks.sketch import Sketch
-from edgepack.tasks.unknown.measure import UNKNOWN_TASK
+from edgepack.tasks.unknown.measure import TASK as UNKNOWN_TASK
 from edgepack.text import counted
 
 F1 = Scale(metric="detection_f1", least=0.99)
@@ -71,7 +71,7 @@ class FoundBoxes:
             may_differ=1.0 / max(2 * self._count - 1, 1),
         )
         return agree(
-            DETECTIONS.name,
+            TASK.name,
             [measure],
             np.array([_lost(one) for one in counts]),
             words=measure.words,
@@ -125,6 +125,11 @@ class Detections:
     name = "detections"
     words = "F1 of the float model's boxes"
     items = "boxes"
+    is_decision = True
+
+    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
+        """Return the part unchanged."""
+        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> FoundBoxes:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
@@ -148,4 +153,4 @@ class Detections:
         )
 
 
-DETECTIONS = Detections()
+TASK = Detections()

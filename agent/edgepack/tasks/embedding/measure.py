@@ -60,7 +60,7 @@ def sketch_vectors(part: TaskOutputs, outputs: Outputs) -> Sketch:
     return Sketch(numbers={"length of vectors": length, **numbers})
 
 
-EMBEDDING = ValueTask(
+TASK = ValueTask(
     "embedding",
     "how its vectors differ from each other",
     "vectors",

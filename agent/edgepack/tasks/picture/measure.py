@@ -42,4 +42,4 @@ def _peak(expected: Sequence[Tensor]) -> float:
     return min(near, key=lambda peak: abs(peak - spread)) if near else spread
 
 
-PICTURE = ValueTask("picture", "its pictures (PSNR)", "pictures", compare_pictures)
+TASK = ValueTask("picture", "its pictures (PSNR)", "pictures", compare_pictures)

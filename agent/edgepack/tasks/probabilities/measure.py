@@ -85,7 +85,7 @@ def sketch_probabilities(part: TaskOutputs, outputs: Outputs) -> Sketch:
     return Sketch(shares=shares, share_words="probability of {}")
 
 
-PROBABILITIES = ValueTask(
+TASK = ValueTask(
     "probabilities",
     "its probabilities",
     "probabilities",

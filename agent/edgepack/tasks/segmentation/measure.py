@@ -47,6 +47,6 @@ def sketch_areas(part: TaskOutputs, outputs: Outputs) -> Sketch:
     return Sketch(shares=shares, share_words="share of the area of {}")
 
 
-SEGMENTATION = ValueTask(
-    "segmentation", "its areas (mean IoU)", "areas", compare_maps, sketch_areas
+TASK = ValueTask(
+    "segmentation", "its areas (mean IoU)", "areas", compare_maps, sketch_areas, is_decision=True
 )

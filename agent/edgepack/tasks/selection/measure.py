@@ -41,7 +41,7 @@ def sketch_selection(part: TaskOutputs, outputs: Outputs) -> Sketch:
     return Sketch(shares=shares_of_classes(part, first) if is_one_row else {}, numbers=rows)
 
 
-SELECTED = ValueTask(
+TASK = ValueTask(
     SELECTION,
     "what the float model selects, in any order",
     "selected rows",

@@ -47,4 +47,4 @@ def sketch_sound(part: TaskOutputs, outputs: Outputs) -> Sketch:
     return Sketch(columns={"loudness": decibels(max(power, 1e-10), 1.0)})
 
 
-SOUND = ValueTask("sound", "its sound (SI-SDR)", "sounds", compare_sounds, sketch_sound)
+TASK = ValueTask("sound", "its sound (SI-SDR)", "sounds", compare_sounds, sketch_sound)

@@ -48,4 +48,4 @@ def sketch_sums(part: TaskOutputs, outputs: Outputs) -> Sketch:
     return Sketch(columns={"sum": float(finite_values(outputs[part.outputs[0]]).sum())})
 
 
-SUMS = ValueTask("sums", "the sum of its values, in each sample", "sums", compare_sums, sketch_sums)
+TASK = ValueTask("sums", "the sum of its values, in each sample", "sums", compare_sums, sketch_sums)

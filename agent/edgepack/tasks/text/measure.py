@@ -17,7 +17,7 @@ from edgepack.tasks.text.agreement import TextAgreement, measure_texts
 from edgepack.tasks.text.costs import expected_cost
 from edgepack.tasks.text.decoding import Text, read_text, shares_of
 from edgepack.tasks.text.head import TextHead
-from edgepack.tasks.unknown.measure import UNKNOWN_TASK
+from edgepack.tasks.unknown.measure import TASK as UNKNOWN_TASK
 from edgepack.text import counted
 
 STRINGS = Scale(metric="string_agreement", least=0.99)
@@ -82,7 +82,7 @@ class ReadTexts:
             ]
         )
         return agree(
-            TEXT.name,
+            TASK.name,
             [measure],
             losses,
             words=measure.words,
@@ -117,6 +117,11 @@ class Texts:
     name = "text"
     words = "what the float model reads, by characters and by lines"
     items = "texts"
+    is_decision = True
+
+    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
+        """Return the part unchanged."""
+        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ReadTexts:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
@@ -136,4 +141,4 @@ class Texts:
         return Sketch(numbers=length, confidence=confidence)
 
 
-TEXT = Texts()
+TASK = Texts()

@@ -39,4 +39,6 @@ def sketch_tokens(part: TaskOutputs, outputs: Outputs) -> Sketch:
     return replace(sketch_decisions(part, outputs), share_words="share of {} among tokens")
 
 
-TOKENS = ValueTask("tokens", "the float model's tokens", "tokens", compare_tokens, sketch_tokens)
+TASK = ValueTask(
+    "tokens", "the float model's tokens", "tokens", compare_tokens, sketch_tokens, is_decision=True
+)

@@ -221,6 +221,11 @@ class Values:
     name = "values"
     words = "the variance of its values from sample to sample"
     items = "values"
+    is_decision = False
+
+    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
+        """Return the part unchanged."""
+        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ValueOutputs:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
@@ -233,4 +238,4 @@ class Values:
         return sketch_values(part, outputs)
 
 
-VALUES = Values()
+TASK = Values()

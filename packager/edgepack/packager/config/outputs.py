@@ -5,8 +5,8 @@ application normalizes, or an output without readers.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,7 +14,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.profiles.section import Section
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key, unknown_name
-from edgepack.tasks.description import IGNORED, SELECTION, UNKNOWN, ClassNames, TaskOutputs
+from edgepack.tasks.description import IGNORED, OWN, SELECTION, UNKNOWN, ClassNames, TaskOutputs
 from edgepack.tasks.detections.layouts import (
     LAYOUTS,
     Activation,
@@ -22,10 +22,11 @@ from edgepack.tasks.detections.layouts import (
     DetectionHead,
     LayoutName,
 )
+from edgepack.tasks.level import THRESHOLD
 from edgepack.tasks.table import TASKS
 from edgepack.text import counted
 
-DECLARABLE = (*(name for name in TASKS if name not in (SELECTION, UNKNOWN)), IGNORED)
+DECLARABLE = (*(name for name in TASKS if name not in (SELECTION, UNKNOWN, OWN)), IGNORED)
 """Tasks that a person may write."""
 
 _ROLES = ("scores", "labels", "sizes", "offsets")
@@ -36,6 +37,8 @@ NAMED = ("classification", "probabilities", "threshold", "segmentation", "detect
 _KEYS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(NAMED, ("class_names",)),
     "detections": ("layout", *_ROLES, "classes", "order", "activation", "class_names"),
+    "threshold": (THRESHOLD, "class_names"),
+    "anomaly": (THRESHOLD,),
     "tokens": ("tokens",),
     "text": ("blank",),
     "values": ("tolerance",),
@@ -43,7 +46,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 """By task, the keys that it has beside."""
 
 _OF_ROWS_OF_CLASSES = ("classification", "probabilities")
-_OF_FLOATS = ("embedding", "probabilities", "depth", "picture", "sound")
+_OF_FLOATS = ("embedding", "probabilities", "depth", "picture", "sound", "anomaly")
 _BY_HEADS = ("detections", "text")
 
 
@@ -61,6 +64,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         classes: Number of classes, where more follows a place's scores than they.
         order: Which four numbers make a box, where the layout and the values do not tell.
         activation: What makes a score of what is given, likewise.
+        threshold: Of scores, the number from which on a score counts.
         class_names: Names of the classes in their order, for reports of drift.
     """
 
@@ -76,6 +80,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     classes: int = 0
     order: BoxOrder = ""
     activation: Activation = ""
+    threshold: Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)] | None = None
     class_names: ClassNames = ()
 
     @property
@@ -91,25 +96,28 @@ def declared_parts(declarations: Mapping[str, OutputDeclaration]) -> tuple[TaskO
     Args:
         declarations: By output name, checked.
     """
-    by_task: dict[str, list[str]] = {}
+    parts: dict[str, TaskOutputs] = {}
     for name, declared in declarations.items():
-        if declared.task not in _BY_HEADS:
-            together = declared.task if declared.task == "values" else f"{declared.task} {name}"
-            by_task.setdefault(together, []).append(name)
-    return tuple(
-        TaskOutputs(
-            task=key.split(" ")[0],
-            outputs=tuple(names),
+        if declared.task in _BY_HEADS:
+            continue
+        key = "" if declared.task == "values" else name
+        known = parts[key].outputs if key in parts else ()
+        names = (*known, name)
+        parts[key] = TaskOutputs(
+            task=declared.task,
+            outputs=names,
             source="declared",
-            settings=_settings([(name, declarations[name].tolerance) for name in names]),
+            settings=_settings({name: declarations[name] for name in names}),
         )
-        for key, names in by_task.items()
-    )
+    return tuple(parts.values())
 
 
-def _settings(tolerances: Sequence[tuple[str, float]]) -> dict[str, dict[str, float]]:
-    given = {name: value for name, value in tolerances if value}
-    return {"tolerances": given} if given else {}
+def _settings(declarations: Mapping[str, OutputDeclaration]) -> dict[str, Any]:
+    """Return the settings of outputs that a task evaluates together."""
+    tolerances = {name: one.tolerance for name, one in declarations.items() if one.tolerance}
+    settings: dict[str, Any] = {"tolerances": tolerances} if tolerances else {}
+    levels = [one.threshold for one in declarations.values() if one.threshold is not None]
+    return settings | ({THRESHOLD: levels[0]} if levels else {})
 
 
 def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHead | None:
@@ -148,6 +156,8 @@ def declared_keys(part: TaskOutputs) -> dict[str, str | int | float]:
         return {"tolerance": tolerance}
     if part.task == "text" and isinstance(part.settings.get("blank"), int):
         return {"blank": part.settings["blank"]}
+    if THRESHOLD in part.settings:
+        return {THRESHOLD: part.settings[THRESHOLD]}
     return {}
 
 

@@ -10,12 +10,13 @@ from edgepack.bundle.accuracy_words import LABEL_ACCURACY
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.profiles.schema import OWN, AccuracyBudgets, keep_of
+from edgepack.packager.profiles.schema import AccuracyBudgets, keep_of
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.classification.measure import ONE_MISS_FROM
+from edgepack.tasks.description import OWN
 from edgepack.tasks.intervals import share_low
 from edgepack.text import counted
 

@@ -29,7 +29,7 @@ from edgepack.tasks.tokens.agreement import (
     TokenAgreement,
     measure_tokens,
 )
-from edgepack.tasks.tokens.measure import TOKENS, TOKENS_KEPT
+from edgepack.tasks.tokens.measure import TASK, TOKENS_KEPT
 from edgepack.text import counted
 
 
@@ -96,7 +96,7 @@ class TokenReference:
             may_differ=one_miss(self.count),
         )
         made = agree(
-            TOKENS.name,
+            TASK.name,
             [measure],
             np.array([_lost(one) for one in got]),
             words=measure.words,

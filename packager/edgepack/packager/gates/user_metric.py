@@ -13,10 +13,11 @@ import numpy as np
 
 from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.profiles.schema import OWN, AccuracyBudgets, keep_of
+from edgepack.packager.profiles.schema import AccuracyBudgets, keep_of
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.description import OWN
 
 Metric = Callable[[Run], float]
 """A user's own measure of quality, greater is better: takes a function that runs one inference."""

@@ -37,6 +37,7 @@ from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.source.shape_advice import suggest_shapes
 from edgepack.packager.tasks.class_names import with_class_names
 from edgepack.packager.tasks.describe import Described, describe, finds
+from edgepack.packager.tasks.own.describe import describe_own
 from edgepack.packager.tensors.sequence import Samples, SampleSplit, digest_of
 from edgepack.tasks.description import ModelDescription
 
@@ -141,7 +142,7 @@ def open_build_samples(
         evaluation = _open_given(held_out, request, source, work / "held-out-states", progress)
         notes += [note for note in evaluation.notes if note not in notes]
     float_source = FloatSource(source, work / "source.onnx")
-    found = Described(description=source.description)
+    found = Described(description=describe_own(source))
     if request.metric is None and request.labels is None:  # these know what outputs mean
         found = describe(source, opened.samples, float_source, progress)
     description = with_class_names(found.description, source, request.outputs)

@@ -18,7 +18,7 @@ from edgepack.packager.profiles.pass_settings import (
     Quantize,
     QuantizeWeights,
 )
-from edgepack.packager.profiles.schema import ANY, OWN, Profile
+from edgepack.packager.profiles.schema import ANY, Profile
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.table import TASKS
 
@@ -61,7 +61,7 @@ def check_consistency(profile: Profile, source: str) -> None:
 
 def _check_budgets(profile: Profile) -> Iterator[Contradiction]:
     """Find budgets of tasks that there are not."""
-    known = (ANY, OWN, *TASKS)
+    known = (ANY, *TASKS)
     for name in profile.gates.accuracy:
         if name not in known:
             yield Contradiction(

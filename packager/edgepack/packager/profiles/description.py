@@ -13,7 +13,7 @@ from edgepack.packager.profiles.pass_settings import (
     QuantizeDynamic,
     QuantizeWeights,
 )
-from edgepack.packager.profiles.schema import ANY, OWN, AccuracyBudgets, Gates, Profile, keep_of
+from edgepack.packager.profiles.schema import ANY, AccuracyBudgets, Gates, Profile, keep_of
 from edgepack.tasks.table import TASKS
 
 _PASSES: Mapping[str, str] = {
@@ -182,10 +182,9 @@ def describe_gates(gates: Gates) -> Facts:
 def _describe_accuracy(budgets: AccuracyBudgets) -> Iterator[str]:
     everywhere = keep_of(budgets, ANY)
     yield f"A variant keeps {_percent(everywhere)} of what the float model is used for."
-    for name in (*TASKS, OWN):
+    for name, task in TASKS.items():
         if (keep := keep_of(budgets, name)) != everywhere:
-            words = TASKS[name].words if name in TASKS else "what --metric or --labels measure"
-            yield f"Of {name} ({words}) it keeps {_percent(keep)}."
+            yield f"Of {name} ({task.words}) it keeps {_percent(keep)}."
 
 
 def _percent(share: float) -> str:

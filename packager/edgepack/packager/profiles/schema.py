@@ -119,7 +119,6 @@ class AccuracyBudget(Section, frozen=True, kw_only=True):
 AccuracyBudgets = Mapping[str, AccuracyBudget]
 """By task, or `own` (a user's metric, and labels); `any` counts for tasks that are not named."""
 
-OWN = "own"
 ANY = "any"
 
 

@@ -19,6 +19,7 @@ from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tasks.detections import find_objects, with_detection_head
 from edgepack.packager.tasks.findings import LOOKED_AT, Findings
 from edgepack.packager.tasks.maps import may_be_told, tell_maps
+from edgepack.packager.tasks.recognizers import recognize
 from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tasks.scores import propose
 from edgepack.packager.tasks.shares import find_shares
@@ -29,6 +30,7 @@ from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.detections.decoding import find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
+from edgepack.tasks.table import task_of
 from edgepack.tasks.text.decoding import read_text
 from edgepack.tasks.text.head import TextHead
 
@@ -97,7 +99,9 @@ def describe(
         for feeds in samples.spread(_DESCRIBED_BY)
     ]
     known = known.with_parts(*find_shares(source, more, _undescribed(source, known)))
+    known = known.with_parts(*recognize(more, _undescribed(source, known)))
     known = known.with_parts(*propose(more, _undescribed(source, known)))
+    known = ModelDescription(parts=tuple(task_of(part).settle(part, more) for part in known.parts))
     known = with_residuals(known, looked_at, expected)
     return Described(description=known, counts=found.counts, notes=(*found.notes, *maps.notes))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgepack.tasks.arrays import Bools, Outputs, Tensor
 from edgepack.tasks.classification.measure import same_decisions
-from edgepack.tasks.description import NOTHING_KNOWN, UNKNOWN, ModelDescription
+from edgepack.tasks.description import NOTHING_KNOWN, OWN, UNKNOWN, ModelDescription
 from edgepack.tasks.plain_error import relative_error
 from edgepack.tasks.values.between_samples import variances_between
 from edgepack.tasks.values.parts import find_parts
@@ -96,7 +96,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
 def _views(expected: Sequence[Outputs], description: ModelDescription) -> list[_View]:
     names = description.evaluated(expected[0])
     parts = find_parts(
-        expected, [name for name in names if description.task_of(name) in ("values", UNKNOWN)]
+        expected, [name for name in names if description.task_of(name) in ("values", UNKNOWN, OWN)]
     )
     divided = {part.output for part in parts}
     views = [

@@ -1,0 +1,1 @@
+"""Evaluates anomaly scores."""

@@ -1,0 +1,1 @@
+"""Describes outputs of which the user's own function decides."""
