@@ -1,18 +1,25 @@
 """What keeps an agent's words from arriving is said by the agent, plainly and once."""
 
+import json
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from edgepack.agent import open_model
+from edgepack.agent.serving import following
 from edgepack.bundle.keys import PrivateKey
+from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
+from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.certificates import Authority, issue, make_authority
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
 
@@ -197,3 +204,39 @@ def test_a_port_that_takes_connections_and_says_nothing_is_named(
         device = Device(tmp_path / "device", url, release_keys[1])
         with running(device):
             wait_for_line(device, "it takes connections and does not answer")
+
+
+def test_a_device_without_a_broker_states_that_its_inferences_give_nan(
+    tmp_path: Path, release_keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SPOOL_S", 0.2)
+    device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", release_keys[1])
+    bundle = make_bundle(tmp_path / "release", release_keys[0])
+    agent(device, "install", str(bundle.folder), "--soak", "0")
+    good, bad = (np.full((1, WIDTH), value, np.float32) for value in (1.0, np.nan))
+    began = time.time()
+    with running(device), open_model("tiny", device.state_dir, threads=1) as model:
+        for x in (*[good] * 40, *[bad] * 60):
+            model.run({"x": x})
+        line = wait_for_line(device, "gave NaN or infinity")
+        wait_until(lambda: "60 gave" in agent(device, "status"))
+        shown = agent(device, "status", "--json")
+        failing = json.loads(shown)["models"]["tiny"]["failing"]
+        assert failing["outcomes"] == {"inferences": 100, "failed": 0, "not_finite": 60}
+        assert began < failing["since"] < time.time()
+        assert "(60.0%)" in agent(device, "status")
+        assert "look for the reason" in agent(device, "status")
+        assert "WARNING" in line
+        assert device.said().count("work again") == 0
+        for _ in range(10000):
+            model.run({"x": good})
+        wait_for_line(device, "work again")
+        wait_until(lambda: "failing " not in agent(device, "status"))
+
+
+def agent(device: Device, *command: str) -> str:
+    """Run a command of the agent on the device's settings; return what it printed."""
+    whole = [sys.executable, "-m", "edgepack.agent.cli", *command, "--config", str(device.config)]
+    done = warm_programs.run(whole, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

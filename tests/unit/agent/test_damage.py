@@ -20,6 +20,7 @@ FILES = (
     "releases.json",
     "verdicts.json",
     "latency-collected.json",
+    "failing.json",
     "downloads/x.json",
     "latency/1-a-b.json",
 )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from edgepack.agent.telemetry.failing import Failing
 from edgepack.agent.telemetry.outcomes import describe_failures
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.updater import Updater
@@ -56,6 +57,25 @@ def warn_of_failures(models: Models, recent: RecentOf) -> tuple[str, ...]:
         if active and known and (failures := describe_failures(known)):
             found.append(f"{updater.name} {active.bundle.version}: {failures}")
     return tuple(found)
+
+
+def failing_releases(models: Models, recent: RecentOf) -> dict[str, Failing | None]:
+    """Return the recent inferences of each serving release by digest; None where none ran."""
+    found: dict[str, Failing | None] = {}
+    for updater in models:
+        if (active := updater.active) is None:
+            continue
+        known, previous = recent(active.digest).outcomes, updater.journal.previous
+        found[active.digest] = None
+        if known is not None:
+            found[active.digest] = Failing(
+                model=updater.name,
+                version=active.bundle.version,
+                outcomes=known,
+                since=0.0,
+                previous=previous.bundle.version if previous else "",
+            )
+    return found
 
 
 def report_due_s(device: str, *, is_news: bool) -> float:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 from edgepack.agent.state.broker_state import BrokerState
+from edgepack.agent.telemetry.failing import failing_lines
 from edgepack.agent.update.status import ModelStatus, Status
 from edgepack.text import printable_lines
 from edgepack.wire.drift_words import drift_lines
@@ -61,6 +62,10 @@ def _describe_model(name: str, model: ModelStatus) -> Iterator[str]:
         if model.fault:
             yield f"damaged   {model.fault}; a running agent repairs it"
         yield f"variant   {active.choice.chosen} on {active.choice.provider}"
+        if model.failing:
+            seen, remedy = failing_lines(model.failing)
+            yield f"failing   {seen}, since {_local_time(model.failing.since)}"
+            yield f"          {remedy}"
         yield f"because   {active.choice.because}"
         if active.choice.is_fallback:
             yield f"fallback  {active.choice.wanted} was wanted"

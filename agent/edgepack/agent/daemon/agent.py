@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.link import Publisher
-from edgepack.agent.broker.report import Recent, make_report, report_due_s, warn_of_failures
+from edgepack.agent.broker.report import Recent, failing_releases, make_report, report_due_s
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.telemetry.failing import FailingNote
 from edgepack.agent.transfer.chunk_status import ChunkOutcome
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
@@ -25,7 +26,7 @@ from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.wire import topics
 from edgepack.wire.coded import read_coded
-from edgepack.wire.messages import Certificate, Desired, Event, Session, decode
+from edgepack.wire.messages import Certificate, Desired, Event, Session, Telemetry, decode
 from edgepack.wire.router import Router
 from edgepack.wire.signed import group_messages
 
@@ -105,7 +106,6 @@ class Agent:
         self._unkept: tuple[Desired, Mapping[str, str]] | None = None
         self._retry_at = 0.0
         self._reported_progress = 0.0
-        self._failures: tuple[str, ...] = ()
         self._reported_troubles: tuple[str, ...] = ()
         self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
         self._unheard: deque[Event] = deque(maxlen=MAX_OWN_EVENTS)
@@ -113,6 +113,7 @@ class Agent:
         self._session_at = -SESSION_S
         self._silence = SilenceWatch(config.tenant, config.device)
         self._disk = DiskWatch(Path(config.state_dir))
+        self._failing = FailingNote(Path(config.state_dir), self._clock.wall)
         self._models = make_models(self._report)
         self.dropped: Counter[str] = Counter()
 
@@ -347,14 +348,14 @@ class Agent:
             self._report()
         has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
         due_s = report_due_s(self._config.device, is_news=self._is_news)
-        failures = warn_of_failures(self._models, self._recent)
-        has_failures_news, self._failures = failures != self._failures, failures
+        has_failures_news = self._failing.note(failing_releases(self._models, self._recent))
         if has_moved or has_failures_news or now - self._reported_at >= due_s:
             self._report()
             self._is_news = has_moved
         if now >= self._telemetry_at:
             self._telemetry_at = now + self._config.limits.telemetry_interval_s
             self._publish_latency()
+            self._failing.write()
 
     def _recent(self, digest: str) -> Recent:
         """Return the most recent inferences of a release."""
@@ -398,10 +399,13 @@ class Agent:
                 self._in_flight[message_id] = events
 
     def _publish_latency(self) -> None:
-        if not (self._publisher.is_connected and self._publisher.has_session):
-            return
+        has_session = self._publisher.is_connected and self._publisher.has_session
+        windows: tuple[Telemetry, ...] = ()
         try:
-            windows = self._telemetry.take()
+            if has_session:
+                windows = self._telemetry.take()
+            else:
+                self._telemetry.gather()
         except OSError as error:
             self._disk.failed("latencies", error)
             return

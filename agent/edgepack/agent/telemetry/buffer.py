@@ -60,7 +60,7 @@ class TelemetryBuffer:
         Raises:
             OSError: The collected data cannot be stored.
         """
-        self._gather()
+        self.gather()
         collected = Collected(
             telemetry=tuple(self._unseen.values()),
             troubles=self._troubles,
@@ -76,7 +76,7 @@ class TelemetryBuffer:
         Raises:
             OSError: The collected data cannot be stored.
         """
-        self._gather()
+        self.gather()
         temperature_c = highest_temperature_c()
         waiting = tuple(
             msgspec.structs.replace(window, temperature_c=temperature_c)
@@ -85,7 +85,12 @@ class TelemetryBuffer:
         self._unsent.clear()
         return waiting
 
-    def _gather(self) -> None:
+    def gather(self) -> None:
+        """Collect, and keep the windows until they are sent.
+
+        Raises:
+            OSError: The collected data cannot be stored.
+        """
         if self.trouble:
             self.trouble = open_spool(self._state_dir)
         collected = self._collector.collect()

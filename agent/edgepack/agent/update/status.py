@@ -11,6 +11,7 @@ from edgepack.agent.state.models import model_names
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.collector import read_drift
+from edgepack.agent.telemetry.failing import Failing, read_failing
 from edgepack.agent.update.journal import read_journal
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import BundleError, DeviceError
@@ -33,6 +34,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
         fault: Why the slot that the pointer names is incomplete; "" when it is complete. Presence,
             type and size of the files are checked, and no content.
         drift: Differences of recent inferences from the build's samples; None while too few ran.
+        failing: Recent inferences if too many fail or give NaN; None if they work.
     """
 
     state: str
@@ -47,6 +49,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str
     fault: str = ""
     drift: Drift | None = None
+    failing: Failing | None = None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +113,7 @@ def _read_model(state_dir: Path, name: str) -> ModelStatus:
         trouble=trouble,
         fault=_slot_fault(state_dir, active) if active else "",
         drift=read_drift(state_dir, active.digest) if active else None,
+        failing=read_failing(state_dir).get(active.digest) if active else None,
     )
 
 
