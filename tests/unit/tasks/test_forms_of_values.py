@@ -130,6 +130,20 @@ def test_values_within_a_hundredth_of_their_spread_keep_any_meaning() -> None:
     assert "nothing tells" in _measure(_part("unknown"), values, far)[1]
 
 
+def test_tokens_between_which_the_float_model_hesitates_cost_little() -> None:
+    scores = _RNG.normal(0, 1, (_COUNT, 1, 8, 12))
+    scores[..., 0] = scores[..., 1] = 9.0
+    scores[..., 1] -= 0.01
+    near, far = scores.copy(), scores.copy()
+    near[..., 1] += 0.02
+    far[:, :, 0, 5] += 20.0
+    hesitant, _ = _measure(_part("tokens"), list(scores), list(near))
+    wrong, _ = _measure(_part("tokens"), list(scores), list(far))
+    assert hesitant.value > 0.99, "all tokens differ"
+    assert _kept(wrong, "token_agreement") == pytest.approx(1 - 0.5 / 8, abs=0.01)
+    assert _kept(wrong, "likelihood") < 0.9
+
+
 def test_a_single_share_may_be_declared_a_probability_and_loses_likelihood() -> None:
     spec = TensorSpec(name="y", dtype="float32", shape=(1, 1))
     check_outputs({"y": OutputDeclaration(task="probabilities")}, (spec,), "edgepack.toml")

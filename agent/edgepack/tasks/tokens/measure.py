@@ -1,5 +1,8 @@
 """Measure of a decoder by its next token, step by step.
 
+A token that differs costs as much as the float model finds the other token less likely: a float
+model that hesitates between two tokens is no truth. The likelihood of all tokens counts too.
+
 The build measures chains of steps too, in which errors grow through the cache (`agreement`).
 """
 
@@ -8,10 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from edgepack.tasks.arrays import Outputs, Tensor
+from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import compare_rows, one_miss, same_decisions
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.intervals import kept_low
+from edgepack.tasks.likelihood import LIKELIHOOD
 from edgepack.tasks.one_output import Compared, ValueTask
 from edgepack.tasks.sketch import Sketch, sketch_decisions
 
@@ -23,15 +28,46 @@ def compare_tokens(output: str, expected: Sequence[Tensor], got: Sequence[Tensor
     same = [same_decisions(want, have) for want, have in zip(expected, got, strict=True)]
     found = compare_rows(output, same)
     rows = found.measures[0]
-    count = int(np.sum([row.size for row in same]))
     measure = Measure(
         scale=TOKENS_KEPT,
         value=rows.value,
         low=rows.low,
         output=output,
-        may_differ=one_miss(count),
+        may_differ=one_miss(int(np.sum([row.size for row in same]))),
     )
-    return Compared(measures=(measure,), losses=found.losses)
+    pairs = list(zip(expected, got, strict=True))
+    if not all(_are_scores(*pair) for pair in pairs):
+        return Compared(measures=(measure,), losses=found.losses)
+    costs, told, count = [], [], []
+    for want, have in pairs:
+        first, second = _rows(want), _rows(have)
+        in_use = np.isfinite(first).all(axis=-1)
+        first, second = first[in_use], second[in_use]
+        shares = np.exp(first)
+        chosen = np.take_along_axis(shares, second.argmax(axis=-1)[:, None], axis=-1)[:, 0]
+        costs.append(float((shares.max(axis=-1) - chosen).sum()))
+        told.append(float((shares * (first - second)).sum()))
+        count.append(float(max(len(first), 1)))
+    cost = sum(costs) / sum(count)
+    likelihood = Measure(
+        scale=LIKELIHOOD, value=float(np.exp(-sum(told) / sum(count))), output=output
+    )
+    weighted = replace(measure, value=1.0 - cost, low=kept_low(costs, count))
+    losses = np.maximum(np.array(costs), 1.0 - np.exp(-np.array(told))) / np.array(count)
+    return Compared(measures=(weighted, likelihood), losses=losses)
+
+
+def _are_scores(want: Tensor, have: Tensor) -> bool:
+    """Return whether rows are scores of tokens that can be compared."""
+    is_row = want.dtype.kind == "f" and bool(want.ndim) and want.shape[-1] > 1
+    return is_row and want.shape == have.shape and bool(np.isfinite(have[np.isfinite(want)]).all())
+
+
+def _rows(value: Tensor) -> Floats:
+    """Return rows of scores as logarithms of the tokens' shares."""
+    rows = value.astype(np.float64).reshape(-1, value.shape[-1])
+    rows = rows - rows.max(axis=-1, keepdims=True)
+    return np.asarray(rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True)))
 
 
 def sketch_tokens(part: TaskOutputs, outputs: Outputs) -> Sketch:
