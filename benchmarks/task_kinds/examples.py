@@ -626,10 +626,7 @@ def page_detector() -> TaskModel:
         calibration=rows("page", draw_pages(np.random.default_rng(_CALIBRATION), 80)[0]),
         metric="F1 of areas, IoU .5",
         measure=measure,
-        outputs="".join(
-            declare(output.name, "threshold" if output.name.startswith("scores") else "values")
-            for output in outputs
-        ),
+        outputs=declare(f"scores_{_STRIDES[0]}", "detections"),
     )
 
 
