@@ -7,6 +7,7 @@ import onnx
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.progress import silent
 from edgepack.packager.reports.report import VariantReport
 from edgepack.packager.source.fixed_inputs import Numbers
@@ -44,6 +45,7 @@ class Builder:
         declarations: dict[str, InputDeclaration] | None = None,
         values: dict[str, Numbers] | None = None,
         calibration: str = "random:20",
+        prefer: Preference | None = None,
         **shapes: tuple[int, ...],
     ) -> tuple[onnx.ModelProto, VariantReport]:
         """The variant's model, and what the report says of it."""
@@ -65,6 +67,7 @@ class Builder:
                 shapes=shapes,
                 values=values or {},
                 declarations=declarations or {},
+                prefer=prefer,
                 replace=True,
             ),
             silent,
