@@ -68,7 +68,7 @@ def test_a_rollout_that_a_gate_took_back_is_shown_as_it_was_decided(
     # Neither is the release that was taken back offered first for the next rollout.
     form = visitor.get("/rollouts/new").text
     assert f'value="{view.bundle.digest}" selected' not in form
-    assert "was rolled back or stopped by a gate" in form
+    assert "stopped by gate failures in r2" in form
 
     # The audit names hardware as devices do.
     hardware = fleet.client.devices()[0].hardware_class
@@ -83,3 +83,40 @@ def test_a_rollout_that_a_gate_took_back_is_shown_as_it_was_decided(
     # Devices whose simulation ended are offline.
     good.stop()
     fleet.wait_until(lambda: fleet.info().online == BAD, "those that ended are offline")
+
+
+def test_a_release_that_a_gate_stopped_stays_marked_after_a_person_aborts(
+    serve: Callable[..., FleetProcess],
+    simulation: Callable[..., Any],
+    make_bundle: Callable[..., Path],
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=4, group="cameras", fail_rate=1.0)
+    bundle = make_bundle("1.0.0", 1)
+    fleet.roll_out(bundle, CAMERAS, waves="100%", min_sample=4, on_breach="pause")
+    stopped = fleet.wait_for("r1", "PAUSED")
+    assert stopped.stopped_by == "gate failures"
+    done = edgepack(fleet, "rollout", "abort", "r1")
+    assert done.returncode == 0, done.stderr
+    visitor = Visitor(fleet.url).log_in((fleet.data / "token").read_text().strip())
+    assert "/rollouts/r1" not in needs(visitor)
+    form = visitor.get("/rollouts/new").text
+    assert f'value="{stopped.bundle.digest}" selected' not in form
+    assert "stopped by gate failures in r1: 4 of 4" in form
+
+
+def test_a_rollback_of_a_finished_rollout_does_not_state_that_it_ends(
+    serve: Callable[..., FleetProcess],
+    simulation: Callable[..., Any],
+    make_bundle: Callable[..., Path],
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=2, group="cameras")
+    for number in (1, 2):
+        bundle = make_bundle(f"{number}.0.0", number)
+        fleet.wait_for(fleet.roll_out(bundle, CAMERAS, waves="100%"), "FINISHED")
+    preview = edgepack(fleet, "rollout", "rollback", "r2", "--dry-run")
+    assert preview.returncode == 0, preview.stderr
+    assert "r2 ends" not in preview.stdout
+    assert "r2 is over" in preview.stdout
+    assert "no device that joins later" in " ".join(preview.stdout.split())

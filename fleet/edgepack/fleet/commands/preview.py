@@ -43,8 +43,8 @@ def preview_panel(preview: RolloutPreview) -> RenderableType:
 def rollback_panel(preview: RollbackPreview) -> RenderableType:
     """Return a panel of the release that is taken back and the releases that devices go back to."""
     head = f"{full_title(preview.takes_back)} is taken back"
-    if preview.ends:
-        head += f", and {preview.ends} ends"
+    if preview.effect:
+        head += f"; {preview.effect}"
     table = _table()
     for part in preview.parts:
         to = f"to {full_title(part.to)}, {counted(part.wave_count, 'wave')}" if part.to else ""

@@ -132,7 +132,7 @@ def rollback(
     print_result(
         views,
         as_json,
-        lambda shown: "\n".join(map(_started, shown)) or f"{preview.ends} has ended",
+        lambda shown: "\n".join(map(_started, shown)) or f"done: {preview.effect}",
     )
 
 

@@ -112,7 +112,7 @@ class Acts:
         self, visit: Visit, given: dict[str, str], error: EdgepackError | None = None
     ) -> Response:
         preview, words = None, fill_in(given)
-        releases, stopped = self._queries.releases(), self._queries.stopped_digests()
+        releases, stopped = self._queries.releases(), self._queries.stopped_releases()
         if not words["release"]:
             fit = (one.bundle.digest for one in releases if one.bundle.digest not in stopped)
             words["release"] = next(fit, "")

@@ -91,12 +91,22 @@ class RollbackPreview(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         takes_back: The release that devices leave.
-        ends: Id of the rollout that the rollback ends; "" for none.
+        ends: Id of the rollout under way that the rollback ends; "" for none.
         parts: The devices that committed that release, by the release to go back to.
         refusal: Reason of a rejection; "" if the rollback would start.
+        closes: Id of the finished rollout that stops to bring its release to devices that join;
+            "" for none.
     """
 
     takes_back: BundleRef
     ends: str
     parts: tuple[RollbackPart, ...]
     refusal: str = ""
+    closes: str = ""
+
+    @property
+    def effect(self) -> str:
+        """Effect on the named rollout, as a sentence without its end; "" for none."""
+        if self.closes:
+            return f"{self.closes} is over, and brings its release to no device that joins later"
+        return self.ends and f"{self.ends} ends"

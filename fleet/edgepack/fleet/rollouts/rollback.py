@@ -7,7 +7,7 @@ own, with waves, soak and thresholds; the devices confirm the target like any re
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -31,6 +31,7 @@ from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.rollouts import counting, execution, judgement, membership
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import MAX_EXAMPLES, open_rollouts
+from edgepack.fleet.rollouts.rules import OPEN
 from edgepack.fleet.rollouts.settings import check_settings
 from edgepack.fleet.rollouts.waves import divide, keys_of, parse_waves
 from edgepack.text import counted, natural_order
@@ -89,7 +90,8 @@ def show_rollback(
     parts += [_part(rows, because=obstacle.because) for obstacle, rows in plan.staying.items()]
     return RollbackPreview(
         takes_back=plan.release.bundle,
-        ends=_ends(plan.ended),
+        ends=_name_if(plan.ended, OPEN),
+        closes=_name_if(plan.ended, {"FINISHED"}),
         parts=tuple(parts),
         refusal=_refusal(plan),
     )
@@ -306,14 +308,14 @@ def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:
 
 def _refusal(plan: Plan) -> str:
     """Return why no device can roll back; a rollout without commits can still be ended."""
-    if plan.going or (_ends(plan.ended) and not plan.staying):
+    if plan.going or (plan.ended and plan.ended.state != "ABORTED" and not plan.staying):
         return ""
     reason = next(iter(plan.staying), Obstacle("no device runs it")).because
     return f"no device can go back from {full_title(plan.release.bundle)}: {reason}"
 
 
-def _ends(rollout: RolloutRow | None) -> str:
-    return name_of(rollout.number) if rollout is not None and rollout.state != "ABORTED" else ""
+def _name_if(rollout: RolloutRow | None, states: Collection[str]) -> str:
+    return name_of(rollout.number) if rollout is not None and rollout.state in states else ""
 
 
 def _part(

@@ -1,6 +1,6 @@
 """Views of rollouts for users."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -95,6 +95,36 @@ def list_needing_a_person(session: Session, now: float, limit: int) -> tuple[Rol
     rows = session.scalars(query.order_by(RolloutRow.number.desc()).limit(limit)).all()
     counts = assignments.counts(session, (row.number for row in rows))
     return tuple(_view(session, row, counts[row.number]) for row in rows)
+
+
+def list_stopped_releases(session: Session) -> dict[str, str]:
+    """Return the releases that were rolled back, or that a gate stopped.
+
+    A person who aborts a rollout after a breach ends the rollout; the breach still holds for the
+    release.
+
+    Returns:
+        By digest: the reasons, in the order of the rollouts.
+    """
+    query = select(RolloutRow).where(
+        or_(
+            RolloutRow.stopped_by != "",
+            RolloutRow.takes_back != "",
+            and_(RolloutRow.state == "ABORTED", RolloutRow.decided != ()),
+        )
+    )
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for row in session.scalars(query.order_by(RolloutRow.number)):
+        name = name_of(row.number)
+        if row.takes_back:
+            found[row.takes_back].append(f"rolled back in {name}")
+        breaches = [view for view in row.decided if view.verdict in ("breach", "hold")]
+        if breaches:
+            gate = breaches[0]
+            found[row.digest].append(f"stopped by gate {gate.name} in {name}: {gate.because}")
+        elif row.stopped_by:
+            found[row.digest].append(f"stopped by {row.stopped_by} in {name}: {row.because}")
+    return {digest: "; ".join(reasons) for digest, reasons in found.items()}
 
 
 MAX_ASSIGNMENTS = 200

@@ -4,7 +4,7 @@ import time
 from typing import get_args
 
 import msgspec
-from sqlalchemy import func, select, union
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest, Variant
@@ -98,12 +98,10 @@ class FleetQueries(msgspec.Struct, frozen=True):
                 session, state=state, model=model, before=before, limit=limit
             )
 
-    def stopped_digests(self) -> frozenset[str]:
-        """Return the digests of releases that were rolled back, or that a gate stopped."""
-        stopped = select(RolloutRow.digest).where(RolloutRow.stopped_by != "")
-        taken_back = select(RolloutRow.takes_back).where(RolloutRow.takes_back != "")
+    def stopped_releases(self) -> dict[str, str]:
+        """Return the releases that were rolled back, or that a gate stopped: reasons by digest."""
         with self.fleet.store.reading() as session:
-            return frozenset(session.scalars(union(stopped, taken_back)))
+            return status.list_stopped_releases(session)
 
     def count_rollouts(self) -> dict[str, int]:
         """Return rollouts by their state."""
