@@ -174,3 +174,42 @@ def test_tokens_of_a_model_that_takes_nothing_back_are_compared_as_given(tmp_pat
     opened = _follow(_model(text), {"token": np.array([[3, 1, 4, 1]])}, tmp_path, scores=said)
     assert opened.samples.decoder is None
     assert any("'scores'" in note and "no chain" in note for note in opened.notes)
+
+
+@pytest.mark.parametrize("size", ["6", "source_length"])
+def test_a_source_stays_as_long_as_it_is_whatever_the_length_of_the_prefix(
+    tmp_path: Path, size: str
+) -> None:
+    text = f"""(int64[1, {size}] source, int64[1, n] token) => (float[1, n, 24] scores) {{
+        read = Gather(words, source) context = ReduceMean<axes = [1], keepdims = 1>(read)
+        word = Gather(words, token) axis = Constant<value = int64[1] {{1}}>()
+        heard = CumSum(word, axis) both = Add(heard, context) bound = Tanh(both)
+        scores = MatMul(bound, to_scores) }}"""
+    for length in (2, 6):
+        folder = tmp_path / str(length)
+        folder.mkdir()
+        feeds = {"source": np.array([[3, 1, 4, 1, 5, 9]]), "token": np.arange(length)[None]}
+        said = OutputDeclaration(task="tokens", tokens="token")
+        decoder = _follow(_model(text), feeds, folder, scores=said).samples.decoder
+        assert decoder is not None
+        assert decoder.rules == {"source": "same"}
+
+
+def test_a_step_that_does_not_fit_the_inputs_is_a_reason_and_not_a_traceback(
+    tmp_path: Path,
+) -> None:
+    text = """(int64[1, 4] seen_mask, int64[1, n] token, float[1, p, 8] past) => (
+        float[1, n, 24] scores, float[1, q, 8] present) {
+        word = Gather(words, token) present = Concat<axis = 1>(past, word)
+        context = ReduceMean<axes = [1], keepdims = 1>(present)
+        cast = Cast<to = 1>(seen_mask) total = ReduceMean<axes = [1], keepdims = 1>(cast)
+        scaled = Mul(context, total) both = Add(word, scaled) scores = MatMul(both, to_scores) }"""
+    feeds = {
+        "seen_mask": np.ones((1, 4), np.int64),
+        "token": np.array([[3, 1, 4, 1]]),
+        "past": np.zeros((1, 0, 8), np.float32),
+    }
+    opened = _follow(_model(text), feeds, tmp_path)
+    assert opened.samples.decoder is None
+    (note,) = [note for note in opened.notes if "'past' is a cache" in note]
+    assert "'seen_mask' has shape [1, 5], expected [1, 4]" in note

@@ -12,7 +12,8 @@ from edgepack.tasks.arrays import Tensor
 class FedInput(msgspec.Struct, frozen=True, kw_only=True):
     """An input for the rules; `step` tokens are fed, behind `past` places.
 
-    `is_of_tokens`: its last axis is the tokens', by its name or size.
+    `is_of_tokens`: its last axis is the tokens', by its name or size. `can_grow`: a longer text may
+    make the last axis longer; a source of fixed length stays as long as it is.
     """
 
     name: str
@@ -20,6 +21,7 @@ class FedInput(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     past: int | None
     is_of_tokens: bool
+    can_grow: bool = True
 
     def has(self, *words: str) -> bool:
         return any(word in self.name.lower() for word in words)
@@ -38,7 +40,8 @@ class FedInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_mask(it: FedInput) -> bool:
-    if it.value.ndim < 2 or it.past is None or it.has("encoder", "cross", "enc_"):
+    is_other = not it.can_grow or it.has("encoder", "cross", "enc_")
+    if it.value.ndim < 2 or it.past is None or is_other:
         return False
     is_told = it.past > 0 or it.has("mask") or not it.is_of_tokens
     return it.last == it.past + it.step and is_told and not it.counts_up

@@ -256,8 +256,14 @@ def _rule(view: _View, name: str, tokens: str) -> Rule:
         step=view.feeds[tokens].shape[-1],
         past=view.past,
         is_of_tokens=spec.shape[-1:] == view.inputs[tokens].shape[-1:],
+        can_grow=bool(view.caches) or _is_open(spec, view.tables),
     )
     return rule_of(seen)
+
+
+def _is_open(spec: TensorSpec, tables: Mapping[str, int]) -> bool:
+    """Return whether a longer text may lengthen an input: its size is open, and it is no source."""
+    return bool(spec.shape) and not isinstance(spec.shape[-1], int) and spec.name not in tables
 
 
 def _try_steps(decoder: Decoder, feeds: Feeds, run: Run) -> str:
@@ -272,6 +278,8 @@ def _try_steps(decoder: Decoder, feeds: Feeds, run: Run) -> str:
         outputs = run(feeds)
     except DeviceError as error:
         return f"a step after the first does not run ({error.problem})"
+    except ValueError as error:
+        return f"a step after the first does not fit the inputs ({error})"
     return "" if np.isfinite(outputs[decoder.scores]).all() else "a step gives no finite scores"
 
 
