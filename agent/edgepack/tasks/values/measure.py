@@ -87,8 +87,8 @@ def measure_explained(
     return Measure(scale=EXPLAINED, value=found.value, low=found.low, output=output), found.losses
 
 
-class ValueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of values.
+class ValueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about values; a part may state more, such as the layout of boxes that it looks like.
 
     Attributes:
         residuals: Of outputs that reconstruct an input, the mean square of what they leave of it.
