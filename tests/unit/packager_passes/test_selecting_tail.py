@@ -86,7 +86,7 @@ def _prepare(source: SourceModel, profile: str, folder: Path) -> PreparedVariant
 def test_the_floats_that_enter_the_tail_are_found_whole(tmp_path: Path) -> None:
     watched = watch_before_postprocessing(_source(_detector(), tmp_path))
     assert watched.watched == ("eb", _SCORES), "the turn only moves values"
-    assert watched.description.outputs_of("values") == ("eb", _SCORES)
+    assert watched.description.outputs_of("unknown") == ("eb", _SCORES)
     assert watched.description.outputs_of("selection") == ("boxes", "scores")
     assert "ends in a selection (TopK)" in watched.notes[-1]
     assert "The 6 nodes from there on stay float" in watched.notes[-1]

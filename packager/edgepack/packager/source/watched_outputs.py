@@ -16,7 +16,7 @@ from edgepack.packager.graph.edits import drop_unused_nodes, refill
 from edgepack.packager.graph.postprocessing import find_postprocessing, has_selection, nodes_beyond
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.source.model import SourceModel
-from edgepack.tasks.description import SELECTION, ModelDescription, TaskOutputs
+from edgepack.tasks.description import SELECTION, UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.text import counted
 
 
@@ -49,7 +49,8 @@ def watch_before_postprocessing(source: SourceModel) -> SourceModel:
     inside = tuple(name for name in tail.tensors if name not in described)
     parts = [TaskOutputs(task=SELECTION, outputs=(name,), source="graph") for name in selected]
     if inside:
-        parts.append(TaskOutputs(task="values", outputs=inside, source="graph"))
+        # Scores, boxes and distances enter a selection: each is measured by all these meanings.
+        parts.append(TaskOutputs(task=UNKNOWN, outputs=inside, source="graph"))
     described_model = source.with_parts(*parts)
     count = sum(
         node.op_type != "Constant" for node in _tail_nodes(model.graph, described_model.description)
