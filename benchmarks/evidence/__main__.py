@@ -79,14 +79,19 @@ def measure(tapes: Sequence[Tape]) -> Evidence:
 
 @contextmanager
 def _changed(constant: Constant, factor: float) -> Iterator[None]:
-    """Give a constant another value in each module that has imported it."""
+    """Give a constant another value, a public one in each module that has imported it."""
     value = _times(constant.value, factor)
     own = importlib.import_module(constant.module)
     old = getattr(own, constant.name)
     holders = [
         module
         for name, module in list(sys.modules.items())
-        if name.startswith("edgepack") and getattr(module, constant.name, None) is old
+        if name == constant.module
+        or (
+            name.startswith("edgepack.")
+            and not constant.name.startswith("_")
+            and getattr(module, constant.name, None) is old
+        )
     ]
     for module in holders:
         setattr(module, constant.name, value)
@@ -100,6 +105,8 @@ def _changed(constant: Constant, factor: float) -> Iterator[None]:
 def _times(value: object, factor: float) -> object:
     if isinstance(value, tuple):
         return tuple(_times(one, factor) for one in value)
+    if isinstance(value, dict):
+        return {key: _times(one, factor) for key, one in value.items()}
     if isinstance(value, int):
         return max(round(value * factor), 1)
     return value * factor if isinstance(value, float) else value

@@ -2,7 +2,7 @@
 
 import ast
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ FOLDERS = (
     "agent/edgepack/tasks",
     "packager/edgepack/packager/gates",
     "packager/edgepack/packager/metrics",
+    "packager/edgepack/packager/pipeline",
+    "packager/edgepack/packager/runtime",
     "packager/edgepack/packager/search",
     "packager/edgepack/packager/tasks",
 )
@@ -27,7 +29,7 @@ SECTIONS = {
 
 
 class Constant(NamedTuple):
-    """A number, or a tuple of numbers, with a name at the top of a module.
+    """A number, or a collection of numbers, with a name at the top of a module.
 
     Attributes:
         file: Path of the module, from the project's root.
@@ -37,7 +39,7 @@ class Constant(NamedTuple):
 
     file: str
     name: str
-    value: float | tuple[object, ...]
+    value: object
 
     @property
     def key(self) -> str:
@@ -59,6 +61,7 @@ def find_constants(root: Path = ROOT) -> Iterator[Constant]:
     """
     for folder in FOLDERS:
         for file in sorted((root / folder).rglob("*.py")):
+            numbers: dict[str, object] = {}
             for statement in ast.parse(file.read_text(encoding="utf-8")).body:
                 if isinstance(statement, ast.Assign):
                     target, value = statement.targets[0], statement.value
@@ -66,21 +69,30 @@ def find_constants(root: Path = ROOT) -> Iterator[Constant]:
                     target, value = statement.target, statement.value
                 else:
                     continue
-                if isinstance(target, ast.Name) and _is_numeric(value):
-                    number = eval(compile(ast.Expression(value), str(file), "eval"), {})
+                if isinstance(target, ast.Name) and _is_numeric(value, numbers):
+                    number = eval(compile(ast.Expression(value), str(file), "eval"), {}, numbers)
+                    numbers[target.id] = number
                     yield Constant(str(file.relative_to(root)), target.id, number)
 
 
-def _is_numeric(node: ast.expr) -> bool:
+def _is_numeric(node: ast.expr, known: Container[str]) -> bool:
+    """Return True for numbers, their collections, and sums and products of them and of `known`."""
     match node:
         case ast.Constant(value=value):
             return isinstance(value, int | float) and not isinstance(value, bool)
+        case ast.Name(id=name):
+            return name in known
         case ast.UnaryOp(operand=operand):
-            return _is_numeric(operand)
+            return _is_numeric(operand, known)
         case ast.BinOp(left=left, right=right):
-            return _is_numeric(left) and _is_numeric(right)
-        case ast.Tuple(elts=items):
-            return bool(items) and all(_is_numeric(item) for item in items)
+            return _is_numeric(left, known) and _is_numeric(right, known)
+        case (
+            ast.Tuple(elts=items)
+            | ast.List(elts=items)
+            | ast.Set(elts=items)
+            | ast.Dict(values=items)
+        ):
+            return bool(items) and all(_is_numeric(item, known) for item in items)
     return False
 
 

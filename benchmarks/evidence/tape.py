@@ -33,6 +33,7 @@ from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.search import judge as search_judge
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tasks.describe import describe
@@ -94,7 +95,7 @@ class Tape:
         held_out = msgspec.structs.replace(self.held_out, description=described.description)
         judge = CandidateJudge(self.float_run, held_out, {}, None)
         for variant in self.variants:
-            verdict = judge.judge(variant.run, at_least=-np.inf)
+            verdict = judge.judge(variant.run, at_least=search_judge.NEAR_SPARE)
             kept = 1.0 if verdict.task_kept is None else verdict.task_kept
             yield Verdict(passed=verdict.passed, weak=bool(verdict.weak), kept=kept)
 

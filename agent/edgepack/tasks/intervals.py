@@ -46,7 +46,7 @@ without this floor, in 93 to 98 % with it."""
 
 
 def independent(
-    lost: Sequence[float], whole: Sequence[float], least_effect: float = _LEAST_EFFECT
+    lost: Sequence[float], whole: Sequence[float], least_effect: float | None = None
 ) -> float:
     """Return the effective number of independent observations from groups of similar observations.
 
@@ -54,8 +54,9 @@ def independent(
 
     Args:
         lost, whole: Differing and total observations, an entry per group; `whole` > 0.
-        least_effect: Least assumed design effect.
+        least_effect: Least assumed design effect; `_LEAST_EFFECT` by default.
     """
+    least_effect = _LEAST_EFFECT if least_effect is None else least_effect
     count, total = len(lost), sum(whole)
     share = sum(lost) / total
     if count < 2:

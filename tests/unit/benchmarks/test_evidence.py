@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.evidence.__main__ import measure
-from benchmarks.evidence.constants import FOLDERS, LIST, ROOT, Constant, find_constants, find_faults
+from benchmarks.evidence.constants import FOLDERS, LIST, ROOT, Constant, find_faults, read_list
 from benchmarks.evidence.page import page
 from benchmarks.evidence.tape import RECIPES, record
 from benchmarks.task_kinds.kinds import KINDS
@@ -22,6 +22,8 @@ def test_each_constant_that_decides_a_verdict_is_listed() -> None:
         ("_PLANTED = 0.37", True),
         ("_PLANTED: float = -1 / 3", True),
         ("_PLANTED = (1, (2.5, 3))", True),
+        ("_PLANTED = {3: 9.925, 5: 4.604}", True),
+        ("_PLANTED = {2, 3}", True),
         ("_PLANTED = True", False),
         ("_PLANTED = ('a', 1)", False),
     ],
@@ -38,11 +40,11 @@ def test_a_planted_constant_is_found(line: str, is_constant: bool, tmp_path: Pat
 
 
 def test_stale_double_and_empty_entries_are_faults(tmp_path: Path) -> None:
-    key = next(find_constants()).key
+    key = next(iter(read_list()["bound"]))
     text = LIST.read_text() + '"agent/gone.py:_GONE" = "…"\n'
     for section, entry in (
         ("definition", f'"{key}" = "…"'),
-        ("bound", '"agent/gone.py:_OLD" = ""'),
+        ("limit", '"agent/gone.py:_OLD" = ""'),
     ):
         text = text.replace(f"[{section}]\n", f"[{section}]\n{entry}\n")
     path = tmp_path / "constants.toml"
