@@ -10,8 +10,10 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-Way = Literal["honest", "close with data", "ping"]
+Way = Literal["honest", "close with data", "ping", "violate"]
 PING = b"\x89\x00"
+RESERVED = b"\x83\x00"
+"""A frame with an opcode that no protocol defines."""
 MOST_PINGS_BYTES = 64 * 1024 * 1024
 """A flood of pings ends after so many bytes; what reads them all keeps an answer to each."""
 
@@ -23,7 +25,7 @@ class HostileWebSocket:
         broker_port: Of a broker on this machine, without TLS.
         ways: What is done with each connection in turn; later ones are honest. `close with data`
             sends the broker's second answer and a close frame in one segment; `ping` sends pings
-            after the first answer, and reads nothing any more.
+            after the first answer, and reads nothing any more; `violate` sends a reserved frame.
 
     Attributes:
         ended_pings: Bytes of pings at which the agent ended each flood.
@@ -81,6 +83,9 @@ class HostileWebSocket:
                 if way == "close with data" and answers == 2:
                     protocol.send_close(1000)
             opened.sendall(b"".join(protocol.data_to_send()))
+            if way == "violate" and answers == 2:
+                opened.sendall(RESERVED)
+                break
             if way == "ping" and answers:
                 self._flood(opened)
                 return

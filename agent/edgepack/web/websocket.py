@@ -71,13 +71,13 @@ class WebSocket:
         """
         if not self._read:
             piece = self._socket.recv(PIECE_BYTES)
-            if not piece:
-                return b""
-            self._take(piece)
-            if self._protocol.state is not State.OPEN:
-                return bytes(self._cut(most_bytes))
+            if piece:
+                self._take(piece)
             if not self._read:
-                raise BlockingIOError
+                if self._protocol.close_rcvd:
+                    raise self._closed()
+                if piece and self._protocol.state is State.OPEN:
+                    raise BlockingIOError
         return bytes(self._cut(most_bytes))
 
     def recv_into(self, room: memoryview) -> int:
@@ -95,7 +95,7 @@ class WebSocket:
         """
         with self._lock:
             if self._protocol.state is not State.OPEN:
-                raise WebSocketError("the server has closed the WebSocket")
+                raise self._closed()
             if not self._promised:
                 self._protocol.send_binary(bytes(content))
                 self._promised = len(content)
@@ -135,7 +135,8 @@ class WebSocket:
         """Process received bytes.
 
         Raises:
-            WebSocketError: The server sends pings and does not read the answers.
+            WebSocketError: The server violates the protocol, or sends pings and does not read the
+                answers.
         """
         with self._lock:
             try:
@@ -151,6 +152,14 @@ class WebSocket:
                 self._flush()
             if len(self._unsent) > self._frame_bytes + MAX_ANSWERS_BYTES:
                 raise WebSocketError("the server sends pings and does not read the answers")
+            if violation := self._protocol.parser_exc:
+                said = printable(str(violation)[:_REASON_LETTERS])
+                raise WebSocketError(f"the server violates the WebSocket protocol: {said}")
+
+    def _closed(self) -> WebSocketError:
+        farewell = self._protocol.close_rcvd
+        said = f": {printable(str(farewell)[:_REASON_LETTERS])}" if farewell else ""
+        return WebSocketError(f"the server closed the WebSocket{said}")
 
     def _queue(self) -> None:
         self._unsent += b"".join(self._protocol.data_to_send())

@@ -336,7 +336,7 @@ class Connection:
         if not reason.is_failure:
             return
         if since is not None:
-            self._note_loss(str(reason), time.monotonic() - since)
+            self._note_loss(self._client.transport_error or str(reason), time.monotonic() - since)
         elif not self._is_judged:
             ended = "it ends the connection without an answer"
             is_silent = str(reason) == "Keep alive timeout"

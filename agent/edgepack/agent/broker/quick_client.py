@@ -37,6 +37,7 @@ class QuickClient(WebClient):
     Attributes:
         most_packet_bytes: A longer packet ends the connection before the packet is read: CONNECT
             forbids longer packets, but a peer that ignores the limit would fill the memory.
+        transport_error: Error that ended the current connection; "" for none.
     """
 
     receiver: Receiver | None = None
@@ -45,6 +46,7 @@ class QuickClient(WebClient):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._begun = bytearray()
+        self.transport_error = ""
         self._going: deque[tuple[mqtt.MQTTMessageInfo, bytearray]] = deque()
 
     def loop_start(self) -> MQTTErrorCode:
@@ -86,7 +88,17 @@ class QuickClient(WebClient):
     def reconnect(self) -> MQTTErrorCode:
         """Open the connection; discard the remains of an earlier connection."""
         self._begun.clear()
+        self.transport_error = ""
         return super().reconnect()
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        try:
+            return super()._sock_send(buf)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            self.transport_error = str(error)
+            raise
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
         """Read all whole packets that the socket has."""
@@ -99,8 +111,8 @@ class QuickClient(WebClient):
             count = cast(Any, self._sock).recv_into(room)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return MQTTErrorCode.MQTT_ERR_SUCCESS
-        except OSError:
-            count = 0
+        except OSError as error:
+            self.transport_error, count = str(error), 0
         if not count:
             return self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
         rc = self._take_packets(room[:count], self.receiver)
