@@ -159,7 +159,7 @@ def make_report(
 
 
 def _without_probes(model: ReportedModel) -> ReportedModel:
-    """Return a model without what led to its choice: many of them must fit into one message."""
+    """Return a model without its probes and drift: many models must fit into one message."""
     because = model.because[:_BRIEF_TEXT]
     active = model.active
     if active is not None:
@@ -167,4 +167,4 @@ def _without_probes(model: ReportedModel) -> ReportedModel:
             active.choice, probes=(), rejected={}, because=active.choice.because[:_BRIEF_TEXT]
         )
         active = msgspec.structs.replace(active, choice=choice)
-    return msgspec.structs.replace(model, because=because, active=active)
+    return msgspec.structs.replace(model, because=because, active=active, drift=None)

@@ -16,6 +16,9 @@ FULL_INFERENCES = 600
 MOST_SHOWN = 5
 """Features that a report names, those with the greatest differences."""
 
+MOST_DIFFERENCE = 1_000.0
+"""Standard deviations that are stated, at most."""
+
 Release = tuple[str, str, str]
 """Digest, variant, provider."""
 
@@ -104,7 +107,3 @@ def describe_drift(sums: Iterable[FeatureSum]) -> Drift | None:
             if one.difference > 0.0
         ),
     )
-
-
-MOST_DIFFERENCE = 1_000.0
-"""Standard deviations that are stated, at most."""
