@@ -5,14 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgepack.tasks.arrays import Floats, Tensor
-from edgepack.tasks.contract import Measure, Scale
+from edgepack.tasks.contract import LOSS, Measure, Scale
 from edgepack.tasks.cross_check import is_distribution
 
 LIKELIHOOD = Scale(metric="likelihood", least=0.99)
 _LEAST = 1e-4
-_LEAST_TOLD = 0.05
-"""Nats that shares tell of samples at least: of samples of one class they tell nothing."""
-
 _MOST_TOLD = 1.0
 
 
@@ -23,6 +20,7 @@ def measure_likelihood(
 
     Of single shares it counts as a share of what the float model tells, which is the entropy of its
     mean less its mean entropy: of rare events little, and few nats are a large share of that.
+    Samples of one class tell nothing.
 
     Args:
         output: Its name.
@@ -47,7 +45,7 @@ def measure_likelihood(
         count = known.sum(axis=0)
         mean = (want * known).sum(axis=0)[count > 0] / count[count > 0]
         told = float(_entropies(mean, mean, is_one_of).mean() - own[in_use].mean())
-        losses /= min(max(told, _LEAST_TOLD), _MOST_TOLD)
+        losses /= min(told, _MOST_TOLD) if told > LOSS else _MOST_TOLD
     measure = Measure(scale=LIKELIHOOD, value=float(np.exp(-losses.mean())), output=output)
     return measure, np.asarray(1.0 - np.exp(-losses))
 

@@ -60,7 +60,7 @@ def test_vectors_of_one_length_keep_it(task: str) -> None:
 
 def _landmarks(shift: int) -> list[Tensor]:
     """Return maps with one peak each, of which those of the first sample are moved."""
-    down, across = np.mgrid[:16, :16]
+    down, across = np.mgrid[:32, :32]
     places = np.random.default_rng(1).integers(3, 12, (_COUNT, 4, 2))
     places[0] += shift
     far = (down - places[..., :1, None]) ** 2 + (across - places[..., 1:, None]) ** 2
@@ -72,7 +72,7 @@ def test_maps_with_a_peak_each_keep_its_place() -> None:
     assert _kept(still, "peak_agreement") == 1.0, "a neighbour is the same place"
     moved, _ = _measure(_part("unknown"), _landmarks(0), _landmarks(3))
     assert _kept(moved, "peak_agreement") == pytest.approx(1 - 1 / _COUNT)
-    flat = list(_RNG.normal(0, 1, (_COUNT, 1, 4, 16, 16)))
+    flat = list(_RNG.normal(0, 1, (_COUNT, 1, 4, 32, 32)))
     assert "peak_agreement" not in {
         measure.metric for measure in _measure(_part("unknown"), flat, flat)[0].measures
     }
@@ -110,16 +110,17 @@ def test_what_reconstructs_an_input_is_held_against_what_it_leaves() -> None:
 
 
 def test_a_tolerance_bounds_the_share_that_leaves_it() -> None:
-    truth = _RNG.normal(0, 1, (4000, 1, 3))
-    values = truth + _RNG.normal(0, 0.05, truth.shape)
-    got = values + _RNG.normal(0, 0.01, truth.shape)
+    rng = np.random.default_rng(5)
+    truth = rng.normal(0, 1, (20000, 1, 3))
+    values = truth + rng.normal(0, 0.05, truth.shape)
+    got = values + rng.normal(0, 0.01, truth.shape)
     declared = {"y": OutputDeclaration(task="values", tolerance=0.1)}
     (part,) = declared_parts(declared)
     assert declared_keys(part) == {"tolerance": 0.1}
     found, _ = _measure(part, list(values), list(got))
     within = [(np.linalg.norm(each - truth, axis=-1) < 0.1).mean() for each in (values, got)]
     assert _kept(found, "tolerance_kept") == pytest.approx(0.97, abs=0.002)
-    assert _kept(found, "tolerance_kept") < within[1] / within[0] < 0.99
+    assert _kept(found, "tolerance_kept") < within[1] / within[0] < 1.0
 
 
 def test_values_within_a_hundredth_of_their_spread_keep_any_meaning() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgepack.tasks.arrays import Floats, Integers, Tensor
 
-_CLEAR = 0.5
+CLEAR = 0.5
 """Least share of the winner, in the median sample: below it scores do not say how sure it is."""
 
 _NEIGHBOURS = 10
@@ -99,7 +99,7 @@ def _told_shares(expected: Sequence[Tensor]) -> list[Floats] | None:
     shares = [_as_shares(row, is_told=_is_distribution(row)) for row in map(_as_row, expected)]
     if not all(np.isfinite(row).all() for row in shares):
         return None
-    return shares if np.median([row.max() for row in shares]) >= _CLEAR else None
+    return shares if np.median([row.max() for row in shares]) >= CLEAR else None
 
 
 def _is_comparable(share: Floats, value: Tensor) -> bool:

@@ -17,14 +17,11 @@ from edgepack.tasks.likelihood import bounded, measure_likelihood
 from edgepack.tasks.one_output import Compared, ValueTask
 from edgepack.tasks.sketch import Sketch, finite_rows
 from edgepack.tasks.values.measure import measure_explained
-from edgepack.tasks.values.strict import measure_columns
+from edgepack.tasks.values.strict import is_row, measure_columns
 
 _LEAST_VARIANCE = 2 * 0.02
 """Where 2 % of the variance may be lost, two probabilities may be off by .02, however little they
 move in these samples."""
-
-_MOST_APART = 64
-"""Shares beside each other, of which each counts for itself."""
 
 ORDER = Scale(metric="auc", least=0.99)
 _FEWEST_EACH = 5
@@ -44,7 +41,7 @@ def compare_probabilities(
         order = _order(expected, got)
         if order is not None:
             measures.append(Measure(scale=ORDER, value=order, output=output))
-    is_apart = expected[0].size <= _MOST_APART and not all(map(is_distribution, expected))
+    is_apart = is_row(expected) and not all(map(is_distribution, expected))
     columns = measure_columns(output, expected, got) if is_apart else None
     if columns is not None:
         measures.append(columns[0])

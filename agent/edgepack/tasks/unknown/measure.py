@@ -17,18 +17,13 @@ from edgepack.tasks.sums.measure import measure_sums
 from edgepack.tasks.threshold.measure import measure_crossings
 from edgepack.tasks.values.measure import ValueOutputs, ValueSettings, measure_strictly
 from edgepack.tasks.values.parts import find_parts
-from edgepack.tasks.values.strict import has_unlike_columns, is_row
+from edgepack.tasks.values.strict import FEWEST_IN_MAP, has_unlike_columns, is_row
 
 _NARROWEST = 16
 """Values from which on a row of unknown meaning counts as a vector."""
 
 _UNLIKE = 10.0
 """Times that the spreads of a vector's columns may differ: beyond, they are quantities."""
-
-_FEWEST_SUMMED = 64
-_SHORTEST_SOUND = 128
-_BALANCED = 0.1
-"""Share of its spread by which the mean of a sound is off 0, at most."""
 
 _LOGITS = 20.0
 """Median size up to which values of both signs may be logits."""
@@ -80,15 +75,15 @@ def _measure_possible(
 def _may_be_sound(values: Sequence[Tensor]) -> bool:
     """Return whether an output may be a sound: a long row of values on both sides of 0."""
     first = values[0]
-    if first.size != first.shape[-1] or first.size < _SHORTEST_SOUND:
+    if first.size != first.shape[-1] or first.size < FEWEST_IN_MAP:
         return False
     flat = np.concatenate([value.ravel() for value in values]).astype(np.float64)
-    return bool(abs(np.nanmean(flat)) <= _BALANCED * np.nanstd(flat))
+    return bool(_UNLIKE * abs(np.nanmean(flat)) <= np.nanstd(flat))
 
 
 def _may_be_summed(values: Sequence[Tensor]) -> bool:
     """Return whether an output may be a map that is summed: many values, none negative."""
-    if min(value.size for value in values) < _FEWEST_SUMMED:
+    if min(value.size for value in values) < FEWEST_IN_MAP:
         return False
     least = min(float(np.nanmin(value)) for value in values)
     greatest = max(float(np.nanmax(value)) for value in values)

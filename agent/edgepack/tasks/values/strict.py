@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.classification.decisions import CLEAR
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.intervals import kept_low, mean_low, share_low
@@ -30,19 +31,14 @@ PEAKS = Scale(metric="peak_agreement", least=0.99)
 TOLERANCE = Scale(metric="tolerance_kept", least=0.99)
 RESIDUAL = Scale(metric="residual_kept", least=0.99)
 
-_MOST_VALUES = 64
-"""Values of a sample up to which several rows count as one: quantiles of some days, say."""
+FEWEST_IN_MAP = 64
+"""Values of a sample from which on several rows may be a map: fewer are quantities beside each
+other, as quantiles of some days.
+"""
 
 _SAME_LENGTH = 1e-3
 """Share by which the lengths of unit vectors may differ: float32 leaves 1e-6."""
 
-_FEWEST_PLACES = 64
-_MOST_MAPS = 64
-_PEAK = 0.2
-"""Share that the greatest of all places has in a map's softmax: of maps of landmarks .5, of maps of
-classes .01. Of maps of 0...1 the area above half of the peak tells it."""
-
-_PEAK_AREA = 0.05
 _MOVED = 1.5
 """Places by which a peak may move: its neighbours, with corners."""
 
@@ -264,11 +260,15 @@ def measure_peaks(
 
 
 def _have_peaks(values: Sequence[Tensor]) -> bool:
-    """Return whether samples hold maps [1, maps, height, width] with one peak each."""
+    """Return whether samples hold maps [1, maps, height, width] with one peak each.
+
+    The softmax of a map gives half of the total to a place, as decisions do, or the area above half
+    of the peak is small.
+    """
     shape = values[0].shape
-    if len(shape) != 4 or shape[0] != 1 or not 2 <= shape[1] <= _MOST_MAPS:
+    if len(shape) != 4 or shape[0] != 1 or not 2 <= shape[1] < FEWEST_IN_MAP:
         return False
-    if shape[2] * shape[3] < _FEWEST_PLACES or any(value.shape != shape for value in values):
+    if shape[2] * shape[3] < FEWEST_IN_MAP or any(value.shape != shape for value in values):
         return False
     shares, areas = [], []
     for value in values:
@@ -276,7 +276,7 @@ def _have_peaks(values: Sequence[Tensor]) -> bool:
         above = flat - flat.max(axis=-1, keepdims=True)
         shares += (1.0 / np.exp(above).sum(axis=-1)).tolist()
         areas += (above > 0.5 * above.min(axis=-1, keepdims=True)).mean(axis=-1).tolist()
-    return bool(np.median(shares) >= _PEAK or np.median(areas) <= _PEAK_AREA)
+    return bool(np.median(shares) >= CLEAR or np.median(areas) * FEWEST_IN_MAP <= 1.0)
 
 
 def measure_residual(
@@ -341,7 +341,7 @@ def is_row(values: Sequence[Tensor]) -> bool:
     """Return whether each sample holds few values, or one for each of many steps."""
     shape = values[0].shape
     return (
-        int(np.isfinite(values[0]).sum()) <= _MOST_VALUES
+        int(np.isfinite(values[0]).sum()) < FEWEST_IN_MAP
         or len([size for size in shape if size > 1]) <= 1
     )
 

@@ -26,7 +26,7 @@ _CLEAR = 0.8
 
 _NEAR_EITHER = 0.1
 _FEWEST_FOUND = 0.002
-_LIKE_INPUT = 0.8
+LIKE_INPUT = 0.8
 """Correlation with the picture that goes in, from which on what comes out is it, changed a little.
 """
 
@@ -157,7 +157,7 @@ def _are_made_pictures(pictures: Sequence[Tensor], values: Sequence[Tensor]) -> 
     if values[0].size != pictures[0].size:
         return False
     alike = [_correlation(*pair) for pair in zip(pictures, values, strict=True)]
-    return float(np.median(alike)) >= _LIKE_INPUT
+    return float(np.median(alike)) >= LIKE_INPUT
 
 
 def _correlation(first: Tensor, second: Tensor) -> float:

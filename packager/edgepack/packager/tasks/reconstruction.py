@@ -9,16 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from edgepack.packager.tasks.maps import LIKE_INPUT
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.contract import LOSS
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
-
-_LIKE_INPUT = 0.8
-"""Correlation with an input, from which on an output reconstructs that input."""
-
-_FEWEST_VALUES = 16
-_LEAST = 1e-6
-"""Share of the input's variance below which an output is the input itself."""
+from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 
 
 def with_residuals(
@@ -49,7 +45,7 @@ def _with_residuals(
 def _residual(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> float:
     """Return the mean square of what an output leaves of its input; 0 where it is like none."""
     given = [outputs[name] for outputs in expected if name in outputs]
-    if len(given) < len(feeds) or given[0].dtype.kind != "f" or given[0].size < _FEWEST_VALUES:
+    if len(given) < len(feeds) or given[0].dtype.kind != "f" or given[0].size < FEWEST_FOR_MEAN:
         return 0.0
     for source in feeds[0]:
         taken = [entry[source] for entry in feeds]
@@ -63,7 +59,7 @@ def _residual(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) ->
         if not (np.isfinite(first).all() and np.isfinite(second).all() and first.std() > 0.0):
             continue
         residual = float(np.mean((first - second) ** 2))
-        is_like = second.std() > 0.0 and np.corrcoef(first, second)[0, 1] >= _LIKE_INPUT
-        if is_like and residual > _LEAST * first.var():
+        is_like = second.std() > 0.0 and np.corrcoef(first, second)[0, 1] >= LIKE_INPUT
+        if is_like and residual > LOSS**2 * first.var():
             return residual
     return 0.0
