@@ -1,4 +1,4 @@
-"""Python child processes: the only place that starts them.
+"""Python child processes: the only module that starts child processes.
 
 `python -m` puts the current folder first on the module path, so a file `numpy.py` in that folder
 would run with the rights of anyone that runs a command there. Each child therefore

@@ -102,7 +102,7 @@ def test_hooks_of_a_bundle_run_as_root_only_where_root_is_named(
     allow(device)
     done = install(device, bundle)
     assert done.returncode == 1
-    assert "no user is named that runs them" in done.stderr
+    assert "no user is named to run hooks" in done.stderr
     assert 'user = "root"' in done.stderr
     assert not ran.exists()
     device.config.write_text(before)

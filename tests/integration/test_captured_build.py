@@ -117,7 +117,7 @@ def test_what_was_given_already_is_not_added_and_random_samples_get_none(
         np.savez(again / f"{number}.npz", images=image[None])
     result = make(material, "again-1.0.0", "fp32", again)
     assert result.report.samples.captured_count == 0
-    with pytest.raises(BuildError, match="captured samples are added to given ones"):
+    with pytest.raises(BuildError, match="captured samples need given samples"):
         build(
             material / "small.onnx",
             profiles=["fp32"],

@@ -284,7 +284,7 @@ def test_a_bundle_of_another_key_is_refused_before_its_files_are_fetched(
     _blob(tmp_path, hashlib.sha256(content).hexdigest()).unlink()
     told = refused("pull", target, "-o", tmp_path / "out", "--key", stranger, "--http-unsafe")
     assert "key" in told
-    assert "no such thing" not in told
+    assert "not have this content" not in told
 
 
 Alter = Callable[[dict[str, object]], None]
@@ -295,11 +295,11 @@ Alter = Callable[[dict[str, object]], None]
     [
         (
             lambda found: found.update(artifactType="text/plain"),
-            "is not a bundle, it is 'text/plain'",
+            "is not a bundle, but 'text/plain'",
         ),
         (lambda found: found["layers"].pop(), "the artifact lacks"),
         (lambda found: found["layers"].pop(0), "the artifact lacks 'manifest.json'"),
-        (lambda found: found["layers"].append(found["layers"][-1]), "stands twice"),
+        (lambda found: found["layers"].append(found["layers"][-1]), "twice in the artifact"),
         (
             lambda found: found["layers"][-1]["annotations"].update(
                 {"org.opencontainers.image.title": "../../etc/passwd"}
@@ -344,7 +344,7 @@ def test_what_is_not_there_and_what_is_no_name_are_told_apart(
 ) -> None:
     where = f"oci://127.0.0.1:{open_registry.port}"
     out = ("-o", tmp_path / "out", "--http-unsafe")
-    assert "no such thing (HTTP status 404: manifest unknown)" in refused(
+    assert "not have this content (HTTP status 404: manifest unknown)" in refused(
         "pull", f"{where}/tiny:none", *out
     )
     assert "names nothing in a registry" in refused("pull", "oci://host/UPPER:1", *out)

@@ -111,7 +111,7 @@ def test_a_registrys_password_never_goes_to_the_host_that_a_blob_is_redirected_t
         set_credentials(monkeypatch, f"127.0.0.1:{server.port}")
         target = f"oci://127.0.0.1:{server.port}/tiny:1"
         told = failure("pull", target, "-o", tmp_path / "out", "--http-unsafe")
-    assert "wants credentials (HTTP status 401)" in told
+    assert "requests credentials (HTTP status 401)" in told
     assert f"{host}:{evil.port}" in told
     assert evil.requests, "it was asked for the blob"
     assert not shows_secret(evil)

@@ -178,7 +178,7 @@ def test_strangers_can_neither_hold_the_lock_nor_prepare_it(
         f"error: the lock of the state folder belongs to user {stranger.uid}, who could keep every "
         "agent out",
         f"  found in: {lock}",
-        f"  try: rm {lock}; the agent makes one of its own",
+        f"  try: rm {lock}; the agent makes a new lock",
     ]
 
 

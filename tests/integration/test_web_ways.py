@@ -100,7 +100,7 @@ def test_plain_mqtt_goes_through_a_proxy_that_the_settings_name(
 @pytest.mark.parametrize(
     ("proxy_line", "password", "said"),
     [
-        ("http://user:wrong@127.0.0.1:{proxy}", "secret", "wants a user name and a password"),
+        ("http://user:wrong@127.0.0.1:{proxy}", "secret", "requires a user name and a password"),
         ("http://127.0.0.1:{closed}", "", "cannot be reached: Connection refused"),
         ("http://127.0.0.1:{broker}", "", "is not an HTTP proxy"),
         ("http://127.0.0.1:{proxy}", "", "opens no way to 127.0.0.1:{broker}: HTTP/1.1 403"),

@@ -126,7 +126,7 @@ def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = N
             raise BundleError(
                 f"cannot unpack: {error.strerror}",
                 found_in=str(folder.parent),
-                remedy="name a folder to be in one that exists, may be written and has room",
+                remedy="name a folder in an existing, writable folder with free space",
             ) from error
     return manifest
 
@@ -237,7 +237,7 @@ def _unpack_into(
             is_second = found.path in awaited or found.path in (MANIFEST_FILE, SIGNATURE_FILE)
             raise BundleError(
                 f"'{found.path}' "
-                + ("stands twice in the archive" if is_second else "is not in the manifest"),
+                + ("is twice in the archive" if is_second else "is not in the manifest"),
                 found_in=found_in,
             )
     # 3

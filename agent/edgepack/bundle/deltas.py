@@ -87,7 +87,7 @@ def unpack_new(record: DeltaRecord, old: bytes) -> bytes:
     except zlib.error as error:
         raise BundleError("a delta cannot be unpacked") from error
     if len(planes) != record.size_bytes:
-        raise BundleError("a delta has another length than it says")
+        raise BundleError("a delta's length differs from its header")
     kind, whole = _kind(record.width), record.size_bytes // record.width * record.width
     values = np.frombuffer(planes[:whole], np.uint8).reshape(record.width, -1).T
     folded = np.ascontiguousarray(values).view(kind).ravel()

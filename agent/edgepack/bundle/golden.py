@@ -47,9 +47,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         right: Every output held its tolerance.
-        because: Observed result, one sentence.
-        worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of what
-            was expected; infinite when an output is missing or not finite.
+        because: Observed result, as a sentence.
+        worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of the
+            expected values; infinite if an output is missing or not finite.
         task_lost: Greatest share of a task that is lost, 0…1; None if no task was compared.
     """
 
@@ -60,7 +60,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_golden(path: Path, golden: Golden) -> None:
-    """Write golden samples; the same samples always give the same bytes. It is not flushed.
+    """Write golden samples; the same samples always give the same bytes. The file is not flushed.
 
     Raises:
         BundleError: Inputs and outputs differ in number, or a tensor is not numeric.
@@ -89,10 +89,10 @@ def write_golden(path: Path, golden: Golden) -> None:
 
 
 def read_golden(path: Path) -> Golden:
-    """Read golden samples; run nothing that the file may hold and bounds what it takes.
+    """Read golden samples; run no code of the file, and bound its size.
 
     Raises:
-        BundleError: The file is missing, too long, no such archive, or a member is malformed.
+        BundleError: The file is missing, too long or not an archive, or a member is malformed.
     """
     try:
         if path.stat().st_size > MAX_GOLDEN_BYTES:
@@ -104,7 +104,7 @@ def read_golden(path: Path) -> Golden:
                 member.filename: _read_member(archive, member) for member in archive.infolist()
             }
             if len(tensors) != len(archive.infolist()):
-                raise ValueError("a member stands twice")
+                raise ValueError("a member is duplicate")
         inputs, outputs = _group(tensors, "inputs"), _group(tensors, "outputs")
         if not inputs or len(inputs) != len(outputs):
             raise ValueError(f"{len(inputs)} samples with inputs, {len(outputs)} with outputs")
@@ -125,17 +125,17 @@ def compare_outputs(
     tolerances: Mapping[str, GoldenTolerance],
     agreements: Sequence[GoldenAgreement] = (),
 ) -> Comparison:
-    """Judge outputs against golden ones, each output over all samples at once.
+    """Compare outputs with golden outputs, each output over all samples at once.
 
     1. Every output that is judged must be there, with the shape and the finite values expected.
     2. Every task must keep its share.
-    3. Values must be within their tolerance, whatever they mean.
+    3. Values must be within their tolerance, whatever the outputs mean.
 
     Args:
-        expected: The float model's outputs, one dict per sample.
-        got: What was computed here, in the same order.
-        tolerances: By output name; outputs without one are not judged by their values.
-        agreements: What tasks must keep.
+        expected: The float model's outputs, a dict per sample.
+        got: Outputs of this device, in the same order.
+        tolerances: By output name; outputs without a tolerance are not compared by value.
+        agreements: Required shares of the tasks.
     """
     if not (tolerances or agreements) or len(expected) != len(got) or not expected:
         return Comparison(
@@ -170,10 +170,10 @@ def is_same_answer(
     tolerances: Mapping[str, GoldenTolerance],
     agreements: Sequence[GoldenAgreement] = (),
 ) -> bool:
-    """Decide whether two releases of a model gave the same answer to one inference.
+    """Decide whether two releases of a model gave the same answer to an inference.
 
-    Neither release is the float model of the other. So of an output that decides, such as classes,
-    boxes or text, only the answer counts: the confidence changes with every training.
+    Neither release is the float model of the other. So for outputs with a decision, such as
+    classes, boxes or text, only the answer counts: the confidence changes with every training.
 
     Args:
         before: Outputs of the previous release.
@@ -195,7 +195,7 @@ def is_same_answer(
 def _judge_task(
     agreement: GoldenAgreement, expected: Sequence[Tensors], got: Sequence[Tensors]
 ) -> Comparison:
-    """Judge one task's outputs by its own measure."""
+    """Evaluate a task's outputs by the task's measure."""
     measured = _measure(agreement, expected, got)
     if isinstance(measured, str):
         return Comparison(right=False, because=measured, worst_nrmse=math.inf, task_lost=1.0)
@@ -211,7 +211,7 @@ def _judge_task(
 def _measure(
     agreement: GoldenAgreement, expected: Sequence[Tensors], got: Sequence[Tensors]
 ) -> Agreement | str:
-    """Measure one task's outputs, or return why they cannot be compared."""
+    """Measure a task's outputs, or return why the outputs cannot be compared."""
     for name in agreement.part.outputs:
         for want, have in zip(expected, got, strict=True):
             because = _why_unlike(want.get(name), have.get(name))
@@ -222,7 +222,7 @@ def _measure(
 
 
 def _why_unlike(want: Tensor | None, have: Tensor | None) -> str:
-    """Return why a task cannot compare two tensors; how many rows they have may differ."""
+    """Return why a task cannot compare two tensors; the number of rows may differ."""
     if want is None:
         return "is not in the golden samples"
     if have is None:

@@ -217,7 +217,7 @@ def _read_provenance(content: bytes, manifest: Manifest, digests: Mapping[str, s
     )
     if manifest.facts.source_sha256 not in {each.sha256 for each in dependencies}:
         raise BundleError(
-            "the provenance tells of another source model than the manifest",
+            "the provenance names another source model than the manifest",
             found_in=f"{PROVENANCE_FILE}, predicate.buildDefinition.resolvedDependencies",
         )
     profiles = {each.name: each.sha256 for each in dependencies if each.role == PROFILE_ROLE}

@@ -76,19 +76,19 @@ def read_artifact(content: bytes, *, found_in: str) -> dict[str, Descriptor]:
         manifest = msgspec.json.decode(content, type=ArtifactManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TransferError(
-            f"what the registry has under this name is not an artifact: {error}", found_in=found_in
+            f"the registry's content of this name is not an artifact: {error}", found_in=found_in
         ) from error
     if manifest.artifact_type != ARTIFACT_TYPE:
         kind = manifest.artifact_type or manifest.config.media_type
         raise TransferError(
-            f"what the registry has under this name is not a bundle, it is {kind[:100]!a}",
+            f"the registry's content of this name is not a bundle, but {kind[:100]!a}",
             found_in=found_in,
         )
     found: dict[str, Descriptor] = {}
     for layer in manifest.layers:
         path = layer.annotations.get(TITLE, "")
         if path in found:
-            raise TransferError(f"{path!a} stands twice in the artifact", found_in=found_in)
+            raise TransferError(f"{path!a} is twice in the artifact", found_in=found_in)
         found[path] = layer
     for path in (MANIFEST_FILE, SIGNATURE_FILE):
         if path not in found:

@@ -63,14 +63,14 @@ def push(bundle: Path, target: str, ca_file: Path | None, http_unsafe: bool, as_
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder to make, or an archive where it ends in .edgepack; must not exist.",
+    help="New folder, or new archive if the name ends in .edgepack; must not exist.",
 )
 @click.option(
     "--key",
     "key_paths",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Public key; nothing is fetched but the manifest unless one of them signed it.",
+    help="Public key; only the manifest is fetched unless a given key signed the bundle.",
 )
 @_ca_file
 @_http_unsafe

@@ -169,9 +169,7 @@ class Registry:
         except WebError as error:
             raise TransferError(f"a file cannot be fetched: {error}", found_in=title) from error
         if at != size_bytes or f"sha256:{hashed.hexdigest()}" != digest:
-            raise TransferError(
-                "the registry sent other bytes than it was asked for", found_in=title
-            )
+            raise TransferError("the registry sent other bytes than requested", found_in=title)
 
     def ask(self, url: str, headers: Mapping[str, str]) -> AbstractContextManager[Answer]:
         """Return the answer to a request for a URL of this registry, with any status.
@@ -284,8 +282,8 @@ class Registry:
             host = self._reference.host
             if origin_of(answer.url) != self._origin:
                 raise TransferError(
-                    f"a host that is not {host} wants credentials (HTTP status {answer.status}); "
-                    f"those of {host} are not sent there",
+                    f"another host than {host} requests credentials (HTTP status {answer.status}); "
+                    f"the credentials of {host} are not sent there",
                     found_in=shown_url(answer.url),
                 )
             raise TransferError(
@@ -295,7 +293,7 @@ class Registry:
             )
         said = f"HTTP status {answer.status}{_reason(answer)}"
         if answer.status == 404:
-            raise TransferError(f"the registry has no such thing ({said})", found_in=title)
+            raise TransferError(f"the registry does not have this content ({said})", found_in=title)
         raise TransferError(f"the registry refuses: {said}", found_in=title)
 
 

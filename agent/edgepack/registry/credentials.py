@@ -45,7 +45,7 @@ def find_credentials(host: str, environment: dict[str, str] | None = None) -> st
     if found.get(USER) or found.get(PASSWORD):
         if not found.get(HOST):
             raise TransferError(
-                f"{USER} is set, and {HOST} does not name the registry that it belongs to",
+                f"{USER} is set, but {HOST} does not name the registry",
                 found_in="the environment",
                 remedy=f"set {HOST}={host}, if the password belongs to {host}",
             )

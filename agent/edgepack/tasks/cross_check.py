@@ -84,7 +84,7 @@ def find_doubt(
 
 
 def _are_exact(part: TaskOutputs, expected: Sequence[Outputs], got: Sequence[Outputs]) -> bool:
-    """Return whether outputs are so near that no meaning of them could be lost."""
+    """Return True if outputs are so near that no meaning could be lost."""
     for name in part.outputs:
         wanted = [outputs[name] for outputs in expected]
         given = [outputs[name] for outputs in got if name in outputs]

@@ -24,7 +24,7 @@ def measure_likelihood(
 
     Args:
         output: Its name.
-        expected, got: The float model's probabilities and others, one array a sample.
+        expected, got: The float model's probabilities and others, an array per sample.
 
     Returns:
         The measure and the loss of each sample; None where samples are of unlike shapes.
@@ -59,7 +59,7 @@ def are_probabilities(values: Sequence[Tensor]) -> bool:
 
 
 def bounded(value: Tensor) -> Floats:
-    """Return probabilities that have a finite logarithm; what is no number tells nothing."""
+    """Return probabilities with a finite logarithm; NaN becomes .5."""
     return np.clip(np.nan_to_num(value.astype(np.float64), nan=0.5), _LEAST, 1.0 - _LEAST)
 
 

@@ -1,4 +1,4 @@
-"""Outputs that a task compares one by one, value against value."""
+"""Comparison of outputs one by one, value against value."""
 
 from collections.abc import Callable, Sequence
 from typing import Self

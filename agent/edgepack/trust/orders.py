@@ -105,20 +105,20 @@ def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: st
     try:
         found = Metadata[Targets].from_bytes(content)
         if found.signed.type != Targets.type:
-            raise TrustError("the director's word is not targets metadata")
+            raise TrustError("the director's orders are not targets metadata")
         delegator.verify_delegate(DIRECTOR, found.signed_bytes, found.signatures)
     except (exceptions.RepositoryError, ValueError) as error:
-        raise TrustError("what shall run here is not signed by the fleet's director") from error
+        raise TrustError("this device's orders are not signed by the director") from error
     said = found.signed
     # 2.
     fields = said.unrecognized_fields
     for field, own in ((_TENANT, tenant), (_DEVICE, device)):
         if fields.get(field) != own:
-            raise TrustError(f"the director's word is for {field} {fields.get(field)!a:.80}")
+            raise TrustError(f"the director's orders are for {field} {fields.get(field)!a:.80}")
     # 3.
     issued_at, timestamp = fields.get(ISSUED_AT), fields.get(_TIMESTAMP)
     if not isinstance(issued_at, int) or not isinstance(timestamp, int):
-        raise TrustError("the director's word does not say when it was signed")
+        raise TrustError("the director's orders have no time of signature")
     models: dict[str, ModelOrder] = {}
     for path, target in said.targets.items():
         order = _read(target.custom.get(_ORDER) if target.custom else None, RunModel)
@@ -156,7 +156,7 @@ def _read(text: Any, kind: Any) -> Any:
 
 def _add(models: dict[str, ModelOrder], name: str, order: ModelOrder, version: int) -> None:
     if name in models:
-        raise TrustError(f"the director says two things of {name[:100]!a}")
+        raise TrustError(f"the director has two orders for {name[:100]!a}")
     if order.sequence > version:
         raise TrustError(f"an order of the director has sequence {order.sequence} of {version}")
     models[name] = order

@@ -362,9 +362,9 @@ def _follow(url: str, target: str) -> str:
         found = urljoin(url, target)
         is_weaker = url.startswith("https:") and not found.startswith("https:")
     except ValueError as error:
-        raise WebError("it redirects to what is not a URL", title=title, is_final=True) from error
+        raise WebError("it redirects to an invalid URL", title=title, is_final=True) from error
     if is_weaker:
-        raise WebError("it redirects from https to what is none", title=title, is_final=True)
+        raise WebError("it redirects from https to another scheme", title=title, is_final=True)
     return found
 
 

@@ -129,7 +129,7 @@ def open_tunnel(proxy: Proxy, host: str, port: int, timeout_s: float) -> socket.
     opened.close()
     if code in (["401"], ["407"]):  # 401 is what tinyproxy says of a wrong password.
         raise ProxyError(
-            f"the proxy {proxy.title} wants a user name and a password, or refuses this one: "
+            f"the proxy {proxy.title} requires a user name and a password, or rejects the given: "
             "http://user:password@host:port"
         )
     said = printable(status[:_REASON_LETTERS])
@@ -153,5 +153,5 @@ def _read_status(opened: DeadlineSocket, proxy: Proxy) -> str:
             or len(answer) > MAX_ANSWER_BYTES
             or not answer.startswith(b"HTTP/"[: len(answer)])
         ):
-            raise ProxyError(f"what answers at {proxy.title} is not an HTTP proxy")
+            raise ProxyError(f"the server at {proxy.title} is not an HTTP proxy")
     return answer.partition(b"\r\n")[0].decode("ascii", "replace")

@@ -174,21 +174,21 @@ class WebSocket:
         while self._protocol.state is State.CONNECTING and not self._protocol.handshake_exc:
             left_s = until - time.monotonic()
             if left_s <= 0:
-                raise WebSocketError(f"what answers at {url} does not open a WebSocket in time")
+                raise WebSocketError(f"the server at {url} does not open a WebSocket in time")
             self._socket.settimeout(left_s)
             try:
                 piece = self._socket.recv(PIECE_BYTES)
             except ConnectionError:
                 piece = b""
             if not piece:
-                raise WebSocketError(f"what answers at {url} is not a WebSocket: it hangs up")
+                raise WebSocketError(f"the server at {url} is not a WebSocket: it hangs up")
             self._take(piece)
         error = self._protocol.handshake_exc
         if isinstance(error, InvalidStatus):
             said = f"HTTP status {error.response.status_code}"
-            raise WebSocketError(f"what answers at {url} opens no WebSocket: {said}") from error
+            raise WebSocketError(f"the server at {url} opens no WebSocket: {said}") from error
         if error is not None:
             said = printable(str(error)[:_REASON_LETTERS])
-            raise WebSocketError(f"what answers at {url} is not a WebSocket: {said}") from error
+            raise WebSocketError(f"the server at {url} is not a WebSocket: {said}") from error
         if self._protocol.subprotocol != "mqtt":
             raise WebSocketError(f"the WebSocket at {url} does not speak MQTT")

@@ -21,12 +21,12 @@ def parser() -> HookParser:
     made = HookParser("cpu_governor", __doc__)
     action = made.add_mutually_exclusive_group(required=True)
     action.add_argument("--set", metavar="GOVERNOR", help="governor to set, e.g. performance")
-    action.add_argument("--restore", action="store_true", help="set what was there before")
+    action.add_argument("--restore", action="store_true", help="restore the previous governor")
     made.add_argument(
         "--without-cpufreq",
         choices=("go", "refuse"),
         default="go",
-        help="what to do where the kernel has no frequency scaling; default: go, with a note",
+        help="answer if the kernel has no frequency scaling; default: go, with a note",
     )
     made.add_argument("--sysfs", type=Path, default=Path("/sys"), help="default: /sys")
     made.add_argument(

@@ -46,7 +46,7 @@ def parser() -> HookParser:
         "--pattern",
         type=_pattern,
         default=_VERSION,
-        help="regular expression whose first group (or whole match) is the version",
+        help="regular expression; its first group (or whole match) is the version",
     )
     made.add_argument("--at-least", type=_version, help="lowest version that will do")
     made.add_argument("--below", type=_version, help="first version that will not do any more")

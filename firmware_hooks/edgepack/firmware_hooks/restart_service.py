@@ -34,13 +34,13 @@ def parser() -> HookParser:
         "--timeout-s",
         type=float,
         default=30.0,
-        help="until it is active; keep it below the agent's hooks.timeout_s; default: 30",
+        help="until the unit is active; less than the agent's hooks.timeout_s; default: 30",
     )
     made.add_argument(
         "--settle-s",
         type=float,
         default=2.0,
-        help="it must still be active after this; default: 2",
+        help="until the unit must still be active; default: 2",
     )
     made.add_argument("--systemctl", default="systemctl", help="default: systemctl")
     return made

@@ -25,7 +25,7 @@ def parser() -> HookParser:
         "--without-sensors",
         choices=("go", "refuse"),
         default="refuse",
-        help="what to do where no sensor can be read; default: refuse",
+        help="answer if no sensor can be read; default: refuse",
     )
     made.add_argument("--sysfs", type=Path, default=Path("/sys"), help="default: /sys")
     return made

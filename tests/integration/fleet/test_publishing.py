@@ -139,7 +139,7 @@ def test_a_bundle_that_rests_in_a_registry_is_released_and_rolled_out_from_there
         assert "is released" in done.stdout
         done = edgepack(fleet, "publish", f"{place}:2.0.0")
         assert done.returncode == 1
-        assert "the registry has no such thing" in done.stderr
+        assert "the registry does not have this content" in done.stderr
         enrolled = edgepack(
             fleet, "fleet", "enroll", "cam-1", "--group", "g", "-o", str(tmp_path / "cam-1")
         )

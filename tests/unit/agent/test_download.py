@@ -235,5 +235,5 @@ def test_removing_slots_leaves_a_note_alone_that_is_being_written(tmp_path: Path
         "new.json",
         being_written.name,
     }
-    slots.sweep_temporaries()
+    slots.remove_temporaries()
     assert not being_written.exists()

@@ -128,7 +128,7 @@ def test_a_certificate_that_is_not_this_devices_is_not_installed(
     answers: dict[str, Callable[[Package, str], str]] = {
         "is of 'cam-2'": lambda _, it: authority.sign_client(it, "cam-2"),
         "is of another key": lambda *_: authority.sign_client(other, "cam-1"),
-        "not one of the fleet's authority": lambda _, it: foreign.sign_client(it, "cam-1"),
+        "the fleet's authority did not issue": lambda _, it: foreign.sign_client(it, "cam-1"),
         "cannot be read": lambda *_: "",
     }
     folder = tmp_path / "etc"

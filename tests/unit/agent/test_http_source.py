@@ -196,7 +196,7 @@ def lies(head: str, body: bytes = b"") -> Reply:
             "redirects more than",
         ),
         (lies("HTTP/1.1 302 There\nLocation: file:///etc/passwd"), "not a URL of http or https"),
-        (lies("HTTP/1.1 302 There\nLocation: http://[::1"), "redirects to what is not a URL"),
+        (lies("HTTP/1.1 302 There\nLocation: http://[::1"), "redirects to an invalid URL"),
         (lies("HTTP/1.1 200 Yes\n" + "X-Y: 1\n" * 200), "100 headers"),
         (lies("SSH-2.0-\x1b[2J"), "it speaks no HTTP ("),
     ],

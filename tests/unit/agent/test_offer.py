@@ -64,7 +64,7 @@ def test_going_back_leads_only_to_the_release_committed_before(
         assert world.settle() == "COMMITTED"
     world.updater.orders.offer(releases.one.order(4, rollback=True))
     assert world.settle() == "REJECTED"
-    assert "the one committed before is release 2" in world.journal.because
+    assert "the previous committed release is release 2" in world.journal.because
     asked = world.link.asked
     world.updater.orders.offer(releases.two.order(5, rollback=True))
     assert world.settle() == "COMMITTED"

@@ -175,7 +175,7 @@ def test_a_folder_on_a_disk_is_no_memory(
 ) -> None:
     manifest = _encrypted(tmp_path / "bundle", load_private_key(key_file).public_key())
     monkeypatch.setenv(MEMORY_VARIABLE, "/proc")
-    with pytest.raises(DeviceError, match="it would lie on a disk"):
+    with pytest.raises(DeviceError, match="a disk is not allowed"):
         check_readable(manifest, str(key_file))
 
 

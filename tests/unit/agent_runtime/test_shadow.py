@@ -218,8 +218,8 @@ def test_releases_with_other_inputs_are_not_compared(tmp_path: Path) -> None:
         assert told(model) == replace(
             told(model),
             count=0,
-            because="1.1.0: the release before has other inputs: x float32 [1, 3, 16, 16]; "
-            "this one has x float32 [1, 3, 8, 8]",
+            because="1.1.0: the previous release has other inputs: x float32 [1, 3, 16, 16]; "
+            "now x float32 [1, 3, 8, 8]",
         )
 
 

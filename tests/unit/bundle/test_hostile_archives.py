@@ -83,9 +83,9 @@ EXTRA: dict[str, tuple[tuple[tarfile.TarInfo, bytes], str]] = {
     "another spelling": (new_entry("./report.json"), "not the only spelling"),
     "a git file": (new_entry(".git/hooks/evil"), "leaves unsigned"),
     "an unknown file": (new_entry("evil.sh"), r"'evil.sh' is not in the manifest"),
-    "a file twice": (new_entry("report.json", content=b"{}"), r"'report.json' stands twice"),
-    "a second manifest": (new_entry("manifest.json"), r"'manifest.json' stands twice"),
-    "a second signature": (new_entry("model.sig"), r"'model.sig' stands twice"),
+    "a file twice": (new_entry("report.json", content=b"{}"), r"'report.json' is twice"),
+    "a second manifest": (new_entry("manifest.json"), r"'manifest.json' is twice"),
+    "a second signature": (new_entry("model.sig"), r"'model.sig' is twice"),
 }
 
 

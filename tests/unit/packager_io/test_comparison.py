@@ -295,7 +295,7 @@ def test_reports_tell_settings_and_notes_but_not_what_is_fetched(tmp_path: Path)
         "cpu: quantize.ops: compute → all",
         "cpu: B only: One node stays float.",
         "changed   1 file: model/cpu/model.onnx",
-        "transfer  not known: a report does not say how files are cut into chunks",
+        "transfer  not known: a report has no chunks of files",
     ):
         assert text in done.output
     same = compare(read_compared(paths[0]), read_compared(paths[0]))
@@ -378,8 +378,8 @@ def test_delta_of_reports_says_that_bundles_are_needed(tmp_path: Path) -> None:
     path.write_bytes(encode_report(report))
     failed = CliRunner().invoke(delta, [str(path), str(path)]).exception
     assert isinstance(failed, BundleError)
-    assert failed.problem == "a report does not say how files are cut into chunks"
-    assert failed.remedy == "give the bundles that the reports are of"
+    assert failed.problem == "a report has no chunks of files"
+    assert failed.remedy == "give the bundles of the reports"
 
 
 def test_weights_outside_the_model_file_are_told_apart_too(tmp_path: Path) -> None:

@@ -69,11 +69,11 @@ def test_what_takes_long_is_told_while_it_goes_on() -> None:
     show(BuildStep(what="candidate 1", profile="cpu"))
     show(BuildStep(detail="calibrating", done=3, total=9))
     clock.now = 29.0
-    show.tell_still(30.0)
+    show.report_silence(30.0)
     assert lines == []
     clock.now = 31.0
-    show.tell_still(30.0)
-    show.tell_still(30.0)
+    show.report_silence(30.0)
+    show.report_silence(30.0)
     assert lines == ["   31.0 s  cpu: candidate 1, calibrating, 3 of 9 …"]
 
 

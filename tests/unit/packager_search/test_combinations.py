@@ -108,8 +108,8 @@ def test_an_option_that_the_provider_does_not_take_is_refused_in_the_profiles_wo
     with pytest.raises(BuildError) as caught:
         _combine("provider.options.htp_performance_mode=burst,fast")
     assert caught.value.problem.startswith(
-        "provider.options.htp_performance_mode cannot be fast: profile 'qnn-htp' says what nobody "
-        "reads: htp_performance_mode is 'fast'; allowed are: burst, balanced"
+        "provider.options.htp_performance_mode cannot be fast: profile 'qnn-htp' has unused "
+        "settings: htp_performance_mode is 'fast'; allowed are: burst, balanced"
     )
     assert (caught.value.remedy or "").startswith("one of these, or unchecked = [")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.packager.progress import BuildStep
-from edgepack.packager.runtime.provider_process import CHILD, ProviderProcess, tell_waiting
+from edgepack.packager.runtime.provider_process import CHILD, ProviderProcess, report_waiting
 from tests.simulators.children import (
     LONGER_AND_LONGER_S,
     child,
@@ -140,7 +140,7 @@ def test_while_a_child_lets_wait_it_is_told_for_how_long(tmp_path: Path) -> None
 
 def test_who_waits_sees_after_a_while_what_for_and_how_much_time_is_left() -> None:
     shown: list[BuildStep] = []
-    waiting = tell_waiting(shown.append, 600.0)
+    waiting = report_waiting(shown.append, 600.0)
     for waited_s in (1.0, 4.9, 5.0, 90.2):
         waiting(waited_s)
     assert shown == [

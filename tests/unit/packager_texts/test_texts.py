@@ -248,7 +248,7 @@ def test_what_is_declared_to_be_text_and_is_none_is_refused(tmp_path: Path) -> N
     source = with_heads(plain, declared, "edgepack.toml")
     samples = Samples(count=4, read=lambda index: {}, source="")
     words = _rows(np.arange(_CLASSES))
-    with pytest.raises(BuildError, match="declared to tell text, and its values tell no blank"):
+    with pytest.raises(BuildError, match="declared as text, but its values show no blank"):
         describe(source, samples, lambda feeds: words, silent)
     declared = {"said": OutputDeclaration(task="text", blank=7)}
     found = describe(with_heads(plain, declared, ""), samples, lambda feeds: words, silent)

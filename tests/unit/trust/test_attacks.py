@@ -57,7 +57,7 @@ def test_arbitrary_install_of_an_unsigned_order(device: TrustingDevice, shelf: S
     device.hear_metadata()
     device.hear("desired", encode(wants(shelf.two, sequence=6)))
     assert device.installs == [("tiny", 1)]
-    assert device.dropped == ["what shall run here is not signed by the fleet's director"]
+    assert device.dropped == ["this device's orders are not signed by the director"]
     updates_as_if_nothing_had_been(device, shelf)
 
 
@@ -115,8 +115,8 @@ def test_another_devices_order_and_another_tenants_are_not_believed(
     device.hear("desired", sign_word(device.world, wants(shelf.two, sequence=7), key, tenant="b"))
     assert device.installs == [("tiny", 1)]
     assert device.dropped == [
-        "the director's word is for device 'cam-2'",
-        "the director's word is for tenant 'b'",
+        "the director's orders are for device 'cam-2'",
+        "the director's orders are for tenant 'b'",
     ]
     updates_as_if_nothing_had_been(device, shelf)
 
@@ -131,7 +131,7 @@ def test_replay_of_an_older_order_does_not_go_back_and_forth(
         device.hear("desired", back)
         device.hear("desired", forth)
     assert {release for _, release in device.installs[1:]} == {2}
-    assert device.dropped[0] == "the director's word 5 is older than 6, which is known"
+    assert device.dropped[0] == "order 5 is older than accepted order 6"
     device.restart()
     device.hear("desired", back)
     assert device.installs[-1] == ("tiny", 2)
@@ -193,7 +193,7 @@ def test_a_removal_is_signed_too(device: TrustingDevice, shelf: Shelf) -> None:
     removal = Desired(sequence=6, models={"tiny": RemoveModel(sequence=6, issued_at=0.0)})
     good = word(device.world, "cam-1", removal)
     device.hear("desired", resigned(good, removals={}))
-    assert device.dropped == ["what shall run here is not signed by the fleet's director"]
+    assert device.dropped == ["this device's orders are not signed by the director"]
     device.trust.put_orders(good)
     decision = device.trust.turn()
     assert decision is not None

@@ -1,4 +1,4 @@
-"""The device's report: its journals and pointers, as the controller sees them, and when."""
+"""The device's report: journals and pointers of the models, and the time of the next report."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ _BRIEF_TEXT = 200
 
 
 class Recent(NamedTuple):
-    """Recent inferences of a release: how they ended, and how they differ from the build's."""
+    """Recent inferences of a release: outcomes, and differences from the build."""
 
     outcomes: Outcomes | None = None
     drift: Drift | None = None
@@ -49,7 +49,7 @@ def nothing_recent(_digest: str) -> Recent:
 
 
 def warn_of_failures(models: Models, recent: RecentOf) -> tuple[str, ...]:
-    """Return a sentence for each model whose recent inferences fail."""
+    """Return a sentence for each model with failing recent inferences."""
     found = []
     for updater in models:
         active = updater.active
@@ -79,7 +79,7 @@ def failing_releases(models: Models, recent: RecentOf) -> dict[str, Failing | No
 
 
 def report_due_s(device: str, *, is_news: bool) -> float:
-    """Return seconds after a report until the next one is due, though nothing may have changed.
+    """Return seconds after a report until the next report is due, even without changes.
 
     A broker drops messages for a controller that cannot keep up, at any QoS: with 200 devices that
     finished at once, mosquitto (its default queue is 1,000) lost the last word of 109. So news is
@@ -91,7 +91,7 @@ def report_due_s(device: str, *, is_news: bool) -> float:
 
 
 def report_model(updater: Updater, recent: RecentOf = nothing_recent) -> ReportedModel:
-    """Return one model, as its journal and pointer have it, and how its inferences ended."""
+    """Return the report of a model: journal, pointer and outcomes of recent inferences."""
     journal, pointer = updater.journal, updater.active
     offer = journal.offer
     active, seen = None, Recent()

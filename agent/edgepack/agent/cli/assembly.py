@@ -24,7 +24,7 @@ from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.hooks.users import find_bundle_user
 from edgepack.agent.runtime.facts import read_device_facts
-from edgepack.agent.runtime.plain_files import sweep_memory
+from edgepack.agent.runtime.plain_files import remove_stale_plain_files
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, probe_cache_key
 from edgepack.agent.state.captured import CaptureSettings, switch_capture
@@ -141,7 +141,7 @@ def assemble_models(
         forget_verdicts=verdicts.forget,
         pace_of=telemetry.paces.of,
     )
-    sweep_memory()
+    remove_stale_plain_files()
     if trouble := switch_capture(state_dir, _capture(config)):
         log.warning("%s", trouble)
     deps = AgentDependencies(

@@ -142,7 +142,7 @@ def enroll(package: Path, folder: Path, as_json: bool) -> None:
     metavar="SECONDS",
     default=10.0,
     show_default=True,
-    help="How long the new model must serve without trouble before it is kept.",
+    help="Time that the new model must serve without a failure before its commit.",
 )
 @click.option("--rollback", is_flag=True, help="Go back to the release committed before.")
 @click.option(
@@ -173,7 +173,7 @@ def install(
         verified = load_trust(config).check_folder(folder)
         link = LocalLink(verified)
         offer = local_offer(verified, soak_s=soak_s, rollback=rollback)
-        check_released(config, offer.bundle, metadata, beside=bundle)
+        check_released(config, offer.bundle, metadata, bundle_path=bundle)
         carry_out(_models(config, link), link, offer.bundle.name, offer)
     _show_status(Path(config.state_dir), as_json=as_json)
 
@@ -238,7 +238,7 @@ def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="Folder for them; is made.",
+    help="Target folder; created if missing.",
 )
 @_json_option
 def samples(
@@ -304,7 +304,7 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
             raise DeviceError(
                 f"the agent's state cannot be written: {error.strerror or error}",
                 found_in=str(error.filename or config.state_dir),
-                remedy="make room on the disk; what serves is unchanged",
+                remedy="free disk space; the serving release is unchanged",
             ) from error
         finally:
             end_strays()

@@ -87,7 +87,7 @@ def _read_root(config: AgentConfig) -> bytes:
 
 
 def check_released(
-    config: AgentConfig, bundle: BundleRef, metadata: str | None, *, beside: Path
+    config: AgentConfig, bundle: BundleRef, metadata: str | None, *, bundle_path: Path
 ) -> None:
     """Reject a bundle that its fleet has not released, on a device that trusts a root.
 
@@ -95,7 +95,7 @@ def check_released(
         config: The agent's settings.
         bundle: Bundle to install.
         metadata: Folder or URL of newer metadata; None looks for a folder next to the bundle.
-        beside: Folder of the bundle.
+        bundle_path: Folder of the bundle.
 
     Raises:
         EdgepackError: The fleet's metadata does not list the bundle, is missing, or has expired.
@@ -105,15 +105,15 @@ def check_released(
         return
     from edgepack.trust.sources import fetch_nothing, source_of
 
-    folder = beside.resolve().parent / METADATA_FOLDER
+    folder = bundle_path.resolve().parent / METADATA_FOLDER
     place = metadata or (str(folder) if folder.is_dir() else None)
     try:
         trust.check_release(bundle, source_of(place) if place else fetch_nothing)
     except TrustError as error:
         raise TrustError(
             error.problem,
-            found_in=error.found_in or place or "the metadata that this device has heard",
-            remedy="edgepack export BUNDLE --with-metadata -o FOLDER, where the fleet is in reach",
+            found_in=error.found_in or place or "this device's received metadata",
+            remedy="edgepack export BUNDLE --with-metadata -o FOLDER, where the fleet is reachable",
         ) from error
 
 
@@ -134,7 +134,7 @@ def load_trust(config: AgentConfig) -> TrustPolicy:
             raise DeviceError(
                 "there is no such key, which the settings trust",
                 found_in=path,
-                remedy="copy the public key of who signs the bundles there, or change trust.keys",
+                remedy="copy the signer's public key there, or change trust.keys",
             )
     return TrustPolicy(
         keys=tuple(load_public_key(Path(path)) for path in config.trust.keys),

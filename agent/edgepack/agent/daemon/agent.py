@@ -166,7 +166,7 @@ class Agent:
             self._handle(item)
         except Exception as error:  # the outermost loop of what peers can cause
             self._drop(FAULT, repr(error))
-            log.exception("fault %d because of what came", self.dropped[FAULT])
+            log.exception("fault %d caused by a received message", self.dropped[FAULT])
 
     def _handle(self, item: Item) -> None:
         match item:

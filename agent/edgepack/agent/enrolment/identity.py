@@ -103,14 +103,14 @@ def renewed_authority(pem: str, known: bytes) -> bytes | None:
         # 1.
         found.verify_directly_issued_by(found)
     except (*UNREADABLE, TypeError, InvalidSignature) as error:
-        raise DeviceError(f"the authority that came cannot be read: {error}") from error
+        raise DeviceError(f"the received authority cannot be read: {error}") from error
     same = [
         one
         for one in trusted
         if (one.subject, one.public_key()) == (found.subject, found.public_key())
     ]
     if not same:
-        raise DeviceError("the authority that came is not one that this device trusts")
+        raise DeviceError("this device does not trust the received authority")
     # 2.
     if any(one.not_valid_after_utc >= found.not_valid_after_utc for one in same):
         return None
@@ -149,15 +149,15 @@ def judge_certificate(
         DeviceError: The certificate does not belong to this device.
     """
     if len(pem) > MAX_PEM:
-        raise DeviceError("the certificate that came is too long for one")
+        raise DeviceError("the received certificate is too long")
     try:
         certificate = x509.load_pem_x509_certificate(pem.encode())
         authorities = x509.load_pem_x509_certificates(authority)
     except UNREADABLE as error:
-        raise DeviceError(f"the certificate that came cannot be read: {error}") from error
+        raise DeviceError(f"the received certificate cannot be read: {error}") from error
     # 1.
     if not is_issued_by(certificate, authorities):
-        raise DeviceError("the certificate that came is not one of the fleet's authority")
+        raise DeviceError("the fleet's authority did not issue the received certificate")
     # 2.
     if (name := name_of(certificate)) != device:
         raise DeviceError(f"the certificate that came is of {name[:64]!a}, and this is '{device}'")

@@ -66,7 +66,7 @@ def check_free(path: Path) -> None:
     """
     if path.exists():
         raise DeviceError(
-            "there is such a file already, and what it holds may still be needed",
+            "the file exists already, and its content may still be needed",
             found_in=str(path),
             remedy="name another with --package",
         )

@@ -154,7 +154,7 @@ class CertificateKeeper:
         if found == self._certificate:
             return False
         if found.not_valid_after_utc <= self._certificate.not_valid_after_utc:
-            raise DeviceError("the certificate that came ends no later than the one that is here")
+            raise DeviceError("the received certificate ends no later than the installed")
         try:
             self._write(self._path, pem.encode())
         except OSError as error:

@@ -36,7 +36,7 @@ def find_bundle_user(name: str) -> HookUser:
     """
     if not name:
         raise DeviceError(
-            "hooks from bundles are allowed, and no user is named that runs them",
+            "hooks from bundles are allowed, and no user is named to run hooks",
             found_in="hooks.user",
             remedy='user = "edgepack-hooks", a user with no other rights; user = "root" runs '
             "the hooks of every bundle as root",

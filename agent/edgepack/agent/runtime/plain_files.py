@@ -92,7 +92,7 @@ def plain_files(
         yield folder
 
 
-def sweep_memory() -> None:
+def remove_stale_plain_files() -> None:
     """Remove files that killed processes of this user left in memory."""
     with contextlib.suppress(DeviceError):
         _sweep(_memory_folder())
@@ -161,7 +161,7 @@ def _memory_folder() -> Path:
         if _kind_of(Path(path), mounts) in _IN_MEMORY and os.access(path, os.W_OK | os.X_OK):
             return Path(path)
     raise DeviceError(
-        "no folder in memory to decrypt the model into: it would lie on a disk",
+        "no memory folder for the decrypted model: a disk is not allowed",
         found_in=named or ", ".join(_USUAL),
         remedy=f"set {MEMORY_VARIABLE} to a folder on a tmpfs",
     )

@@ -17,7 +17,7 @@ import msgspec
 from edgepack.agent.config import ProbeConfig
 from edgepack.agent.runtime.child import Ending, keep_stdout_clean, run_child, take_request
 from edgepack.agent.runtime.opening import open_session
-from edgepack.agent.runtime.plain_files import plain_files, sweep_memory
+from edgepack.agent.runtime.plain_files import plain_files, remove_stale_plain_files
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.bundle.golden import Golden, compare_outputs, read_golden
@@ -138,7 +138,7 @@ def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
         ending: How the child that was sent a `ProbeRequest` answered or ended.
     """
     if ending.answer is None:
-        sweep_memory()
+        remove_stale_plain_files()
         result = _wrong(variant, f"the probe {_as_verb(ending.because)}")
     else:
         try:

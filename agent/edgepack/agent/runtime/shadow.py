@@ -135,7 +135,7 @@ def check_alike(title: str, now: Iterable[SessionTensor], before: Iterable[Sessi
     ours, theirs = {one.name: one for one in now}, {one.name: one for one in before}
     if theirs.keys() != ours.keys() or not all(_fits(theirs[name], ours[name]) for name in ours):
         raise DeviceError(
-            f"the release before has other {title}: {_listed(theirs)}; this one has {_listed(ours)}"
+            f"the previous release has other {title}: {_listed(theirs)}; now {_listed(ours)}"
         )
 
 
@@ -174,7 +174,7 @@ def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> No
         for outputs in (request.outputs, session.outputs)
     )
     if not now:
-        raise DeviceError("no output of this release has a tolerance to be judged by")
+        raise DeviceError("no output of this release has a tolerance for a comparison")
     check_alike("outputs", now, before)
     _answer(answers, ShadowAnswer())
     while header := read_header(inferences):

@@ -100,7 +100,7 @@ def switch_capture(state_dir: Path, settings: CaptureSettings) -> str:
             ):
                 remove(path)
         for model in serving:
-            _make_room(kept_samples(state_dir, model), settings)
+            _free_space(kept_samples(state_dir, model), settings)
         write_file(folder / SETTINGS_FILE, CAPTURE.encode(settings))
     except OSError as error:
         return f"captured samples cannot be looked after: {error.strerror} ({folder})"
@@ -156,7 +156,7 @@ def keep_sample(
     if len(content) > min(settings.max_bytes, free - settings.disk_reserve_bytes):
         return
     new = Kept(priority, folder / f"{priority:016x}-{model}.npz", len(content))
-    if _make_room(kept_samples(state_dir, model), settings, new):
+    if _free_space(kept_samples(state_dir, model), settings, new):
         write_file(new.path, content, mode=FILE_MODE, lasting=False)
 
 
@@ -188,7 +188,7 @@ def encode_sample(feeds: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
     return content.getvalue()
 
 
-def _make_room(kept: list[Kept], settings: CaptureSettings, new: Kept | None = None) -> bool:
+def _free_space(kept: list[Kept], settings: CaptureSettings, new: Kept | None = None) -> bool:
     """Remove samples to make space; return True if there is space for a new sample.
 
     There is no space if the samples to remove rank higher, or belong to another user.

@@ -62,7 +62,7 @@ def read_key_file(state_dir: Path) -> str:
         return KEY_PLACE.decode(content).value.key_file if content is not None else ""
     except (OSError, ValueError, NewerVersionError) as error:
         raise DeviceError(
-            "cannot read where the decryption key lies",
+            "cannot read the path of the decryption key",
             found_in=str(path),
-            remedy="start the agent, which mends it",
+            remedy="start the agent, which repairs the file",
         ) from error

@@ -85,7 +85,7 @@ def _keep_strangers_out(state_dir: Path, path: Path, descriptor: int) -> None:
     folder, lock = state_dir.stat(), os.fstat(descriptor)
     if folder.st_mode & stat.S_IWOTH:
         raise DeviceError(
-            "every user can write the state folder, and so replace what serves",
+            "every user can write the state folder, and replace the serving release",
             found_in=str(state_dir),
             remedy=f"chmod o-w {state_dir}",
         )
@@ -94,7 +94,7 @@ def _keep_strangers_out(state_dir: Path, path: Path, descriptor: int) -> None:
             f"the lock of the state folder belongs to user {lock.st_uid}, who could keep every "
             "agent out",
             found_in=str(path),
-            remedy=f"rm {path}; the agent makes one of its own",
+            remedy=f"rm {path}; the agent makes a new lock",
         )
     if stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) != LOCK_MODE:
         with contextlib.suppress(OSError):  # A read-only disk.

@@ -101,7 +101,7 @@ def read_pointer(state_dir: Path, name: str) -> ActivePointer | None:
         raise DeviceError(
             f"the pointer to the active model is damaged: {error}",
             found_in=str(path),
-            remedy="start the agent, which mends it, or edgepack-agent install BUNDLE",
+            remedy="start the agent, which repairs the file, or edgepack-agent install BUNDLE",
         ) from error
 
 

@@ -217,7 +217,7 @@ class Slots:
                 remove(note)
         return removed
 
-    def sweep_temporaries(self) -> None:
+    def remove_temporaries(self) -> None:
         """Remove the temporary files of writers that were killed before their rename.
 
         Applications write to the spool while the agent starts: only old files go there.

@@ -102,7 +102,7 @@ class TelemetryBuffer:
                 box[key] = _add(box[key], one) if key in box else one
         self._shadowed = add_up(self._shadowed, collected.shadowed)
         for trouble in collected.troubles:
-            log.warning("model=%s a serving process says: %s", trouble.model, trouble.because)
+            log.warning("model=%s a serving process reports: %s", trouble.model, trouble.because)
         self._troubles = (*self._troubles, *collected.troubles)[-MAX_TROUBLES:]
 
 

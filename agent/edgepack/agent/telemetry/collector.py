@@ -85,7 +85,7 @@ KNOWN = Format("list of what was collected", _Known, Version(1, 0))
 
 
 def read_drift(state_dir: Path, digest: str) -> Drift | None:
-    """Return the drift of a release as the agent last stored it; None if it stored none."""
+    """Return the last stored drift of a release; None without any."""
     try:
         content = read_regular(state_dir / COLLECTED_FILE)
         found = KNOWN.decode(content).value if content else None

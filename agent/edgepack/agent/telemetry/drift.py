@@ -24,14 +24,14 @@ Release = tuple[str, str, str]
 
 
 class ReleaseSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Running sums of one release's features."""
+    """Running sums of a release's features."""
 
     release: Release
     sums: tuple[FeatureSum, ...]
 
 
 class DriftWatch:
-    """Adds up features by release, and compares them with the build."""
+    """Adds up features by release, and compares the sums with the build."""
 
     def __init__(self) -> None:
         self._sums: dict[Release, dict[str, FeatureSum]] = {}

@@ -40,7 +40,7 @@ _MAX_TOTAL = 1e300
 
 
 class _Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """Copied tensors of one inference: thinned inputs, and outputs."""
+    """Copied tensors of an inference: thinned inputs, and outputs."""
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
@@ -48,7 +48,7 @@ class _Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SketchRecorder:
-    """Adds up features of one model's inferences in this process, in any thread."""
+    """Adds up features of a model's inferences in this process, in any thread."""
 
     def __init__(self) -> None:
         self._features: dict[str, list[Feature]] = {}
@@ -61,7 +61,7 @@ class SketchRecorder:
         self._lock = threading.Lock()
 
     def expect(self, reference: Iterable[Feature], description: ModelDescription) -> None:
-        """Set the features to add up, and the tasks that sketch them."""
+        """Set the features to add up, and the tasks that sketch the features."""
         for feature in reference:
             self._features.setdefault(feature.tensor, []).append(feature)
         self._parts = tuple(
@@ -71,7 +71,7 @@ class SketchRecorder:
         self._inputs = tuple(name for name in self._features if name not in firsts)
 
     def offer(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        """Copy an inference for a sketch, if one is due."""
+        """Copy an inference for a sketch, if due."""
         if not self._features or time.monotonic() < self._next_at:
             return
         names = {name for part in self._parts for name in part.outputs}
@@ -100,7 +100,7 @@ class SketchRecorder:
                 self._waiting_bytes -= self._waiting.popleft().size_bytes
 
     def snapshot(self) -> tuple[FeatureSum, ...]:
-        """Sketch the inferences that wait, and return all sums."""
+        """Compute the sketches of waiting inferences, and return all sums."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -125,10 +125,10 @@ def _is_numeric(value: object) -> bool:
 
 
 def check_sums(sums: tuple[FeatureSum, ...], *, found_in: str) -> None:
-    """Check the sums of a process; any process of the device may have written them.
+    """Check the sums of a process; any process of the device may have written the sums.
 
     Raises:
-        TransferError: They are too many, or their numbers contradict each other.
+        TransferError: There are too many sums, or numbers contradict each other.
     """
     fits = len(sums) <= MAX_FEATURES and all(
         0 <= one.count <= _MAX_COUNT

@@ -1,7 +1,7 @@
-"""The spool: how processes that serve a model tell the agent what inferences took.
+"""The spool: files with statistics of inferences, from serving processes to the agent.
 
-Each process keeps one small file per model it served, under `<state_dir>/latency/`, and writes it
-again every few seconds. Its counts only grow, so the agent may read it whenever it likes, and a
+Each process keeps a small file per served model, under `<state_dir>/latency/`, and rewrites the
+file every few seconds. The counts only grow, so the agent may read a file at any time, and a
 process never needs to know whether the agent runs.
 """
 
@@ -31,10 +31,10 @@ MAX_SPOOL_BYTES = 256 * 1024
 
 
 class Spooled(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of one process for one model since the process opened the model.
+    """Counts of a process for a model since the process opened the model.
 
     Attributes:
-        token: Random id of the process's record: another one under the same file name is new.
+        token: Random id of the process's record: another token under the same file name is new.
         pid: The process.
         model: The model's name.
         digest, variant, provider: Release that ran.
@@ -44,9 +44,9 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         not_finite: Inferences with NaN or infinity in an output that has none in the golden
             samples.
         is_final: Whether the process closed the model: the file will not change any more.
-        troubles: Why it could not follow the pointer to a newer model, one sentence each.
-        memory_bytes: Memory that the process held when it wrote this; 0 when not known, or when the
-            process held another release of the model, too.
+        troubles: Why the process could not follow the pointer to a newer model, a sentence each.
+        memory_bytes: Memory of the process at the write; 0 if unknown, or if the process held
+            another release of the model, too.
         features: Sums of features, of the inferences that were sketched.
         shadowed: Inferences that the release before computed, too.
     """
@@ -80,11 +80,11 @@ def spool_folder(state_dir: Path) -> Path:
 def open_spool(state_dir: Path) -> str:
     """Create the spool folder, writable by the state folder's group. For the agent.
 
-    Applications are other users than the agent, as a rule; those that shall hand over what
-    inferences took are of that group.
+    Applications usually run as other users than the agent; applications that report statistics
+    belong to that group.
 
     Returns:
-        Why they cannot, one sentence; "" when all is well.
+        Why applications cannot write, as a sentence; "" without a problem.
     """
     folder = spool_folder(state_dir)
     try:
@@ -99,7 +99,7 @@ def open_spool(state_dir: Path) -> str:
 
 
 def write_spooled(state_dir: Path, spooled: Spooled) -> Path:
-    """Write what a process saw, over what it wrote before.
+    """Write a process's counts over its previous counts.
 
     Raises:
         OSError: The folder cannot be made or written.
@@ -112,12 +112,12 @@ def write_spooled(state_dir: Path, spooled: Spooled) -> Path:
 
 
 def read_spooled(path: Path) -> Spooled:
-    """Read a spool file; any process of the device may have written it, so it is judged.
+    """Read and check a spool file; any process of the device may have written the file.
 
     Raises:
-        TransferError: It is malformed, or its numbers contradict each other.
-        NewerVersionError: A newer edgepack wrote it.
-        OSError: It is too long, no file, or cannot be read.
+        TransferError: The file is malformed, or its numbers contradict each other.
+        NewerVersionError: A newer edgepack wrote the file.
+        OSError: The file is too long, not regular, or cannot be read.
     """
     content = read_shared(path, limit_bytes=MAX_SPOOL_BYTES)
     try:
@@ -133,7 +133,7 @@ def read_spooled(path: Path) -> Spooled:
 
 
 class Record:
-    """Record of one model's inferences in this process, with the part already spooled."""
+    """Record of a model's inferences in this process, with the part already spooled."""
 
     def __init__(self, *, model: str, digest: str, variant: str, provider: str) -> None:
         self.token = secrets.token_hex(8)
@@ -161,7 +161,7 @@ class Record:
             self.not_finite += 1
 
     def spooled(self, troubles: tuple[str, ...], *, is_final: bool, is_alone: bool) -> Spooled:
-        """Return all that was counted, as the agent reads it."""
+        """Return all counts, in the agent's format."""
         return Spooled(
             token=self.token,
             pid=os.getpid(),
@@ -189,14 +189,14 @@ class Record:
         is_final: bool = False,
         is_alone: bool = True,
     ) -> None:
-        """Write what changed since it was last written, if anything did.
+        """Write the record if anything changed since the last write.
 
         Args:
             state_dir: The agent's state folder.
             troubles: See `Spooled`.
             is_final: See `Spooled`.
-            is_alone: Whether the process holds no other release of the model, whose memory would
-                count as that of this one.
+            is_alone: Whether the process holds no other release of the model, which would add to
+                the measured memory.
 
         Raises:
             OSError: The spool cannot be written; the next write takes everything along.
@@ -210,5 +210,5 @@ class Record:
 
     @property
     def has_new_failures(self) -> bool:
-        """True if inferences failed, or gave no finite outputs, since it was last written."""
+        """True if inferences failed, or gave no finite outputs, since the last write."""
         return (self.failures, self.not_finite) != self._written[1:3]

@@ -130,7 +130,7 @@ class Actions:
         if scratch.download and scratch.is_open:
             scratch.download.note()
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         """Remove the fetched files of a failed update: the journal may need the space."""
         context = self._context
         if context.journal.state == "DOWNLOADING" and context.digest not in context.own_slots():
@@ -183,7 +183,7 @@ class Actions:
             self._context.listen_to(target)
 
     def own_slots(self) -> frozenset[str]:
-        """Problem of the file, as a sentence; "" without a problem."""
+        """Return slots that this model needs, without the slot of a running update."""
         return self._context.own_slots()
 
     def note_connected(self) -> None:

@@ -299,7 +299,7 @@ class UpdateContext:
             return None
         if self.now() < scratch.retry_at:
             return Wait(seconds=scratch.retry_at - self.now())
-        verdict = self.tell_hooks(stage, when)
+        verdict = self.notify_hooks(stage, when)
         if verdict.verdict == "go":
             scratch.hooks_done.add((stage, when))
             return None
@@ -310,7 +310,7 @@ class UpdateContext:
         scratch.retry_at = self.now() + wait_s
         return Wait(seconds=wait_s)
 
-    def tell_hooks(self, stage: str, when: str) -> HookVerdict:
+    def notify_hooks(self, stage: str, when: str) -> HookVerdict:
         """Run the hooks of a stage, and note each hook that did not say go."""
         folders, facts = self._hook_folders(), self._hook_facts()
         verdict: HookVerdict = self.run_in_background(
@@ -324,7 +324,7 @@ class UpdateContext:
     def tell_hooks_once(self, stage: str, when: str) -> None:
         """Run the hooks of a stage that can decide nothing any more."""
         if (stage, when) not in self.scratch.hooks_done:
-            self.tell_hooks(stage, when)
+            self.notify_hooks(stage, when)
             self.scratch.hooks_done.add((stage, when))
 
     def _hook_folders(self) -> tuple[Path, ...]:

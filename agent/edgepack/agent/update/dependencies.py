@@ -109,7 +109,7 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Neighbours(Protocol):
-    """Other models of the device, as seen by a model's update."""
+    """View of the device's other models for a model's update."""
 
     def kept(self) -> frozenset[str] | None:
         """Return slots that other models need; None if a model's slots are unknown."""

@@ -107,12 +107,12 @@ class DeviceTrust:
 
     @property
     def heard_sequence(self) -> int:
-        """The sequence of the director's word that was accepted last."""
+        """Sequence of the last accepted orders of the director."""
         return self._known.desired.sequence if self._known else 0
 
     @property
     def is_waiting(self) -> bool:
-        """True if a director's word waits for metadata."""
+        """True if received orders wait for metadata."""
         return self._waiting is not None or self._undecided is not None
 
     @property
@@ -127,7 +127,7 @@ class DeviceTrust:
         return self._cache.load(name) == content or self._pool.put(name, content)
 
     def put_orders(self, content: bytes) -> None:
-        """Take a director's word that came; only the newest arrival waits to be judged."""
+        """Store received orders; only the newest arrival waits for verification."""
         if len(content) <= MAX_ORDERS_BYTES:
             self._waiting = content
 
@@ -223,12 +223,12 @@ class DeviceTrust:
         said = self._verify(content)
         known, number = self.heard_sequence, said.desired.sequence
         if number < known:
-            raise TrustError(f"the director's word {number} is older than {known}, which is known")
+            raise TrustError(f"order {number} is older than accepted order {known}")
         if number > known + MAX_STEP:
-            raise TrustError(f"the director's word {number} leaves no numbers for those after it")
+            raise TrustError(f"order {number} leaves no numbers for later orders")
         late_s = self._repository.now() - said.expires_at
         if late_s > 0:
-            raise TrustError(f"the director's word {number} expired {late_s:.0f} s ago")
+            raise TrustError(f"order {number} expired {late_s:.0f} s ago")
         self._cache.save(ORDERS_FILE, content)
         self._known = said
         return said

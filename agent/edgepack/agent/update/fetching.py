@@ -175,7 +175,7 @@ def _fetch(context: UpdateContext) -> Step:
         if scratch.was_rechecked:
             raise
         # A disk may have lost what it was told to keep: look at every chunk once.
-        log.warning("%s is not what was fetched; looking at every chunk", folder)
+        log.warning("%s differs from the fetched content; checking every chunk", folder)
         deps.slots.forget_held(context.digest)
         scratch.download, scratch.is_open, scratch.was_rechecked = None, False, True
         scratch.is_prepared = False

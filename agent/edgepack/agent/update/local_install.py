@@ -127,7 +127,7 @@ def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> 
         if updater.disk_fault:
             raise DeviceError(
                 f"the agent's state cannot be written: {updater.disk_fault}",
-                remedy="make room on the disk and run the command again; what serves is unchanged",
+                remedy="free disk space, run the command again; the serving release is unchanged",
             )
         if not link.deliver(updater.accept_chunk):
             time.sleep(MAX_WAIT_S if wait_s is None else min(wait_s, MAX_WAIT_S))

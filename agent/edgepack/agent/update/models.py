@@ -128,7 +128,7 @@ class Models:
 
     def _prepare(self) -> None:
         def work() -> None:
-            self._deps.slots.sweep_temporaries()
+            self._deps.slots.remove_temporaries()
             self._deps.prepare()
 
         self._is_prepared = self._try("state folder", work)
@@ -375,7 +375,7 @@ class _ModelLink:
 
 
 class _Others:
-    """All other models of the device, as seen by a model's update."""
+    """View of all other models of the device for a model's update."""
 
     def __init__(self, name: str, updaters: Mapping[str, Updater]) -> None:
         self._name = name

@@ -122,8 +122,8 @@ def check_release(
     if previous is None or previous.digest != bundle.digest:
         kept = f"release {previous.release}" if previous else "none"
         raise DeviceError(
-            f"older release: going back to {bundle.name} release {bundle.release} is asked for, "
-            f"but the one committed before is {kept}"
+            f"older release: the order requests a rollback to {bundle.name} {bundle.release}, "
+            f"but the previous committed release is {kept}"
         )
 
 

@@ -24,15 +24,15 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         state, because: Where its latest update is, and why.
         target: The bundle that the state speaks of.
-        rollout, sequence: The order it came with; 0 and "" when it was given on this device.
+        rollout, sequence: The order of the update; 0 and "" for an order given on this device.
         pending: A newer offer that waits.
         restarts: Restarts that count against the latest update.
         active: Serving release.
-        previous: The release to go back to: what served before the switch until the update is
-            committed, then what was committed before.
-        trouble: Why its pointer cannot be read; "" when it can.
-        fault: Why the slot that the pointer names is incomplete; "" when it is complete. Presence,
-            type and size of the files are checked, and no content.
+        previous: The release for a rollback: the formerly serving release until the update is
+            committed, then the release committed before.
+        trouble: Why the pointer cannot be read; "" if readable.
+        fault: Why the slot of the pointer is incomplete; "" if complete. Presence, type and size of
+            the files are checked, and no content.
         drift: Differences of recent inferences from the build's samples; None while too few ran.
         failing: Recent inferences if too many fail or give NaN; None if they work.
     """
@@ -58,8 +58,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         is_running: Whether an agent holds the state folder; None when this user may not look.
         models: By name.
-        broker: The connection to the broker as the agent last saw it; None if it never tried.
-        disk: What the disk of the state folder cannot do now; "" when nothing is seen.
+        broker: The last known connection to the broker; None if the agent never tried.
+        disk: The present faults of the state folder's disk; "" without a fault.
     """
 
     is_running: bool | None

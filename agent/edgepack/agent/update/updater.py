@@ -231,7 +231,7 @@ class Updater:
             if self._is_resumed and not self.is_sealed and self._is_risky:
                 self._model.store.update(was_stopped=True)
         except OSError as error:
-            log.warning("it could not be noted how far the update is: %s", error)
+            log.warning("cannot save the progress of the update: %s", error)
 
     def count_fault(self) -> None:
         """Count a fault that ends the agent against the update that is under way."""
@@ -317,7 +317,7 @@ class Updater:
         except OSError as error:
             if row.failure is None or (is_disk_fault(error) and not self._is_tired_of_waiting()):
                 raise
-            self._actions.make_room()
+            self._actions.free_space()
             because = describe_fault(error, self._deps.state_dir)
             return Ended(outcome="failure", because=because)
         except EdgepackError as error:

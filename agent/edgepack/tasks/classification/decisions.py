@@ -39,7 +39,7 @@ def costs_of_changes(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Float
         float64 (samples,); None if samples hold several rows or none, or the float model's scores
         show no confidence.
     """
-    shares = _told_shares(expected)
+    shares = _confident_shares(expected)
     if shares is None:
         return None
     costs = []
@@ -63,7 +63,7 @@ def expected_cost(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | 
     Returns:
         None where that has none, or there are too few samples.
     """
-    shares = _told_shares(expected)
+    shares = _confident_shares(expected)
     if shares is None or len(shares) <= _NEIGHBOURS or shares[0].size < 2:
         return None
     margins, moved, costs = [], [], []
@@ -92,7 +92,7 @@ def _nearest(ascending: Floats) -> Integers:
     return np.take_along_axis(inside, nearest, axis=1)
 
 
-def _told_shares(expected: Sequence[Tensor]) -> list[Floats] | None:
+def _confident_shares(expected: Sequence[Tensor]) -> list[Floats] | None:
     """Return the float model's distributions, if these show confidence."""
     if not all(value.ndim and value.size == value.shape[-1] > 0 for value in expected):
         return None

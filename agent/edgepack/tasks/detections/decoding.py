@@ -268,7 +268,7 @@ def _boxes_and_scores(head: DetectionHead, given: Given) -> _Places:
 
 
 def _gfl(head: DetectionHead, given: Given) -> _Places:
-    """Boxes by the mean of each side's distribution, in strides around the cell's centre."""
+    """Return boxes from the means of each side's distribution, in strides around cell centres."""
     boxes, scores = [], []
     for level in range(len(given) // len(head.facts.roles)):
         score, _ = _level(head, given[f"scores{level}"])
@@ -285,7 +285,7 @@ def _gfl(head: DetectionHead, given: Given) -> _Places:
 
 
 def _level(head: DetectionHead, array: Tensor) -> tuple[Tensor, int]:
-    """Return the places of one level as rows, and their stride in pixels.
+    """Return the places of a level as rows, and their stride in pixels.
 
     Raises:
         ValueError: No grid over the picture has as many places.

@@ -30,17 +30,17 @@ _THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How boxes and scores lie in a detector's outputs.
+    """Layout of boxes and scores in a detector's outputs.
 
     Attributes:
-        words: What it is, for a person.
-        roles: What each of its outputs holds; the first is the one that is declared.
-        is_by_level: Whether each level of a pyramid has outputs of its own: those of the first role
-            for all levels, then those of the second one. The graph alone tells them.
-        rank: Axes of the first of them, of one picture.
+        words: Description for a person.
+        roles: Role of each output; the first output is declared by the user.
+        is_by_level: Whether each level of a pyramid has separate outputs: first the outputs of the
+            first role for all levels, then of the second role. Only the graph shows these outputs.
+        rank: Axes of the first output, for a single picture.
         order: Which numbers make a box; "" where the float model's values tell.
-        activation: What makes a score of what is given; "" where they tell.
-        is_suppressed: Whether the boxes of one object were reduced to one already.
+        activation: Activation of raw scores; "" if the float model's values decide.
+        is_suppressed: Whether the graph contains non-maximum suppression.
         thresholds: Scores that applications hold boxes against, ascending.
         named: The threshold that a report counts boxes at.
     """
@@ -57,7 +57,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Roles of the outputs that a declaration names beside the first one."""
+        """Roles of the further outputs that a declaration names."""
         return () if self.is_by_level else self.roles[1:]
 
     @property
@@ -101,7 +101,7 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The role of each output; by level with the level's number behind it: `scores0`."""
+        """The role of each output; by level followed by the level's number: `scores0`."""
         if not self.facts.is_by_level:
             return self.facts.roles
         levels = range(len(self.outputs) // len(self.facts.roles))

@@ -91,7 +91,8 @@ class ValueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about values; a part may state more, such as the layout of boxes that it looks like.
 
     Attributes:
-        residuals: Of outputs that reconstruct an input, the mean square of what they leave of it.
+        residuals: For outputs that reconstruct an input, the mean square of the remaining
+            difference.
         tolerances: Of outputs that are right within a distance, that distance.
         winners: Outputs with a clear winner in nearly each row, as scores of characters have.
     """

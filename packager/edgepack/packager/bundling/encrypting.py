@@ -66,7 +66,5 @@ def _encrypt(folder: Path, file: FileEntry, content_key: bytes) -> None:
     with target.open("rb") as written:
         decrypt_stream(written, digest.update, content_key, file.path)
     if digest.hexdigest() != file.sha256:
-        raise BuildError(
-            f"'{file.path}' is not what it was once it is decrypted again", found_in=str(target)
-        )
+        raise BuildError(f"'{file.path}' differs after decryption", found_in=str(target))
     target.replace(path)

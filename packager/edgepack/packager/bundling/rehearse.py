@@ -32,7 +32,7 @@ from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.runtime.provider_process import (
     MODULE,
     ProviderProcess,
-    tell_waiting,
+    report_waiting,
 )
 from edgepack.packager.runtime.trial import MORE_S, Asked
 from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
@@ -188,7 +188,7 @@ def _probe(
         threads=0,
     )
     asked = msgspec.json.encode(Asked(probe=request))
-    waiting = tell_waiting(progress, timeout_s)
+    waiting = report_waiting(progress, timeout_s)
     ending = process.ask(asked, timeout_s=timeout_s, waiting=waiting)
     if ending.answer is None:
         deadline.check()  # it may have been ended for that

@@ -159,7 +159,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
             f"{format_bytes(comparison.head_bytes)}"
         )
     else:
-        yield "transfer  not known: a report does not say how files are cut into chunks"
+        yield "transfer  not known: a report has no chunks of files"
 
 
 def _variant_lines(variant: VariantComparison) -> Iterator[str]:

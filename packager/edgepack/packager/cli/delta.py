@@ -81,9 +81,9 @@ def _measure(old: Path, new: Path) -> Delta:
     comparison = compare(old, new)
     if comparison.head_bytes is None:
         raise BundleError(
-            "a report does not say how files are cut into chunks",
+            "a report has no chunks of files",
             found_in=f"{old}, {new}",
-            remedy="give the bundles that the reports are of",
+            remedy="give the bundles of the reports",
         )
     return Delta(
         old=comparison.a,

@@ -44,7 +44,7 @@ class ProgressLines:
             if step.outcome:
                 self._end()
 
-    def tell_still(self, every_s: float) -> None:
+    def report_silence(self, every_s: float) -> None:
         """Report the current step after a silence of `every_s` seconds."""
         with self._lock:
             if self._step.what and self._clock() - self._told >= every_s:
@@ -78,7 +78,7 @@ def progress_lines(write: Callable[[str], None], every_s: float = _STILL_S) -> I
 
     def watch() -> None:
         while not is_over.wait(every_s / 2):
-            lines.tell_still(every_s)
+            lines.report_silence(every_s)
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)
     watcher.start()

@@ -43,7 +43,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "text": ("blank",),
     "values": ("tolerance",),
 }
-"""By task, the keys that it has beside."""
+"""Further keys of a task."""
 
 _OF_ROWS_OF_CLASSES = ("classification", "probabilities")
 _OF_FLOATS = ("embedding", "probabilities", "depth", "picture", "sound", "anomaly")
@@ -55,15 +55,15 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
 
     Attributes:
         task: Name of the task, of `edgepack.tasks.table`, or `ignored`: nobody reads the output.
-        blank: Of text, the number of the class that is no character, where values do not tell.
+        blank: Of text, the number of the blank class, if values do not decide.
         tolerance: Of values, the distance from the truth at which a vector (last axis) is still
             right, in the output's unit; 0 where no distance decides.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
-        layout: Of detections, how boxes and scores lie; where it is left out, the graph tells it.
-        scores, labels, sizes, offsets: Of a layout of several outputs, the others' names.
-        classes: Number of classes, where more follows a place's scores than they.
+        layout: Of detections, the layout of boxes and scores; by default recognized from the graph.
+        scores, labels, sizes, offsets: Of a layout with several outputs, the other outputs' names.
+        classes: Number of classes, if a place has further numbers after its scores.
         order: Which four numbers make a box, where the layout and the values do not tell.
-        activation: What makes a score of what is given, likewise.
+        activation: Activation of raw scores, likewise.
         threshold: Of scores, the number from which on a score counts.
         class_names: Names of the classes in their order, for reports of drift.
     """
@@ -84,7 +84,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     class_names: ClassNames = ()
 
     @property
-    def beside(self) -> dict[str, str]:
+    def further_outputs(self) -> dict[str, str]:
         """The other outputs of detections, by role."""
         roles = {role: getattr(self, role) for role in _ROLES}
         return {role: name for role, name in roles.items() if name}
@@ -128,10 +128,10 @@ def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHea
     """
     for name, declared in declarations.items():
         if declared.layout is not None and not LAYOUTS[declared.layout].is_by_level:
-            beside = [declared.beside[role] for role in LAYOUTS[declared.layout].others]
+            further = [declared.further_outputs[role] for role in LAYOUTS[declared.layout].others]
             return DetectionHead(
                 layout=declared.layout,
-                outputs=(name, *beside),
+                outputs=(name, *further),
                 classes=declared.classes,
                 order=declared.order,
                 activation=declared.activation,
@@ -200,7 +200,7 @@ def check_outputs(
     kinds = [declarations[name].task if name in declarations else "" for name in by_name]
     if set(kinds) == {"ignored"}:
         raise BuildError(
-            "every output is ignored: nothing is left to judge a variant by",
+            "every output is ignored: no output is left for evaluating a variant",
             found_in=f"{path}, outputs",
             remedy='task = "classification", "embedding" or "values" for at least one, or leave '
             "one out",
@@ -230,15 +230,15 @@ def _check_detections(
     if layout is None:
         return
     roles = LAYOUTS[layout].others
-    if sorted(declaration.beside) != sorted(roles):
+    if sorted(declaration.further_outputs) != sorted(roles):
         raise BuildError(
             f"layout {layout!r} holds {LAYOUTS[layout].words}, and "
-            f"{' and '.join(declaration.beside) or 'no other output'} "
-            f"{'are' if len(declaration.beside) > 1 else 'is'} named",
+            f"{' and '.join(declaration.further_outputs) or 'no other output'} "
+            f"{'are' if len(declaration.further_outputs) > 1 else 'is'} named",
             found_in=where,
             remedy=", ".join(f'{role} = "OUTPUT"' for role in roles) or "leave the others out",
         )
-    unknown = [name for name in declaration.beside.values() if name not in outputs]
+    unknown = [name for name in declaration.further_outputs.values() if name not in outputs]
     if unknown:
         raise unknown_name("output", unknown[0], outputs, where, lambda near: repr(near))
 

@@ -85,7 +85,7 @@ class Verdict(MetricCheck, frozen=True, kw_only=True):
         return f"{self.metric} of output '{self.output}'" if self.output else self.metric
 
     @property
-    def told_budget(self) -> float:
+    def shown_budget(self) -> float:
         """The budget for people: the effective budget with tolerated mismatches."""
         return self.budget if self.forgiven or self.asked is None else self.asked
 

@@ -48,7 +48,7 @@ def scalar(index: GraphIndex, name: str) -> float | None:
     return float(values.reshape(())) if values is not None and values.size == 1 else None
 
 
-def beside(node: onnx.NodeProto, name: str) -> str:
+def other_input(node: onnx.NodeProto, name: str) -> str:
     """Return the other input of a node with two."""
     return str(node.input[1] if node.input[0] == name else node.input[0])
 

@@ -17,10 +17,10 @@ from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.node_chains import (
     Chain,
     as_one,
-    beside,
     find_chains,
     is_near,
     only_reader,
+    other_input,
     producer,
     scalar,
     shorten,
@@ -115,7 +115,7 @@ def _find(
 
 def _match(index: GraphIndex, node: onnx.NodeProto, wanted: Floats) -> _Written | None:
     plus = only_reader(index, node.output[0], "Add")
-    if plus is None or not is_near(scalar(index, beside(plus, node.output[0])), 1.0):
+    if plus is None or not is_near(scalar(index, other_input(plus, node.output[0])), 1.0):
         return None
     product = _product(index, plus)
     if product is None:
@@ -136,7 +136,7 @@ def _product(index: GraphIndex, plus: onnx.NodeProto) -> _Written | None:
     first = only_reader(index, plus.output[0], "Mul")
     if first is None:
         return None
-    other = beside(first, plus.output[0])
+    other = other_input(first, plus.output[0])
     half = producer(index, other, "Mul")
     if half is not None and only_reader(index, other, "Mul") is not None:
         for source, factor in (half.input, half.input[::-1]):
@@ -145,7 +145,7 @@ def _product(index: GraphIndex, plus: onnx.NodeProto) -> _Written | None:
     last = only_reader(index, first.output[0], "Mul")
     if last is None:
         return None
-    factors = (other, beside(last, first.output[0]))
+    factors = (other, other_input(last, first.output[0]))
     for source, factor in (factors, factors[::-1]):
         if is_near(scalar(index, factor), 0.5):
             return source, (first, last)

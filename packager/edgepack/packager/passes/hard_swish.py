@@ -11,10 +11,10 @@ from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.node_chains import (
     Chain,
     as_one,
-    beside,
     find_chains,
     is_near,
     only_reader,
+    other_input,
     scalar,
     shorten,
 )
@@ -44,7 +44,7 @@ def _match(index: GraphIndex, plus: onnx.NodeProto) -> Chain | None:
     if plus.op_type != "Add":
         return None
     constant = next((name for name in plus.input if is_near(scalar(index, name), 3.0)), "")
-    source = beside(plus, constant)
+    source = other_input(plus, constant)
     clip = only_reader(index, plus.output[0], "Clip") if constant else None
     if clip is None or len(clip.input) != 3:
         return None
@@ -56,14 +56,14 @@ def _match(index: GraphIndex, plus: onnx.NodeProto) -> Chain | None:
         return None
     steps = [(first, clip.output[0]), (last, first.output[0])]
     is_scaled = [_divides_by_six(index, node, name) for node, name in steps]
-    is_gated = [node.op_type == "Mul" and beside(node, name) == source for node, name in steps]
+    is_gated = [node.op_type == "Mul" and other_input(node, name) == source for node, name in steps]
     if [*is_scaled, *is_gated] in ([True, False, False, True], [False, True, True, False]):
         return as_one("HardSwish", [source], (plus, clip, first, last))
     return None
 
 
 def _divides_by_six(index: GraphIndex, node: onnx.NodeProto, name: str) -> bool:
-    factor = scalar(index, beside(node, name))
+    factor = scalar(index, other_input(node, name))
     if node.op_type == "Div":
         return bool(node.input[0] == name) and is_near(factor, 6.0)
     return is_near(factor, 1.0 / 6.0)

@@ -11,10 +11,10 @@ from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.node_chains import (
     Chain,
     as_one,
-    beside,
     find_chains,
     is_near,
     only_reader,
+    other_input,
     producer,
     reduced_axes,
     scalar,
@@ -56,7 +56,7 @@ def _match(index: GraphIndex, root: onnx.NodeProto) -> Chain | None:
         return None
     constant = next((name for name in added.input if scalar(index, name) is not None), "")
     epsilon = scalar(index, constant)
-    variance = producer(index, beside(added, constant), "ReduceMean")
+    variance = producer(index, other_input(added, constant), "ReduceMean")
     if epsilon is None or variance is None or not _is_last_axis(index, variance):
         return None
     square = producer(index, variance.input[0], "Pow", "Mul")
@@ -75,7 +75,7 @@ def _match(index: GraphIndex, root: onnx.NodeProto) -> Chain | None:
     shifted = only_reader(index, scaled.output[0], "Add") if scaled is not None else None
     if scaled is None or shifted is None:
         return None
-    scale, bias = beside(scaled, divided.output[0]), beside(shifted, scaled.output[0])
+    scale, bias = other_input(scaled, divided.output[0]), other_input(shifted, scaled.output[0])
     inside = {square.name, divided.name}
     readers = {index.graph.node[at].name for at in index.consumers[centered.output[0]]}
     if not _are_vectors(index, scale, bias) or readers != inside:

@@ -198,9 +198,9 @@ def _add_captured(
 ) -> tuple[SampleSplit, CapturedSamples]:
     if request.captured and opened.is_random:
         raise BuildError(
-            "captured samples are added to given ones, and there are none",
+            "captured samples need given samples, and no samples were given",
             found_in="--captured",
-            remedy="--calibration PATH with samples that were looked at",
+            remedy="--calibration PATH with checked samples",
         )
     captured = [
         _open_given(str(path), request, source, work / f"captured-{number}", progress)

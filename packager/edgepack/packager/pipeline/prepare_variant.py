@@ -174,7 +174,7 @@ def _describe(
     selection, evaluator = searched.selection, searched.evaluator
     verdict = validated.verdict
     if not selection.is_lowered:  # the float model itself, or what its maker quantized
-        verdict = replace(verdict, budget=verdict.told_budget, asked=None, weak=())
+        verdict = replace(verdict, budget=verdict.shown_budget, asked=None, weak=())
     attempts, sensitive_nodes = _tell_search(selection)
     held_out = inputs.split.held_out
     return MeasuredVariant(

@@ -125,7 +125,7 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
             learnt.append(f"{name} {outlook.problem}.")
             continue
         words = f"keeps {verdict.what} {verdict.value:.4f}"
-        here = f", this one {_value(own, beside=verdict)}" if own else ""
+        here = f", this one {_value(own, neighbour=verdict)}" if own else ""
         if verdict.passed:
             instead.append(f"{name}, which {words} with every node quantized")
         elif own and 1.0 - verdict.spare <= _MUCH_LESS * (1.0 - own.spare):
@@ -141,10 +141,10 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
     return Advice(instead=", or ".join(instead), learnt=tuple(learnt))
 
 
-def _value(own: Verdict, *, beside: Verdict) -> str:
+def _value(own: Verdict, *, neighbour: Verdict) -> str:
     """Return a verdict's value, with its metric if other than the neighbour's."""
     value = f"{own.value:.4f}"
-    return value if own.what == beside.what else f"{own.what} {value}"
+    return value if own.what == neighbour.what else f"{own.what} {value}"
 
 
 def _all_lowered(found: SearchResult | None) -> Verdict | None:

@@ -18,7 +18,7 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.evaluator import Evaluator, Venue, profile_settings
 from edgepack.packager.runtime.model_run import Run
-from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess, tell_waiting
+from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess, report_waiting
 from edgepack.packager.runtime.trial import Asked, Trial, try_model
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.plain_error import PlainError
@@ -107,7 +107,7 @@ class ProviderValidation:
                 process=self.process,
                 variant=profile.name,
                 command=_child(evaluator.venue),
-                waiting=tell_waiting(self.progress, timeout_s),
+                waiting=report_waiting(self.progress, timeout_s),
             )
         except BuildError as error:
             self.deadline.check()  # it may have been ended for that

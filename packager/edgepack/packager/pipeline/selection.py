@@ -26,7 +26,7 @@ class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of every variant's preparation and evaluation.
 
     Attributes:
-        source: The source model and samples.
+        source: The source model, with static shapes if a profile needs them.
         split: Samples for ranges, for choosing, and for the verdict.
         provider_samples: Some of the held-out samples, golden samples first; as many as the
             provider's speed allows run on the provider.

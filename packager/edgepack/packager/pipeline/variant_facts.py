@@ -69,7 +69,7 @@ def accuracy_of(validated: HoldoutVerdict, verdict: Verdict, provider: str) -> A
         metric=verdict.metric,
         value=round(verdict.value, 6),
         float_value=round(verdict.float_value, 6),
-        budget=round(verdict.told_budget, 6),
+        budget=round(verdict.shown_budget, 6),
         sample_count=validated.count,
         provider=provider,
         details=details,

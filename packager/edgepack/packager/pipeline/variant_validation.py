@@ -192,7 +192,7 @@ class VariantValidator:
         held_out = judge_on_holdout(run, searched.profile.gates.accuracy, self.inputs)
         verdict = held_out.verdict
         outcome = f"{verdict.what} {format_metric(verdict.value)}, the budget is "
-        outcome += format_metric(verdict.told_budget)
+        outcome += format_metric(verdict.shown_budget)
         self.progress(BuildStep(what="held-out samples", outcome=outcome))
         return ValidatedCombination(
             **asdict(held_out), searched=searched, size_bytes=size_bytes, notes=notes

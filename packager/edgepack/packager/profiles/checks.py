@@ -53,7 +53,7 @@ def check_consistency(profile: Profile, source: str) -> None:
         )
     for found in check_options(profile):
         raise ProfileError(
-            f"profile '{profile.name}' says what nobody reads: {found.problem}",
+            f"profile '{profile.name}' has unused settings: {found.problem}",
             found_in=f"{source}, {found.place}",
             remedy=found.remedy,
         )

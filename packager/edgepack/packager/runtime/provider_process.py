@@ -34,7 +34,7 @@ def in_silence(waited_s: float) -> None:
     """Report nobody."""
 
 
-def tell_waiting(progress: Progress, timeout_s: float) -> Waiting:
+def report_waiting(progress: Progress, timeout_s: float) -> Waiting:
     """Report, after a while, the waiting time of the current step, and its limit."""
 
     def waiting(waited_s: float) -> None:

@@ -30,8 +30,8 @@ def check(path: Path, model: onnx.ModelProto) -> None:
     first = training[0].name or training[0].output[0]
     raise BuildError(
         f"{len(training)} of the model's {len(found)} BatchNormalization nodes "
-        f"{'is' if len(training) == 1 else 'are'} in training mode: normalized is by the mean and "
-        "variance of each input that is fed, not by those that were learned",
+        f"{'is' if len(training) == 1 else 'are'} in training mode: each normalizes by the mean "
+        "and variance of its input, not by the learned values",
         found_in=f"{path}, node {first!r}",
         remedy="export it for inference: model.eval() before torch.onnx.export, without training=",
     )

@@ -18,7 +18,7 @@ from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tasks.detections import find_objects, with_detection_head
 from edgepack.packager.tasks.findings import LOOKED_AT, Findings
-from edgepack.packager.tasks.maps import may_be_told, tell_maps
+from edgepack.packager.tasks.maps import may_be_map, recognize_maps
 from edgepack.packager.tasks.recognizers import recognize
 from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tasks.scores import propose
@@ -156,7 +156,7 @@ def _may_be_maps(source: SourceModel, names: Sequence[str]) -> list[str]:
     """Return the outputs that may be a map or a sound by their sizes."""
     inputs = [spec.shape for spec in source.inputs]
     shapes = {spec.name: spec.shape for spec in source.outputs}
-    return [name for name in names if name in shapes and may_be_told(shapes[name], inputs)]
+    return [name for name in names if name in shapes and may_be_map(shapes[name], inputs)]
 
 
 def find_maps(
@@ -168,7 +168,7 @@ def find_maps(
         names: Outputs of which nothing is known.
         feeds, expected: A few of the samples, and the float model's outputs.
     """
-    told = tell_maps(names, feeds, expected)
+    told = recognize_maps(names, feeds, expected)
     notes = [
         f"Output '{name}' is {_WORDS[task]}, told by its size and values. Where it is something "
         f"else, [outputs.{toml_key(name)}] in edgepack.toml says so."

@@ -52,7 +52,7 @@ def with_detection_head(
         source = source if hidden is None else _doubt_values(source, hidden)
     if wanted and (found.head is None or found.head.outputs[0] != wanted[0]):
         raise BuildError(
-            f"output {wanted[0]!r} is declared to tell detections, and the graph does not say how",
+            f"output {wanted[0]!r} is declared as detections, but the graph shows no layout",
             found_in=f"{path}, outputs.{toml_key(wanted[0])}",
             remedy=f"layout = one of {', '.join(LAYOUTS)}",
         )

@@ -37,7 +37,7 @@ _LOUDEST = 1.5
 _MOST_TRACKS = 8
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class MapFindings(msgspec.Struct, frozen=True, kw_only=True):
     """Findings from values of outputs.
 
     Attributes:
@@ -50,13 +50,15 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     sounds: tuple[str, ...] = ()
 
 
-def may_be_told(shape: Sequence[int | str], inputs: Sequence[Sequence[int | str]]) -> bool:
+def may_be_map(shape: Sequence[int | str], inputs: Sequence[Sequence[int | str]]) -> bool:
     """Return True if an output may be a map or a sound, by its known size and the inputs' sizes."""
     takes_picture = any(len(taken) == _PICTURE_RANK for taken in inputs)
     return (len(shape) in (2, 3) and _is_long(shape[-1])) or (takes_picture and len(shape) >= 3)
 
 
-def tell_maps(names: Sequence[str], feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> Told:
+def recognize_maps(
+    names: Sequence[str], feeds: Sequence[Feeds], expected: Sequence[Outputs]
+) -> MapFindings:
     """Recognize the meaning of outputs by sizes and values.
 
     Args:
@@ -81,7 +83,7 @@ def tell_maps(names: Sequence[str], feeds: Sequence[Feeds], expected: Sequence[O
                 tasks[name] = task
             elif _channels(values[0]) in (1, 3) and values[0].dtype.kind == "f":
                 maps.append(name)
-    return Told(tasks=tasks, maps=tuple(maps), sounds=tuple(sounds))
+    return MapFindings(tasks=tasks, maps=tuple(maps), sounds=tuple(sounds))
 
 
 def _is_long(size: int | str) -> bool:

@@ -57,7 +57,7 @@ class NoiseMeter:
 _MOST_NOISE = 1e6
 
 
-def in_telling_order(
+def order_by_information(
     expected: Sequence[Outputs], description: ModelDescription = NOTHING_KNOWN
 ) -> tuple[int, ...]:
     """Order samples by the distance of their outputs from the mean, the most distant first.

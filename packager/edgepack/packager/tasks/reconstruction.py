@@ -1,7 +1,7 @@
 """Recognize outputs that reconstruct an input, as autoencoders do.
 
-People take the error between both as a score of anomalies. An error of the variant counts against
-what the float model leaves of its input, which is far less than the output itself.
+People take the error between both as a score of anomalies. An error of the variant counts relative
+to the float model's residual, which is far less than the output itself.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def with_residuals(
 
     Args:
         description: Of all outputs.
-        feeds, expected: Samples, and the float model's outputs, one dict a sample.
+        feeds, expected: Samples, and the float model's outputs, a dict per sample.
     """
     return ModelDescription(
         parts=tuple(
@@ -43,7 +43,9 @@ def _with_residuals(
 
 
 def _residual(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> float:
-    """Return the mean square of what an output leaves of its input; 0 where it is like none."""
+    """Return the mean square of an output's difference from its input; 0 without a similar
+    input.
+    """
     given = [outputs[name] for outputs in expected if name in outputs]
     if len(given) < len(feeds) or given[0].dtype.kind != "f" or given[0].size < FEWEST_FOR_MEAN:
         return 0.0

@@ -16,7 +16,7 @@ _KEEP_VALUES = frozenset(
 def find_shares(
     source: SourceModel, expected: Sequence[Outputs], names: Sequence[str]
 ) -> Iterator[TaskOutputs]:
-    """Yield the outputs of one row whose values a Sigmoid made and the samples confirm.
+    """Yield the outputs of a single row with values that a Sigmoid made and the samples confirm.
 
     Args:
         source: The model.

@@ -64,17 +64,17 @@ def find_texts(head: TextHead, expected: Sequence[Outputs]) -> Findings:
     if settled is None and head.source == "declared":
         if head.is_of_tokens:
             raise BuildError(
-                f"output {head.output!r} is declared to be a text, and does not hold whole numbers",
+                f"output {head.output!r} is declared as text, but does not hold whole numbers",
                 found_in=f"[outputs.{toml_key(head.output)}]",
-                remedy="leave task = 'text' out: its values tell what it is",
+                remedy="leave task = 'text' out: edgepack recognizes the task",
             )
         raise BuildError(
-            f"output {head.output!r} is declared to tell text, and its classes have no blank that "
-            "the values tell, or none of that number"
+            f"output {head.output!r} is declared as text, but its values show no blank class, "
+            "or no class of that number"
             if head.blank is not None
-            else f"output {head.output!r} is declared to tell text, and its values tell no blank",
+            else f"output {head.output!r} is declared as text, but its values show no blank class",
             found_in=f"[outputs.{toml_key(head.output)}]",
-            remedy="blank = the number of the class that is no character, if the output is "
+            remedy="blank = the number of the blank class, if the output is "
             "[1, steps, classes] or [steps, 1, classes]",
         )
     if settled is None:

@@ -8,7 +8,7 @@ from edgepack.packager.metrics.chains import run_samples
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import Measured, NodeSensitivity, Ranked
 from edgepack.packager.quantization.static.switchable_model import SwitchableModel
-from edgepack.packager.tasks.noise import NoiseMeter, in_telling_order
+from edgepack.packager.tasks.noise import NoiseMeter, order_by_information
 from edgepack.packager.tensors.sequence import Samples
 
 _MOST_FIRST_RUNS = 300
@@ -46,7 +46,7 @@ def rank_nodes(
     if not samples.states:
         looked_at = samples.first(_MOST_LOOKED_AT)
         said = run_samples(partial(model.run, quantized=none), looked_at)
-        telling = in_telling_order(said, samples.description)
+        telling = order_by_information(said, samples.description)
         turns = zip(telling, range(looked_at.count), strict=True)
         samples = looked_at.pick(tuple(dict.fromkeys(index for both in turns for index in both)))
     leaders = list(range(count))
