@@ -47,7 +47,7 @@ def test_a_package_is_for_its_owner_only_and_overwrites_nothing(
     write_package(path, package)
     assert path.stat().st_mode & 0o777 == 0o600
     assert read_package(path) == package
-    with pytest.raises(DeviceError, match="there is such a file already"):
+    with pytest.raises(DeviceError, match="the file exists already"):
         write_package(path, package)
 
 

@@ -353,7 +353,7 @@ def test_credentials_are_not_told_to_whom_it_redirects(
 def test_nothing_leads_from_https_to_http() -> None:
     from edgepack.web.http import _follow
 
-    with pytest.raises(WebError, match="from https to what is none"):
+    with pytest.raises(WebError, match="from https to another scheme"):
         _follow("https://files.example/a", "http://files.example/a")
     assert _follow("http://files.example/a/b", "c") == "http://files.example/a/c"
 

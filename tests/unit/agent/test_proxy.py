@@ -116,7 +116,7 @@ def test_headers_that_come_late_belong_to_the_proxys_answer() -> None:
     [
         (b"\x1b[2J\r\n\r\n", "is not an HTTP proxy"),
         (b"HTTP/1.1 502 \x1b[2Jgone\r\n\r\n", r"broker.example:443: HTTP/1.1 502 \x1b[2Jgone"),
-        (b"HTTP/1.1 407 Please\r\n\r\n", "wants a user name"),
+        (b"HTTP/1.1 407 Please\r\n\r\n", "requires a user name"),
         (b"HTTP/1.1 200 " + b"x" * 2 * MAX_ANSWER_BYTES, "is not an HTTP proxy"),
         (b"HTTP/1.1 2\r\n\r\n", "opens no way"),
     ],
