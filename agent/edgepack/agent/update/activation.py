@@ -129,7 +129,7 @@ def roll_back(context: UpdateContext) -> Step:
     """Restore the previous release; no hook can prevent the rollback."""
     deps, model, journal = context.deps, context.model, context.journal
     if journal.was_staged:
-        context.tell_hooks_once("rolled_back", "before")
+        context.notify_hooks_once("rolled_back", "before")
     pointer = model.pointer.read()
     was_chosen = journal.choice is not None
     if was_chosen and pointer and pointer.digest == context.digest and not pointer.committed:
@@ -141,7 +141,7 @@ def roll_back(context: UpdateContext) -> Step:
     if context.digest not in context.own_slots():
         deps.slots.remove(context.digest)
     if journal.was_staged:
-        context.tell_hooks_once("rolled_back", "after")
+        context.notify_hooks_once("rolled_back", "after")
     return Ended(outcome="success", because=journal.because)
 
 

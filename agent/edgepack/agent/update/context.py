@@ -321,7 +321,7 @@ class UpdateContext:
             self.note("hook", verdict.because)
         return verdict
 
-    def tell_hooks_once(self, stage: str, when: str) -> None:
+    def notify_hooks_once(self, stage: str, when: str) -> None:
         """Run the hooks of a stage that can decide nothing any more."""
         if (stage, when) not in self.scratch.hooks_done:
             self.notify_hooks(stage, when)
