@@ -28,6 +28,7 @@ FACTORS = (0.5, 2.0)
 INTACT = 0.999
 KEPT = 0.99
 MOVED = 0.001
+LOST = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,20 +135,31 @@ def _effect(
     counts = {}
     for half in ("developed", "independent"):
         rows = [
-            (variant.truth, old, new)
+            (variant.truth, old, new, place, [one.truth for one in tape.variants])
             for tape, before, after in zip(tapes, as_is, changed, strict=True)
             if tape.half == half
-            for variant, old, new in zip(tape.variants, before, after, strict=True)
+            for place, (variant, old, new) in enumerate(
+                zip(tape.variants, before, after, strict=True)
+            )
         ]
-        sure = [(truth, new) for truth, _, new in rows if new.passed and not new.weak]
+        sure = [(truth, new) for truth, _, new, *_ in rows if new.passed and not new.weak]
         counts[half] = Count(
             variants=len(rows),
-            moved=sum(abs(old.kept - new.kept) > MOVED for _, old, new in rows),
-            changed=sum((old.passed, old.weak) != (new.passed, new.weak) for _, old, new in rows),
+            moved=sum(abs(old.kept - new.kept) > MOVED for _, old, new, *_ in rows),
+            changed=sum(
+                (old.passed, old.weak, old.accepted) != (new.passed, new.weak, new.accepted)
+                for _, old, new, *_ in rows
+            ),
             lost=sum(truth < KEPT for truth, _ in sure),
-            rejected=sum(truth >= INTACT and not new.passed for truth, _, new in rows),
-            weak=sum(new.passed and new.weak for _, _, new in rows),
-            off=sum(new.passed and abs(truth - new.kept) > 0.01 for truth, _, new in rows),
+            rejected=sum(truth >= INTACT and not new.passed for truth, _, new, *_ in rows),
+            weak=sum(new.passed and new.weak for _, _, new, *_ in rows),
+            refused=sum(not new.accepted[place] for _, _, new, place, _ in rows),
+            missed=sum(
+                is_accepted and other < truth - LOST
+                for truth, _, new, _, truths in rows
+                for is_accepted, other in zip(new.accepted, truths, strict=True)
+            ),
+            off=sum(new.passed and abs(truth - new.kept) > 0.01 for truth, _, new, *_ in rows),
         )
     return Effect(key=key, value=value, factor=factor, **counts)
 

@@ -4,7 +4,7 @@ import msgspec
 
 from benchmarks.evidence.constants import SECTIONS, read_list
 
-_COLUMNS = ("changed", "moved", "lost", "rejected", "weak", "off")
+_COLUMNS = ("changed", "moved", "lost", "rejected", "weak", "off", "refused", "missed")
 _HEAD = """# Evidence for the numbers that decide
 
 Written by `make evidence` from [`evidence.json`](evidence.json).
@@ -20,12 +20,16 @@ accuracy is known from fresh data. With and without declared outputs these are {
 Each is compared with the verdict by the constants as they are. *Developed* kinds are the models
 that constants were chosen beside. *Independent* kinds are other models.
 
-- *changed*: verdicts that differ (passed, weak, rejected).
+- *changed*: verdicts that differ (passed, weak, rejected, or golden outputs that hold).
 - *moved*: reported shares that differ by more than .001.
 - *lost*: variants that keep less than .99, pass, and are not weak.
 - *rejected*: variants that keep .999 or more and do not pass.
 - *weak*: variants that pass with a weak verdict.
 - *off*: passed variants whose reported share differs from the true share by more than .01.
+- *refused*: variants whose golden outputs do not hold their own limits on a device that fuses
+  operators.
+- *missed*: pairs of variants where the second one keeps .1 less, and its golden outputs hold the
+  limits of the first one.
 
 """
 
@@ -41,6 +45,8 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
         rejected: Variants that keep .999 or more, and do not pass.
         weak: Variants that pass with a weak verdict.
         off: Passed variants whose reported share is off by more than .01.
+        refused: Variants whose own golden outputs do not hold their limits.
+        missed: Pairs where the second variant keeps .1 less, and holds the limits of the first one.
     """
 
     variants: int
@@ -50,6 +56,8 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int = 0
     weak: int = 0
     off: int = 0
+    refused: int = 0
+    missed: int = 0
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):

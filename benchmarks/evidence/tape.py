@@ -24,15 +24,18 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from benchmarks.task_kinds.cells import write_task
 from benchmarks.task_kinds.kind import Half, Kind, TaskModel
+from edgepack.bundle.golden import Golden, compare_outputs
 from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.gates.tolerances import Seen, derive_agreements, derive_tolerances
+from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.pipeline.build_samples import open_build_samples
 from edgepack.packager.pipeline.open_model import open_model
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.evaluator import open_plain
-from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.runtime.model_run import Run, run_of
 from edgepack.packager.search import judge as search_judge
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import SourceModel
@@ -46,11 +49,18 @@ RECIPES = ("a8w8", "a8w8 per channel", "a16w8", "weights of 6 bits", "weights of
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The judge's words on one variant."""
+    """The judge's words on one variant.
+
+    Attributes:
+        passed, weak, kept: See `edgepack.packager.gates.verdict.Verdict`.
+        accepted: Of each variant: its golden outputs on a device hold the limits that a build
+            derives for this variant.
+    """
 
     passed: bool
     weak: bool
     kept: float
+    accepted: tuple[bool, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +69,14 @@ class Variant:
 
     Attributes:
         recipe: One of `RECIPES`.
-        run: Its recorded outputs.
+        run: Its recorded outputs, with nothing fused, as in a build.
+        device_run: The same with ONNX Runtime's optimizations, as on a device.
         truth: Share of the float model's metric that the variant has on fresh data.
     """
 
     recipe: str
     run: Run
+    device_run: Run
     truth: float
 
 
@@ -75,7 +87,7 @@ class Tape:
     Attributes:
         kind, half: See `Kind`.
         is_declared: The outputs are declared.
-        source, samples, held_out: As a build opens them.
+        source, samples, held_out, golden: As a build opens them.
         float_run: Recorded outputs of the float model.
         variants: The variants.
     """
@@ -86,6 +98,7 @@ class Tape:
     source: SourceModel
     samples: Samples
     held_out: Samples
+    golden: Golden
     float_run: Run
     variants: tuple[Variant, ...]
 
@@ -94,10 +107,24 @@ class Tape:
         described = describe(self.source, self.samples, self.float_run, silent)
         held_out = msgspec.structs.replace(self.held_out, description=described.description)
         judge = CandidateJudge(self.float_run, held_out, {}, None)
+        on_devices = [
+            [one.device_run(feeds) for feeds in self.golden.inputs] for one in self.variants
+        ]
         for variant in self.variants:
             verdict = judge.judge(variant.run, at_least=search_judge.NEAR_SPARE)
             kept = 1.0 if verdict.task_kept is None else verdict.task_kept
-            yield Verdict(passed=verdict.passed, weak=bool(verdict.weak), kept=kept)
+            got = [variant.run(feeds) for feeds in held_out]
+            errors, agreements = judge.reference.errors(got), judge.reference.measure(got)
+            seen = [Seen(errors=errors, agreements=agreements)]
+            limits = derive_tolerances(seen, judge.reference.description)
+            tasks = derive_agreements(seen, judge.reference.description)
+            accepted = tuple(
+                compare_outputs(self.golden.outputs, device, limits, tasks).right
+                for device in on_devices
+            )
+            yield Verdict(
+                passed=verdict.passed, weak=bool(verdict.weak), kept=kept, accepted=accepted
+            )
 
 
 def record(kind: Kind, folder: Path) -> tuple[Tape, ...]:
@@ -121,7 +148,10 @@ def record(kind: Kind, folder: Path) -> tuple[Tape, ...]:
             _quantize(recipe, model, path, task)
             run = open_plain(path)
             truth = task.measure(run) / best
-            variants.append(Variant(recipe=recipe, run=recorded(run), truth=truth))
+            device_run = recorded(run_of(open_on_cpu(path, optimize=True)))
+            variants.append(
+                Variant(recipe=recipe, run=recorded(run), device_run=device_run, truth=truth)
+            )
     float_run = recorded(open_plain(model))
     tapes = []
     for outputs in ({}, read_config(folder / "declared.toml").outputs):
@@ -157,6 +187,7 @@ def _open(
         source=source,
         samples=opened.opened.samples,
         held_out=opened.split.held_out,
+        golden=opened.golden,
         float_run=float_run,
         variants=variants,
     )

@@ -1,4 +1,4 @@
-"""Array types, named by their content, for signatures."""
+"""Array types, named by their content, for signatures, and how many values have a spread."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,3 +13,6 @@ Bools = npt.NDArray[np.bool_]
 
 Outputs = dict[str, Tensor]
 """Outputs of one inference by output name."""
+
+FEWEST_WITHIN = 8
+"""Values from which on the spread within a sample says something."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Floats, Outputs, Tensor
+from edgepack.tasks.arrays import FEWEST_WITHIN, Floats, Outputs, Tensor
 from edgepack.tasks.contract import LOSS, Agreement
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.description import UNKNOWN, TaskOutputs
@@ -31,7 +31,6 @@ _MOVED = 0.02
 LOOKS_LIKE = "looks_like"
 """Setting of outputs that a person declared to be another task than the graph says: its layout."""
 
-_FEWEST_WITHIN = 8
 _HEADS = ("detections", "text", "tokens")
 
 
@@ -123,7 +122,7 @@ def worst_tenth(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
     overall = float(np.std(np.concatenate([want for want, _ in pairs])))
     errors = []
     for want, have in pairs:
-        spread = float(np.std(want)) if want.size >= _FEWEST_WITHIN else overall
+        spread = float(np.std(want)) if want.size >= FEWEST_WITHIN else overall
         error = float(np.sqrt(np.mean((have - want) ** 2)))
         errors.append(error / max(spread, 0.01 * overall, 1e-30))
     return float(np.percentile(errors, 90))

@@ -61,6 +61,10 @@ def test_a_changed_constant_changes_verdicts(
     assert len(tape.variants) == len(RECIPES)
     assert (tape.is_declared, declared.is_declared) == (False, True)
     before = tuple(tape.judge())
+    broken = RECIPES.index("weights of 5 bits")
+    for place in range(broken - 1):
+        assert before[place].accepted[place]
+        assert not before[place].accepted[broken]
     perfect = Constant("agent/edgepack/tasks/contract.py", "LOSS", 0.01)
     monkeypatch.setattr("benchmarks.evidence.__main__.find_constants", lambda: iter([perfect]))
     monkeypatch.setattr(

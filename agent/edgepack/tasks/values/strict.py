@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.arrays import FEWEST_WITHIN, Floats, Tensor
 from edgepack.tasks.classification.decisions import CLEAR
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.decibels import flat_pair
@@ -44,9 +44,6 @@ _MOVED = 1.5
 
 _MOST_RELATIVE = 16
 _MAGNITUDES = 20.0
-
-_FEWEST_WITHIN = 8
-"""Values from which on the spread within a sample says something."""
 
 _LEAST_SPREAD = 0.01
 """Share of the median spread within samples that a flatter sample counts as."""
@@ -124,7 +121,7 @@ def measure_within(
     Returns:
         The measure and the loss of each sample; None where samples hold few values.
     """
-    if min(value.size for value in expected) < _FEWEST_WITHIN:
+    if min(value.size for value in expected) < FEWEST_WITHIN:
         return None
     errors, spreads = [], []
     for want, have in zip(expected, got, strict=True):
