@@ -2,9 +2,10 @@
 
     python -m benchmarks.export_minilm
 
-The exporter needs torch and pins other versions than edgepack's own environment has, so it gets
-one of its own, `.venv-export`. PyPI's torch for Linux brings CUDA along (gigabytes); where your
-index has the CPU build, make `.venv-export` by hand from `benchmarks/export-requirements.txt`.
+The exporter needs torch and pins other versions than edgepack's own environment, so the exporter
+has a separate environment, `.venv-export`. PyPI's torch for Linux brings CUDA along (gigabytes);
+where your index has the CPU build, make `.venv-export` by hand from
+`benchmarks/export-requirements.txt`.
 """
 
 import subprocess
@@ -23,7 +24,7 @@ _OPSET = 14
 
 
 def main() -> int:
-    """Makes the environment if it is not there, exports, and keeps the model alone."""
+    """Make a missing environment, export, and keep the model alone."""
     python = _ENVIRONMENT / "bin" / "python"
     if not python.exists():
         venv.create(_ENVIRONMENT, with_pip=True)

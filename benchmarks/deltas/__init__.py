@@ -1,1 +1,1 @@
-"""What an update of a model costs on the wire, by what changed and by how it is sent."""
+"""Bytes on the wire of a model's update, by kind of change and form of transfer."""

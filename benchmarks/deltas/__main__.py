@@ -1,4 +1,4 @@
-"""Measures what updates cost on the wire: `python -m benchmarks.deltas`."""
+"""Measurement of the wire cost of updates: `python -m benchmarks.deltas`."""
 
 import argparse
 import sys
@@ -60,11 +60,11 @@ bytes. bsdiff and zstd with the old file as dictionary (`--patch-from`) see both
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant of one update.
+    """A variant of an update.
 
     Attributes:
-        model, what, variant: Which.
-        bytes: What each form takes.
+        model, what, variant: Model, change and variant.
+        bytes: Size of each form.
     """
 
     model: str
@@ -74,7 +74,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deltas", description=__doc__)
     parser.add_argument("--output", type=Path, help="folder for the page and the JSON")
     given = parser.parse_args(arguments)
@@ -99,11 +99,11 @@ def _write(folder: Path, measured: Sequence[Measured]) -> None:
 
 
 def measure(update: Update, folder: Path) -> list[Measured]:
-    """Builds both sides and counts the bytes, for each variant.
+    """Build both sides and count the bytes, for each variant.
 
     Args:
         update: The update.
-        folder: For all files of it; must be empty.
+        folder: For all files; must be empty.
     """
     write_key_pair(generate_key(), folder / "release")
     profiles = []
@@ -150,7 +150,7 @@ def _build(side: Side, output: Path, profiles: Sequence[Path], key: Path, releas
 
 
 def tables(measured: Sequence[Measured]) -> str:
-    """Two Markdown tables a model: one for each variant, a row for each update."""
+    """Return two Markdown tables a model: a table for each variant, a row for each update."""
     found = []
     for model in dict.fromkeys(one.model for one in measured):
         for variant in VARIANTS:

@@ -1,7 +1,7 @@
-"""Ways to send what changed in a file, and the bytes that each takes.
+"""Forms to send the changes of a file, and their sizes.
 
-Chunks and the old bytes that belong to them are those of the bundle format: a chunk that starts in
-a tensor belongs to the tensor of the same name, as many bytes behind its start.
+Chunks and their old bytes follow the bundle format: a chunk that starts in a tensor belongs to the
+tensor of the same name, at the same distance from its start.
 """
 
 import lzma
@@ -41,10 +41,10 @@ COMPRESSORS: dict[str, Compress] = {"zlib": _deflate, "zstd": _zstd, "lzma": _lz
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """A variant's model in one bundle.
+    """A variant's model in a bundle.
 
     Attributes:
-        entry: What the manifest says of it.
+        entry: The manifest's entry.
         content: Its bytes.
         tensors: Where each tensor starts and how wide its items are, both in bytes, by name.
     """
@@ -56,7 +56,7 @@ class ModelFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A chunk that a device lacks: its bytes, the old ones that belong to it, and their items.
+    """A missing chunk of a device: its bytes, its old bytes, and their items.
 
     Attributes:
         old: As long as `new`; zeros where there is nothing old.
@@ -69,7 +69,7 @@ class Piece:
 
 
 def read_model(folder: Path, entry: FileEntry) -> ModelFile:
-    """Reads a variant's model file and where its tensors lie in it."""
+    """Read a variant's model file and the places of its tensors."""
     path = folder / entry.path
     content = path.read_bytes()
     tensors: dict[str, tuple[int, int]] = {}
@@ -83,7 +83,7 @@ def read_model(folder: Path, entry: FileEntry) -> ModelFile:
 
 
 def lacking(old: ModelFile, new: ModelFile) -> tuple[Piece, ...]:
-    """The chunks that a device with the old file must fetch."""
+    """Return the chunks that a device with the old file must fetch."""
     return tuple(_pieces(old, new))
 
 
@@ -112,7 +112,9 @@ def _xored(piece: Piece) -> bytes:
 
 
 def _subtracted(piece: Piece) -> bytes:
-    """New minus old as integers of the items' width, folded so that small ones have small bits."""
+    """Return new minus old as integers of the items' width, folded so that small values have small
+    bits.
+    """
     width = piece.width
     whole = len(piece.new) // width * width
     kind = np.dtype(f"<i{width}")
@@ -124,13 +126,13 @@ def _subtracted(piece: Piece) -> bytes:
 
 
 def _planes(values: np.ndarray[tuple[int], np.dtype[np.uint8]], width: int) -> bytes:
-    """First bytes of all items first: exponents lie together, and so do last digits."""
+    """Return the first bytes of all items first: exponents are adjacent, and so are last digits."""
     whole = len(values) // width * width
     return values[:whole].reshape(-1, width).T.tobytes() + values[whole:].tobytes()
 
 
 def costs(old: ModelFile, new: ModelFile) -> dict[str, int]:
-    """Bytes that each form takes for the update."""
+    """Return the bytes of each form for the update."""
     pieces = lacking(old, new)
     found = {
         "all of it": len(new.content),
@@ -149,12 +151,12 @@ def costs(old: ModelFile, new: ModelFile) -> dict[str, int]:
 
 
 def _least(pieces: tuple[Piece, ...], change: Callable[[Piece], bytes], compress: Compress) -> int:
-    """Each chunk by itself, as it is where that is shorter."""
+    """Return each chunk by itself, compressed only if shorter."""
     return sum(min(len(piece.new), len(compress(change(piece)))) for piece in pieces)
 
 
 def _patch(old: bytes, new: bytes) -> int:
-    """What `zstd --patch-from` makes: the old file is the dictionary of the new one."""
+    """Return the size of `zstd --patch-from`: the old file is the dictionary of the new file."""
     known = zstandard.ZstdCompressionDict(old, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
     window = max(10, (len(old) + len(new)).bit_length())
     parameters = zstandard.ZstdCompressionParameters.from_level(

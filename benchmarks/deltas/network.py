@@ -21,7 +21,7 @@ _BATCH = 32
 
 
 def digits() -> tuple[Array, npt.NDArray[np.int64]]:
-    """Images, float32 (1797, 1, 8, 8), 0…1, shuffled, and their labels."""
+    """Return images, float32 (1797, 1, 8, 8), 0…1, shuffled, and their labels."""
     found = load_digits()
     order = np.random.default_rng(0).permutation(len(found.target))
     images = (found.images[order, None] / 16).astype(np.float32)
@@ -31,7 +31,7 @@ def digits() -> tuple[Array, npt.NDArray[np.int64]]:
 def fresh(
     seed: int, layers: Iterable[str] = ("conv1", "conv2", "conv3", "dense", "head")
 ) -> Weights:
-    """Untrained weights (He's initialization) of these layers."""
+    """Return untrained weights (He's initialization) of these layers."""
     rng = np.random.default_rng(seed)
     weights: Weights = {}
     for name in layers:
@@ -58,12 +58,12 @@ def train(
     seed: int,
     only: tuple[str, ...] = (),
 ) -> Weights:
-    """Trains by Adam with cross-entropy.
+    """Train by Adam with cross-entropy.
 
     Args:
-        weights: Where it starts; stay as they are.
-        images, labels: What it learns from.
-        epochs: How often it sees all of it.
+        weights: Start weights, unchanged.
+        images, labels: Training data.
+        epochs: Number of passes over the data.
         rate: Adam's step size.
         seed: Of the order of images.
         only: The layers that change; all when empty.
@@ -90,13 +90,13 @@ def train(
 
 
 def right(weights: Weights, images: Array, labels: npt.NDArray[np.int64]) -> float:
-    """Share of images that are told rightly."""
+    """Return the share of correctly classified images."""
     scores, _ = _forward(weights, images)
     return float(np.mean(scores.argmax(axis=1) == labels))
 
 
 def as_onnx(weights: Weights) -> onnx.ModelProto:
-    """The network as ONNX: float32 (1, 1, 8, 8) to 10 scores."""
+    """Return the network as ONNX: float32 (1, 1, 8, 8) to 10 scores."""
     nodes, reads = [], "x"
     for name, (_, _, stride) in CONVOLUTIONS.items():
         inputs = [reads, f"{name}.w", f"{name}.b"]
@@ -124,7 +124,7 @@ def as_onnx(weights: Weights) -> onnx.ModelProto:
 
 
 def _forward(weights: Weights, images: Array) -> tuple[Array, dict[str, Array]]:
-    """Scores (n, 10), and what each layer read and wrote."""
+    """Return scores (n, 10), and inputs and outputs of each layer."""
     seen: dict[str, Array] = {}
     values = images
     for name, (_, _, stride) in CONVOLUTIONS.items():
@@ -172,7 +172,9 @@ def _gradients(weights: Weights, images: Array, labels: npt.NDArray[np.int64]) -
 
 
 def _columns(values: Array, stride: int) -> Array:
-    """(n, c, h, w) to (n, h / stride, w / stride, c * 9): what each place of a 3x3 kernel reads."""
+    """Reorder (n, c, h, w) to (n, h / stride, w / stride, c * 9): the inputs of each place of a 3x3
+    kernel.
+    """
     padded = np.pad(values, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
     windows = windows[:, :, ::stride, ::stride].transpose(0, 2, 3, 1, 4, 5)
@@ -180,7 +182,7 @@ def _columns(values: Array, stride: int) -> Array:
 
 
 def _scatter(columns: Array, channels: int, stride: int) -> Array:
-    """The reverse of `_columns`, summed: (n, h, w, c * 9) to (n, c, h * stride, w * stride)."""
+    """Reverse `_columns`, summed: (n, h, w, c * 9) to (n, c, h * stride, w * stride)."""
     count, height, width, _ = columns.shape
     parts = columns.reshape(count, height, width, channels, 3, 3).transpose(0, 3, 1, 2, 4, 5)
     tall, wide = height * stride, width * stride

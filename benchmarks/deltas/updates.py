@@ -1,4 +1,4 @@
-"""The updates that are measured: a model before and after, and what each is calibrated with."""
+"""Measured updates: a model before and after, with the calibration samples of each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _OCR_EPOCHS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """A model, the samples that it is calibrated with, and the shapes that are fixed."""
+    """A model, its calibration samples, and its fixed shapes."""
 
     model: onnx.ModelProto
     samples: Sequence[Feeds]
@@ -37,11 +37,11 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """One update.
+    """An update.
 
     Attributes:
         model: Which model, in words.
-        what: What was done to it.
+        what: The change.
         old, new: Before and after.
     """
 
@@ -52,7 +52,7 @@ class Update:
 
 
 def updates() -> Iterator[Update]:
-    """All of them; training takes a quarter of a minute."""
+    """Yield all updates; training takes a quarter of a minute."""
     yield from _digits_updates()
     yield from _ocr_updates()
 
@@ -96,7 +96,7 @@ def _ocr_updates() -> Iterator[Update]:
 
 
 def _with_tuned_head(model: onnx.ModelProto, samples: Sequence[Feeds]) -> onnx.ModelProto:
-    """The model with its last matrix and bias trained further, on what it reads best.
+    """Return the model with its last matrix and bias trained further on its best samples.
 
     Each time step learns the class that the model itself holds for likeliest, by stochastic
     gradient descent on cross-entropy: self-training, as for new fonts without labels.
@@ -132,7 +132,7 @@ def _with_tuned_head(model: onnx.ModelProto, samples: Sequence[Feeds]) -> onnx.M
 def _outputs(
     model: onnx.ModelProto, tensor: str, samples: Sequence[Feeds]
 ) -> npt.NDArray[np.float32]:
-    """What a tensor of the model holds, float32 (all rows, its last axis)."""
+    """Return the values of a tensor, float32 (all rows, its last axis)."""
     opened = onnx.ModelProto()
     opened.CopyFrom(model)
     opened.graph.output.append(onnx.ValueInfoProto(name=tensor))

@@ -2,9 +2,9 @@
 
     python -m benchmarks.evidence --output docs/benchmarks/evidence
 
-Verdicts on the variants of `benchmarks.evidence.tape` are compared with those by the constants as
-they are. The developed kinds are the models that constants were chosen beside, the independent ones
-are other models.
+Verdicts on the variants of `benchmarks.evidence.tape` are compared with the verdicts by the
+unchanged constants. The developed kinds are the models used to choose constants, the independent
+kinds are other models.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(tapes: Sequence[Tape]) -> Evidence:
-    """Judge all variants by the constants as they are, then with each constant changed."""
+    """Evaluate all variants by the unchanged constants, then with each constant changed."""
     as_is = [tuple(tape.judge()) for tape in tapes]
     used = [_modules_of(tape) for tape in tapes]
     effects = [_effect("as it is", "", 1.0, tapes, as_is, as_is)]
@@ -80,7 +80,7 @@ def measure(tapes: Sequence[Tape]) -> Evidence:
 
 @contextmanager
 def _changed(constant: Constant, factor: float) -> Iterator[None]:
-    """Give a constant another value, a public one in each module that has imported it."""
+    """Give a constant another value, a public constant in each module that has imported it."""
     value = _times(constant.value, factor)
     own = importlib.import_module(constant.module)
     old = getattr(own, constant.name)
@@ -114,7 +114,7 @@ def _times(value: object, factor: float) -> object:
 
 
 def _modules_of(tape: Tape) -> frozenset[str]:
-    """Return the modules whose functions a verdict calls."""
+    """Return the modules with functions that a verdict calls."""
     called: set[str] = set()
     sys.setprofile(lambda frame, event, argument: called.add(frame.f_globals.get("__name__", "")))
     try:

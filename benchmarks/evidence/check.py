@@ -12,7 +12,7 @@ MOST_UNPROVEN = 63
 
 
 def main() -> int:
-    """Print what is wrong and the numbers by section; return 1 if something is wrong."""
+    """Print problems and the numbers by section; return 1 after a problem."""
     faults = find_faults()
     listed = read_list()
     unproven = len(listed.get("unproven", {}))

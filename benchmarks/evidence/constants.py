@@ -1,4 +1,4 @@
-"""Constants that decide verdicts: the ones in the code, and their entries in `constants.toml`."""
+"""Constants that decide verdicts: constants in the code, and their entries in `constants.toml`."""
 
 import ast
 import tomllib

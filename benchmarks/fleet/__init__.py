@@ -1,1 +1,1 @@
-"""What a rollout to many devices costs the controller, as JSON and as a table."""
+"""Cost of a rollout to many devices for the controller, as JSON and as a table."""

@@ -1,7 +1,7 @@
 """Measures fleets of simulated devices on a real mosquitto: `python -m benchmarks.fleet`.
 
-Processor time counts here, for others may use the machine, too. The controller is asked nothing
-while the first rollout of each run is measured.
+Processor time counts here, since other programs may use the machine, too. The controller is asked
+nothing while the first rollout of each run is measured.
 """
 
 import argparse
@@ -51,7 +51,7 @@ devices is offered the release and reports four times.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("--devices", default="100,500,1000", help="numbers, separated by commas")
     parser.add_argument("--alone", default="", help="numbers for engine and store without a broker")
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(given: argparse.Namespace, runs: Sequence[Run], alone: Sequence[Alone]) -> None:
-    """Writes what was measured so far: a run takes its time."""
+    """Write the measurements so far: a run takes long."""
     host = read_host()
     measured = {"host": host, "load": os.getloadavg()[1], "runs": runs, "alone": alone}
     if given.output is not None:
@@ -85,7 +85,7 @@ def _write(given: argparse.Namespace, runs: Sequence[Run], alone: Sequence[Alone
 
 
 def table(runs: Sequence[Run]) -> str:
-    """A Markdown table, a column for each number of devices."""
+    """Return a Markdown table, a column for each number of devices."""
     rows: dict[str, list[str]] = {
         "devices": [f"{run.devices:,}" for run in runs],
         "---": ["---:" for _ in runs],
@@ -106,7 +106,7 @@ def table(runs: Sequence[Run]) -> str:
 
 
 def table_at_rest(runs: Sequence[Run]) -> str:
-    """What answers cost while nothing is rolled out: what 95 % did not exceed, and their CPU."""
+    """Return the cost of answers without a rollout: the 95th percentile, and CPU time."""
     rows = {
         "devices": [f"{run.devices:,}" for run in runs],
         "---": ["---:" for _ in runs],
@@ -118,7 +118,7 @@ def table_at_rest(runs: Sequence[Run]) -> str:
 
 
 def table_alone(runs: Sequence[Alone]) -> str:
-    """The same of engine and store without a broker."""
+    """Return the same table for engine and store without a broker."""
     rows: dict[str, list[str]] = {
         "devices": [f"{run.devices:,}" for run in runs],
         "---": ["---:" for _ in runs],
@@ -133,7 +133,7 @@ def table_alone(runs: Sequence[Alone]) -> str:
 
 
 def page(host: Host, runs: Sequence[Run], alone: Sequence[Alone]) -> str:
-    """The page of the documents, as Markdown."""
+    """Return the page of the documents, as Markdown."""
     return PAGE.format(
         cpu=host.cpu,
         cores=host.cores,

@@ -1,4 +1,4 @@
-"""Engine and store without a broker: what a rollout costs a fleet of a thousand or a million."""
+"""Engine and store without a broker: the cost of a rollout to a thousand or a million devices."""
 
 import resource
 import time
@@ -37,15 +37,15 @@ INSERTED_AT_ONCE = 10_000
 
 
 class Alone(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured with one number of devices; times are of the processor.
+    """Measurements with a number of devices; times are of the processor.
 
     Attributes:
         devices: How many are enrolled.
-        start_s: To start a rollout to all of them.
-        offer_ms: To offer the release to one device of the first wave.
-        report_ms: To take down a report of one and move its part.
-        look_ms: To look at what has to be done next, when nothing has.
-        database_bytes: Size of the database with the rollout in it.
+        start_s: To start a rollout to all devices.
+        offer_ms: To offer the release to a device of the first wave.
+        report_ms: To store a report of a device and change its assignment.
+        look_ms: To check for the next step, without a due step.
+        database_bytes: Size of the database with the rollout.
         peak_bytes: Memory at most, of this process so far.
     """
 
@@ -59,7 +59,7 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_alone(devices: int, folder: Path) -> Alone:
-    """Enrols so many devices in a new database of a folder, and rolls out to the first wave."""
+    """Enrol a number of devices in a new database of a folder, and roll out to the first wave."""
     path = folder / "fleet.db"
     store = open_store(f"sqlite:///{path}")
     _fill(store, devices)
@@ -146,7 +146,9 @@ def _fill(store: Store, devices: int) -> None:
 
 
 def _report(store: Store, told: dict[str, int], now: float) -> float:
-    """Processor time for all reports of one update of these devices but the last one."""
+    """Return the processor time for all reports of an update of these devices, without the last
+    report.
+    """
     intake = Intake(Verifier(TENANT), _no_authority, lambda *_: True, auto_enroll=False)
     names = list(told)
     spent_s = 0.0

@@ -1,4 +1,4 @@
-"""Telemetry that comes faster than anybody can take it down: what is kept, and what it costs."""
+"""Telemetry faster than the controller can store: stored messages, and their cost."""
 
 import time
 from pathlib import Path
@@ -26,11 +26,11 @@ INFERENCES = 200
 
 
 class Flood(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured.
+    """Measurements.
 
     Attributes:
-        messages: How many were sent, as fast as the broker took them.
-        lost: How many of them were not taken down.
+        messages: Messages sent at the broker's full rate.
+        lost: Messages that were not stored.
         wall_s: From the first sent to the last taken down, seconds.
         per_cpu_s: Messages that a second of the controller's processor time takes down.
     """
@@ -42,12 +42,12 @@ class Flood(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flood(fleet: RunningFleet, folder: Path, digest: str) -> Flood:
-    """Publish latency windows of devices, as fast as the broker takes them.
+    """Publish latency windows of devices, at the broker's full rate.
 
     Args:
         fleet: The fleet.
         folder: For the devices' keys.
-        digest: What they run.
+        digest: Root digest of the devices' release.
     """
     messages = MESSAGES
     client = _connect(fleet)
@@ -73,7 +73,7 @@ def flood(fleet: RunningFleet, folder: Path, digest: str) -> Flood:
 
 
 class _Settled:
-    """Whether all came, or nothing has for a while."""
+    """Condition that all messages came, or no message for a while."""
 
     def __init__(self, fleet: RunningFleet, expected: int) -> None:
         self._fleet, self._expected = fleet, expected
@@ -99,7 +99,7 @@ def _connect(fleet: RunningFleet) -> mqtt.Client:
 
 
 def _greet(fleet: RunningFleet, client: mqtt.Client, folder: Path) -> dict[str, BatchSigner]:
-    """Enrol devices, and report in the sessions that they get; what signs for each."""
+    """Enrol devices, and report in the received sessions; return the signer of each."""
     signers: dict[str, BatchSigner] = {}
     for number in range(MESSAGES // OF_EACH_DEVICE):
         name = f"flood-{number}"

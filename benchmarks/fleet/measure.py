@@ -1,4 +1,4 @@
-"""One number of devices: two rollouts, the second one watched by people, and a while of nothing."""
+"""Measurement of two rollouts to a number of devices, the second watched, and an idle time."""
 
 import threading
 import time
@@ -35,11 +35,11 @@ GIVES_WAY = 10
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer costs while nothing is rolled out.
+    """Cost of an answer without a rollout.
 
     Attributes:
-        p95_ms: What 95 % of them did not exceed, milliseconds.
-        cpu_ms: Processor time of the controller for one, beyond what it takes anyway.
+        p95_ms: 95th percentile, milliseconds.
+        cpu_ms: Processor time of the controller for an answer, beyond its idle time.
     """
 
     p95_ms: float
@@ -47,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured with one number of devices.
+    """Measurements with a number of devices.
 
     Attributes:
         devices: How many.
@@ -57,10 +57,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         idle_cpu_s_a_minute: The same for a minute in which nothing is rolled out.
         resident_bytes, peak_bytes: Memory of the controller at the end, and at most.
         lost_events: Events of the first rollout that are not in the database.
-        telemetry: What became of telemetry that came as fast as it could.
+        telemetry: Outcome of telemetry at full rate.
         p95_ms: Of the API's calls and the dashboard's pages during the second rollout, by path.
-        at_rest: The same between the two rollouts, one after the other.
-        counters: Messages by what became of them.
+        at_rest: The same between the two rollouts, in sequence.
+        counters: Messages by outcome.
     """
 
     devices: int
@@ -78,12 +78,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(devices: int, folder: Path, arguments: tuple[str, ...]) -> Run:
-    """Runs a fleet of so many devices.
+    """Run a fleet with a number of devices.
 
     Args:
         devices: How many.
-        folder: For all files of it; must be empty.
-        arguments: Further ones of `edgepack fleet serve`.
+        folder: For all files; must be empty.
+        arguments: Further arguments of `edgepack fleet serve`.
     """
     private, trust = write_key_pair(generate_key(), folder / "release")
     key = load_private_key(private)
@@ -122,7 +122,7 @@ def measure(devices: int, folder: Path, arguments: tuple[str, ...]) -> Run:
 
 
 def _roll_out(fleet: RunningFleet, archive: Path) -> tuple[float, float]:
-    """Seconds that a rollout takes, and processor time that the controller spends on it."""
+    """Return seconds of a rollout, and processor time of the controller for the rollout."""
     release = fleet.client.publish(archive)
     started = time.monotonic()
 
@@ -137,7 +137,7 @@ def _roll_out(fleet: RunningFleet, archive: Path) -> tuple[float, float]:
 
 
 def _asked(fleet: RunningFleet, rollout: str) -> list[tuple[str, Callable[[str], object]]]:
-    """Everything that there is to look at, each with how to ask for it."""
+    """Return all requests for views, each with its function."""
     browse = fleet.browse()
     calls = (*PATHS, f"/v1/rollouts/{rollout}")
     pages = (*PAGES, f"/rollouts/{rollout}")
@@ -169,11 +169,11 @@ def _cost_of(fleet: RunningFleet, act: Callable[[], None]) -> float:
 
 
 class Asking:
-    """Somebody who looks at everything, again and again.
+    """User who reads all views, again and again.
 
     Args:
         fleet: The fleet.
-        rollout: The rollout that he looks at once it is there.
+        rollout: The rollout to read once started.
     """
 
     def __init__(self, fleet: RunningFleet, rollout: str) -> None:
@@ -183,16 +183,16 @@ class Asking:
         self._taken_ms: dict[str, list[float]] = defaultdict(list)
 
     def start(self) -> None:
-        """Asks on a thread of its own."""
+        """Ask on a separate thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the call in hand."""
+        """End after the current call."""
         self._stopping.set()
         self._thread.join()
 
     def p95_ms(self) -> dict[str, float]:
-        """What 95 % of the calls did not exceed, milliseconds, by path."""
+        """Return the 95th percentile of the calls, milliseconds, by path."""
         return {path: float(np.percentile(taken, 95)) for path, taken in self._taken_ms.items()}
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The processes of one run: a mosquitto, a controller, and simulated devices, all real."""
+"""The processes of a run: a mosquitto, a controller, and simulated devices, all real."""
 
 import os
 import socket
@@ -30,12 +30,12 @@ Process = subprocess.Popen[bytes]
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process has used.
+    """Resources used by a process.
 
     Attributes:
         cpu_s: Processor time since its start, seconds.
-        resident_bytes: Memory that it holds now.
-        peak_bytes: The most that it ever held.
+        resident_bytes: Current memory.
+        peak_bytes: Peak memory.
     """
 
     cpu_s: float
@@ -47,13 +47,13 @@ class RunningFleet:
     """A fleet on this machine, gone when the block ends.
 
     Args:
-        folder: For all files of it.
-        trust: Public key whose bundles it takes.
-        arguments: Further ones of `edgepack fleet serve`.
+        folder: For all files.
+        trust: Trusted public key for bundles.
+        arguments: Further arguments of `edgepack fleet serve`.
 
     Attributes:
         broker_port: Where mosquitto listens.
-        broker: It.
+        broker: The broker's process.
     """
 
     broker: Process
@@ -90,11 +90,11 @@ class RunningFleet:
         return FleetClient(self._url, data=self._data)
 
     def get(self, path: str) -> object:
-        """Asks the controller for one page of whatever it has."""
+        """Request a page of any path from the controller."""
         return connect(self._url, self._data, None).get(path, Raw)
 
     def browse(self) -> Callable[[str], object]:
-        """Logs in to the dashboard; what is returned reads a page of it."""
+        """Log in to the dashboard; return a function that reads a page."""
         opener = build_opener(HTTPCookieProcessor())
 
         def read(path: str) -> object:
@@ -107,14 +107,14 @@ class RunningFleet:
     def simulate(
         self, count: int, group: str, *further: str, prefix: str = "sim", nice: int = 0
     ) -> None:
-        """Enrols devices, and returns when all of them are online.
+        """Enrol devices, and return when all devices are online.
 
         Args:
             count: How many.
             group: Their group.
             further: Arguments of `edgepack simulate`.
             prefix: Of their names.
-            nice: How far they give way to everybody else on this machine, 0..19.
+            nice: Nice value of the devices' processes, 0..19.
         """
         before = self.client.info().online
         place = ("--data", str(self._data), "--url", self._url)
@@ -127,7 +127,7 @@ class RunningFleet:
         )
 
     def run_agent(self, config: Path) -> Process:
-        """Starts a real agent, whose state lies beside its settings."""
+        """Start a real agent with its state next to its settings."""
         lines = config.read_text().splitlines()
         config.write_text(
             "\n".join(
@@ -139,7 +139,7 @@ class RunningFleet:
         )
 
     def cost(self, of: Process | None = None) -> Cost:
-        """What a process, or else the controller, has used so far."""
+        """Return the resources used so far by a process, or else the controller."""
         process = Path("/proc", str((of or self._server).pid))
         ticks = process.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
         lines = process.joinpath("status").read_text().splitlines()
@@ -151,7 +151,7 @@ class RunningFleet:
         )
 
     def ask(self, query: str) -> int:
-        """One number of the database, which costs the controller nothing."""
+        """Return a number from the database, at no cost for the controller."""
         path = self._data / "fleet.db"
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as database:
             (number,) = database.execute(query).fetchone()
@@ -175,10 +175,10 @@ class RunningFleet:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, every_s: float = 0.2) -> None:
-    """Waits for something to become true.
+    """Wait for a condition.
 
     Raises:
-        TimeoutError: It did not within `PATIENCE_S`.
+        TimeoutError: The condition did not hold within `PATIENCE_S`.
     """
     until = time.monotonic() + PATIENCE_S
     while not is_so():

@@ -1,7 +1,7 @@
 """Looks for operators that a provider, or its simulator, computes wrongly without a word.
 
-Small models are quantized as a build would, and run on the provider and on the CPU. What is off by
-more than rounding explains is named, as is what differs from run to run, and what is refused.
+Small models are quantized as a build would, and run on the provider and on the CPU. Errors beyond
+rounding are listed, and so are differences between runs and rejections.
 """
 
 import argparse
@@ -67,12 +67,12 @@ class _KeptProcess(ProviderProcess):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one graph.
+    """Result of a graph.
 
     Attributes:
-        error: Root-mean-square error as a share of the output; None where it did not run.
+        error: Root-mean-square error as a share of the output; None without a run.
         varies: Whether the same sample gave different outputs.
-        words: Why it did not run, or which operators were left to the CPU.
+        words: Reason for a missing run, or operators left to the CPU.
     """
 
     error: float | None = None
@@ -81,7 +81,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; 1 where something is wrong that is not known."""
+    """Run the command; return 1 after an unknown error."""
     given = _parse(arguments)
     changes = _AS_EXPORTED if given.as_exported else {}
     profiles = [resolve_profile(name, changes) for name in given.profile or _PROFILES]
@@ -107,12 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def scan(case: Case, profile: Profile, process: ProviderProcess | None = None) -> Found:
-    """Quantizes a graph and runs it on the profile's provider and on the CPU.
+    """Quantize a graph and run the graph on the profile's provider and on the CPU.
 
     Args:
         case: The graph.
         profile: How, and where.
-        process: Runs it; None starts one for it alone.
+        process: Runs the graph; None starts a separate process.
     """
     model = case.model()
     samples = _samples(model, case)
@@ -134,7 +134,7 @@ def scan(case: Case, profile: Profile, process: ProviderProcess | None = None) -
 
 
 def judge(found: Found, profile: Profile) -> str:
-    """`WRONG`, `right`, or `-` where it did not run."""
+    """Return `WRONG`, `right`, or `-` without a run."""
     if found.error is None:
         return "-"
     most = _MOST_WIDE if _is_wide(profile) else _MOST_NARROW

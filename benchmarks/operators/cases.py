@@ -1,6 +1,6 @@
-"""Small graphs of the operators that real models have, by themselves and as models combine them.
+"""Small graphs of the operators in real models, alone and in common combinations.
 
-A graph is drawn for several sizes, since a simulator may be wrong at one of them only: for 9 to 12
+A graph is drawn for several sizes, since a simulator may be wrong at a single size: for 9 to 12
 rows, or for 16.
 """
 
@@ -19,13 +19,13 @@ Draw = Callable[[Drawing, str], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One graph at one size.
+    """A graph at a size.
 
     Attributes:
         name: Its operators.
         size: Of its input, without the batch.
-        draw: Draws it behind an input.
-        values: What the input holds: around 0, or above it.
+        draw: Draws the graph behind an input.
+        values: Values of the input: around 0, or above 0.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Case:
     values: Literal["normal", "positive"]
 
     def model(self) -> onnx.ModelProto:
-        """The float model."""
+        """Return the float model."""
         drawing = Drawing((1, *self.size))
         return drawing.model(self.draw(drawing, "x"))
 
@@ -263,7 +263,7 @@ _OF_POSITIVE: Mapping[str, Draw] = {
 
 
 def cases() -> tuple[Case, ...]:
-    """Every graph at every size."""
+    """Return every graph at every size."""
     return (
         *(_at(name, size, draw) for name, draw in _OF_MAPS.items() for size in _MAPS),
         *(_at(name, size, draw) for name, draw in _OF_ROWS.items() for size in _ROWS),

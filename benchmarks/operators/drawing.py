@@ -19,7 +19,8 @@ Constant = float | npt.NDArray[np.generic]
 
 
 class Drawing:
-    """A graph as it grows: called with an operator's type and inputs, it gives the output's name.
+    """A graph under construction: a call with an operator's type and inputs returns the output's
+    name.
 
     Args:
         shape: Of the input, which is called `x`.
@@ -37,7 +38,7 @@ class Drawing:
     def several(
         self, count: int, op_type: str, *inputs: str | Constant, **attributes: Any
     ) -> tuple[str, ...]:
-        """The outputs of an operator that has several."""
+        """Return the outputs of an operator with several outputs."""
         name = f"{op_type}_{len(self._nodes)}"
         names = [given if isinstance(given, str) else self._constant(given) for given in inputs]
         outputs = tuple(f"{name}/{number}" for number in range(count))
@@ -45,12 +46,12 @@ class Drawing:
         return outputs
 
     def weight(self, *shape: int) -> npt.NDArray[np.float32]:
-        """Normally distributed values that keep the size of what they are multiplied with."""
+        """Return normally distributed values that keep the size of a product."""
         spread = 1.0 / math.sqrt(max(1, math.prod(shape[1:])))
         return self._rng.normal(0.0, spread, shape).astype(np.float32)
 
     def model(self, output: str) -> onnx.ModelProto:
-        """The graph as a float model with shapes."""
+        """Return the graph as a float model with shapes."""
         values = [
             helper.make_tensor_value_info("x", TensorProto.FLOAT, list(self.shape)),
             helper.make_tensor_value_info("y", TensorProto.FLOAT, None),

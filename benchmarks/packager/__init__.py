@@ -1,1 +1,1 @@
-"""What every packager makes of real models, side by side: `make bench-packager`."""
+"""Results of every packager on real models, side by side: `make bench-packager`."""

@@ -1,6 +1,6 @@
-"""Measures what each packager makes of real models, side by side; prints tables, writes JSON.
+"""Comparison of packagers on real models, side by side; prints tables, writes JSON.
 
-What was measured before is not measured again, so an interrupted run goes on where it stopped.
+Earlier measurements are reused, so an interrupted run continues at its position.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _RESULTS = CACHE / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command."""
+    """Run the command."""
     given = _parse(arguments)
     if given.render:
         write_pages(read_pages())
@@ -69,14 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Ends by way of every `finally`, so that no child process is left."""
+    """End through every `finally`, so that no child process is left."""
     sys.exit(128 + number)
 
 
 def choose(
     entries: Sequence[Contestant], given: argparse.Namespace, host: Host
 ) -> list[Contestant]:
-    """The entries that the command line asks for and this machine can measure."""
+    """Choose the entries that the command line requests and this machine can measure."""
     return [
         entry
         for entry in entries
@@ -123,7 +123,7 @@ def _measured_aloud(
     prepared: PreparedTask,
     terms: Terms,
 ) -> Record:
-    """Measures, and says so on stderr."""
+    """Measure, with a message on stderr."""
     name = prepared.task.name
     print(f"{name}: {contestant.title} …", end=" ", file=sys.stderr, flush=True)
     record = take(contestant, prepared, terms)
@@ -212,7 +212,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _list_of(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
-    """Reads `a,b` and refuses what is not known."""
+    """Read `a,b` and reject unknown names."""
     names = tuple(known)
 
     def read(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What one calibration method takes where nothing else is tried, beside ONNX Runtime's MinMax."""
+"""Cost of a calibration method without a search, compared with ONNX Runtime's MinMax."""
 
 import tempfile
 from pathlib import Path
@@ -13,10 +13,10 @@ from benchmarks.packager.records import Record
 
 
 def measure_calibrator(calibrator: Contestant, prepared: PreparedTask, terms: Terms) -> Record:
-    """Measures a calibrator right after the reference, or reads what was measured before.
+    """Measure a calibrator right after the reference, or read the earlier measurement.
 
     Args:
-        calibrator: One of `CALIBRATORS`.
+        calibrator: An entry of `CALIBRATORS`.
         prepared: The task.
         terms: The run's terms.
     """

@@ -1,4 +1,4 @@
-"""What calibration takes alone, as a Markdown table, and how often its goal held."""
+"""Cost of calibration alone, as a Markdown table, and the count of the reached goal."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -16,7 +16,7 @@ _RIVALS = tuple(
 
 
 def calibration_costs(results: Results) -> str:
-    """A Markdown table: each of our calibration methods on every task."""
+    """Return a Markdown table: each of our calibration methods on every task."""
     tasks = [record.subject.task for record in results.float_records]
     lines = [
         f"| peak memory (processor time) | {' | '.join(tasks)} |",
@@ -33,7 +33,7 @@ def calibration_costs(results: Results) -> str:
 
 
 def count_calibrators(results: Results) -> tuple[str, str]:
-    """The goal of the calibration methods, and how often it held, e.g. `35 of 36`."""
+    """Return the goal of the calibration methods, and its count, e.g. `35 of 36`."""
     cells = [
         cell for cell in (_own_cell(record) for record in results.calibrations) if cell != UNKNOWN
     ]
@@ -58,13 +58,13 @@ def _rival_cell(results: Results, rival: Contestant, task: str) -> str:
 
 
 def _beside(cost: Cost, reference: Cost) -> tuple[float, str]:
-    """The ratio of memory, and both in words."""
+    """Return the ratio of memory, and both values as text."""
     ratio = cost.peak_bytes / reference.peak_bytes
     return ratio, f"{ratio:.1f}x ({cost.cpu_s / reference.cpu_s:.1f}x)"
 
 
 def _reference(results: Results, task: str) -> str:
-    """The medians of the runs beside our methods."""
+    """Return the medians of the runs next to our methods."""
     costs = list(_references(results, task))
     if not costs:
         return UNKNOWN

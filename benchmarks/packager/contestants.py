@@ -1,4 +1,4 @@
-"""Who takes part, with which settings, and what each setting is meant for."""
+"""Contestants, with settings and the purpose of each setting."""
 
 from dataclasses import dataclass
 
@@ -43,15 +43,16 @@ WITH_METRIC = "+metric"
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
-    """One tool with one setting.
+    """A tool with a setting.
 
     Attributes:
         peer: Runner `benchmarks/peers/PEER.py`, environment `.venv-peers/PEER`.
         setting: A setting of that runner.
-        target: One of `TARGETS`.
-        title: What the tables call it.
-        shapes: Whether it is told the shapes to fix; the target, or its documentation, asks for it.
-        needs: A flag of the CPU without which what it makes is for other machines; "" for any.
+        target: A key of `TARGETS`.
+        title: Name in the tables.
+        shapes: Whether the tool gets the shapes to fix; the target, or its documentation, requires
+            this.
+        needs: A CPU flag required by the result; "" for none.
     """
 
     peer: str
@@ -77,7 +78,7 @@ def _own(profile: str, target: str, *, shapes: bool, needs: str = "") -> tuple[C
 
 
 def is_told_the_metric(setting: str) -> bool:
-    """Whether a setting's build chooses by the task's own metric."""
+    """Return whether a setting's build chooses by the task's own metric."""
     return setting.endswith(WITH_METRIC)
 
 

@@ -1,4 +1,4 @@
-"""What a build of ours takes beside ONNX Runtime's MinMax, and whether that is within the goals."""
+"""Cost of our build compared with ONNX Runtime's MinMax, and the check against the goals."""
 
 from benchmarks.packager.contestants import REFERENCE
 from benchmarks.packager.records import Cost, Record, Results
@@ -19,12 +19,11 @@ UNKNOWN = "–"
 
 
 def cost_cells(record: Record, results: Results) -> tuple[str, str, str]:
-    """What a build takes, as multiples of the reference's.
+    """Return the cost of a build, as multiples of the reference's.
 
     Args:
-        record: One of ours.
-        results: Where the reference is that was measured at another moment, for records from
-            before it was measured with them.
+        record: A record of ours.
+        results: Source of a separately measured reference, for old records without a reference.
 
     Returns:
         Three cells of the goals' table: time, processor time without that of a vendor's simulator
@@ -45,12 +44,12 @@ def cost_cells(record: Record, results: Results) -> tuple[str, str, str]:
 
 
 def held(ratio: float, limit: float, told: str) -> str:
-    """What is told of a ratio, marked where it is beyond the limit."""
+    """Return a ratio as text, marked beyond the limit."""
     return told if ratio <= limit else f"{MISSED}: {told}"
 
 
 def _time_cell(record: Record, own: Cost, beside: Cost, cores: int, remarks: list[str]) -> str:
-    """What counts first, wall or processor time; the other one in brackets."""
+    """Return the time that counts first, wall or processor time, with the other in brackets."""
     ratios = {"wall": own.wall_s / beside.wall_s, "processor": own.cpu_s / beside.cpu_s}
     alone = {}
     if record.simulator is not None:
@@ -84,7 +83,7 @@ def _alone(ratio: float | None) -> list[str]:
 
 
 def _is_undisturbed(cost: Cost, cores: int) -> bool:
-    """Whether others left the machine alone; not known of what was measured before that was."""
+    """Return whether other programs left the machine alone; unknown for old measurements."""
     return cost.others_s is not None and cost.others_s < QUIET_SHARE * cores * cost.wall_s
 
 
@@ -101,7 +100,7 @@ def _reference(record: Record, results: Results) -> Record | None:
 
 
 def _is_searched(record: Record) -> bool:
-    """Whether more than one candidate was made; a refusal comes after that, always."""
+    """Return whether several candidates were made; a rejection always follows several."""
     return record.outcome == "refused" or (record.candidates or 0) > 1
 
 

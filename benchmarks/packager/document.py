@@ -1,4 +1,4 @@
-"""All results of one kind of CPU as a readable page, `docs/benchmarks/KIND.md`."""
+"""All results of a kind of CPU as a readable page, `docs/benchmarks/KIND.md`."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from benchmarks.packager.table import KEPT_SHARE, details, failures, overview
 
 
 def document(results: Results) -> str:
-    """The page, as Markdown."""
+    """Return the page, as Markdown."""
     return "\n\n".join(_sections(results)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""An environment for each peer, made when it is first needed and kept in `.venv-peers/`."""
+"""Environments of peers, made at first use and kept in `.venv-peers/`."""
 
 import hashlib
 import os
@@ -22,11 +22,11 @@ class EnvironmentFailedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """Where a peer runs.
+    """Environment of a peer.
 
     Attributes:
         python: Its interpreter.
-        version: What is installed, for people and for the cache key.
+        version: Installed versions, for readers and for the cache key.
     """
 
     python: Path
@@ -34,10 +34,10 @@ class Environment:
 
 
 def prepare(peer: str) -> Environment:
-    """The environment of a peer; made now where there is none, which takes minutes.
+    """Return the environment of a peer; make a missing environment, which takes minutes.
 
     Raises:
-        EnvironmentFailedError: It cannot be installed.
+        EnvironmentFailedError: The environment cannot be installed.
     """
     if peer == OWN:
         _compile_own()
@@ -57,7 +57,7 @@ def prepare(peer: str) -> Environment:
 
 
 def _compile_own() -> None:
-    """Compiles what pip would have compiled: a peer's installed packages are, and start faster."""
+    """Compile our sources like pip: a peer's installed packages are compiled, and start faster."""
     folders: list[str | Path] = [
         sysconfig.get_path("purelib"),
         *(ROOT / root for root in _OWN_ROOTS),
@@ -80,13 +80,13 @@ def _install(command: list[str | Path]) -> None:
 
 
 def _pins(requirements: Path) -> str:
-    """What the requirements pin, e.g. `nncf 3.4.0, onnx 1.23.2`."""
+    """Return the pins of the requirements, e.g. `nncf 3.4.0, onnx 1.23.2`."""
     lines = (line.partition("#")[0].strip() for line in requirements.read_text().splitlines())
     return ", ".join(line.replace("==", " ") for line in lines if line)
 
 
 def _own_digest() -> str:
-    """Of the sources of this project that a build runs, so that a change is measured again."""
+    """Return a digest of this project's sources for a build, so that a change is measured again."""
     digest = hashlib.sha256()
     for root in _OWN_ROOTS:
         for file in sorted((ROOT / root).rglob("*")):

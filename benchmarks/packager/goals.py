@@ -1,4 +1,4 @@
-"""What edgepack promises of its models, checked against the measurements, misses included."""
+"""Goals of edgepack for its models, checked against the measurements, misses included."""
 
 from collections.abc import Iterator
 
@@ -27,14 +27,14 @@ _GOALS = (
 
 
 def check_goals(results: Results) -> str:
-    """A Markdown table: each of edgepack's models against each goal."""
+    """Return a Markdown table: each of edgepack's models against each goal."""
     lines = [f"| target | task | {' | '.join(_GOALS)} |", f"| --- | --- |{' --- |' * len(_GOALS)}"]
     lines += [f"| {' | '.join(row)} |" for row in _all_rows(results)]
     return "\n".join(lines)
 
 
 def count_goals(results: Results) -> list[tuple[str, str]]:
-    """The goals, and how many of edgepack's models hold each, e.g. `29 of 30`."""
+    """Return the goals, and the number of models that hold each goal, e.g. `29 of 30`."""
     rows = list(_all_rows(results))
     counts = []
     for column, goal in enumerate(_GOALS, start=2):
@@ -51,7 +51,7 @@ def _all_rows(results: Results) -> Iterator[tuple[str, ...]]:
 
 
 def _rows(contestant: Contestant, results: Results) -> Iterator[tuple[str, ...]]:
-    """Setting, task, and a cell for each goal."""
+    """Yield setting, task, and a cell for each goal."""
     floats = {record.subject.task: record for record in results.float_records}
     for record in results.records:
         subject = record.subject
@@ -73,7 +73,9 @@ def _accuracy(record: Record, float_record: Record) -> str:
 
 
 def _speed(contestant: Contestant, record: Record, results: Results, float_record: Record) -> str:
-    """By the race where there was one; else by each one's own speed beside the float model."""
+    """Return the speed by the race, or without a race by each model's own speed against the float
+    model.
+    """
     if contestant.target != "cpu":
         return UNKNOWN
     rivals = {

@@ -1,4 +1,4 @@
-"""The machine that measured: without it a latency means nothing."""
+"""The measuring machine: without the machine a latency means nothing."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         cpu: Model name.
         cores: Logical cores.
         memory_bytes: Main memory.
-        flags: Those of the CPU's flags that decide how fast 8-bit products are.
+        flags: CPU flags that decide the speed of 8-bit products.
     """
 
     cpu: str
@@ -36,12 +36,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_vnni(self) -> bool:
-        """Whether one instruction sums four 8-bit products, without saturation."""
+        """True if a single instruction sums four 8-bit products, without saturation."""
         return any("vnni" in flag for flag in self.flags)
 
 
 def read_host() -> Host:
-    """This machine."""
+    """Return this machine."""
     return parse_host(
         _CPU_INFO.read_text(),
         cores=os.cpu_count() or 1,
@@ -50,7 +50,7 @@ def read_host() -> Host:
 
 
 def parse_host(cpu_info: str, *, cores: int, memory_bytes: int) -> Host:
-    """A machine from the text of `/proc/cpuinfo`."""
+    """Return a machine from the text of `/proc/cpuinfo`."""
     values: dict[str, str] = {}
     for line in cpu_info.splitlines():
         key, _, value = line.partition(":")
@@ -65,11 +65,11 @@ def parse_host(cpu_info: str, *, cores: int, memory_bytes: int) -> Host:
 
 
 def read_busy_s() -> float:
-    """Processor time that this machine has spent since it started, on all CPUs, seconds."""
+    """Return the processor time of this machine since its start, on all CPUs, seconds."""
     return parse_busy_s(_CPU_TIMES.read_text(), ticks_a_second=os.sysconf("SC_CLK_TCK"))
 
 
 def parse_busy_s(cpu_times: str, *, ticks_a_second: int) -> float:
-    """The same, from the text of `/proc/stat`; time that the hypervisor took counts."""
+    """Return the same from the text of `/proc/stat`; time used by the hypervisor counts."""
     ticks = dict(zip(_COLUMNS, map(int, cpu_times.split()[1:]), strict=False))
     return sum(ticks.get(column, 0) for column in _BUSY) / ticks_a_second

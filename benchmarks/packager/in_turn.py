@@ -1,7 +1,7 @@
-"""What is ours, made right after ONNX Runtime's MinMax, so that both had the same machine.
+"""Our builds right after ONNX Runtime's MinMax, so that both run under equal conditions.
 
-One run of a few seconds differs from the next by a fifth. So short builds take several turns, and
-what both took are medians.
+A run of a few seconds differs from the next run by a fifth. So short builds take several turns, and
+costs of both are medians.
 """
 
 import statistics
@@ -27,17 +27,17 @@ def make_in_turn(
     terms: Terms,
     work: Path,
 ) -> tuple[Record, Path]:
-    """Has edgepack make its model, each time right after the reference.
+    """Make edgepack's model, each time right after the reference.
 
     Args:
         contestant: A setting of edgepack.
         prepared: The task.
-        environment: Where it is installed.
+        environment: Environment of edgepack.
         terms: The run's terms.
-        work: Folder for what is made.
+        work: Folder for results.
 
     Returns:
-        The last turn's record, with the medians of what both took, and the folder it was made in.
+        The last turn's record, with the median costs of both, and its folder.
     """
     records: list[Record] = []
     references: list[Cost] = []
@@ -61,7 +61,7 @@ def _turns(wall_s: float) -> int:
 
 
 def medians(costs: Sequence[Cost]) -> Cost:
-    """What several runs took, each quantity by itself."""
+    """Return the medians of several runs, each quantity by itself."""
     others = [cost.others_s for cost in costs if cost.others_s is not None]
     return Cost(
         wall_s=statistics.median(cost.wall_s for cost in costs),
@@ -72,7 +72,7 @@ def medians(costs: Sequence[Cost]) -> Cost:
 
 
 def measure_reference(prepared: PreparedTask, terms: Terms) -> Cost | None:
-    """What MinMax takes on a task; None where it makes no model."""
+    """Return the cost of MinMax on a task; None without a model."""
     try:
         environment = prepare(REFERENCE.peer)
     except EnvironmentFailedError:

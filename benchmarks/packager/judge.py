@@ -1,7 +1,7 @@
-"""Judges one model, whoever made it: does it load, how good is it, how fast beside the float model.
+"""Judge of a model of any tool: loading, quality, and speed against the float model.
 
-Runs as a child process (`python -m benchmarks.packager.judge`), since a model may take ONNX Runtime
-down with it. The CPU provider judges every model; it is timed on one thread.
+Runs as a child process (`python -m benchmarks.packager.judge`), since a model may crash ONNX
+Runtime. The CPU provider runs every model; timing uses a single thread.
 """
 
 import argparse
@@ -22,12 +22,12 @@ QUICK_TIMED_S = 2.0
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model is worth.
+    """Quality of a model.
 
     Attributes:
         metric: The task's metric, greater is better.
         size_bytes: The model's file and the files with its weights.
-        latency_ms, float_latency_ms: Medians of one inference each, measured turn by turn.
+        latency_ms, float_latency_ms: Medians of an inference each, measured in turn.
     """
 
     metric: float
@@ -37,12 +37,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def loaded_marker(output: Path) -> Path:
-    """The file that is there once ONNX Runtime has loaded the model."""
+    """Return the file that marks a model loaded by ONNX Runtime."""
     return output.with_suffix(".loaded")
 
 
 def model_files(path: Path) -> tuple[Path, ...]:
-    """A model's file and the files that hold its weights."""
+    """Return a model's file and the files with its weights."""
     model = onnx.load(path, load_external_data=False)
     beside = {
         str(entry.value)
@@ -55,13 +55,13 @@ def model_files(path: Path) -> tuple[Path, ...]:
 
 
 def open_for_score(model: Path, *, for_npu: bool) -> Run:
-    """Loads a model on all cores.
+    """Load a model on all cores.
 
     Args:
         model: The model.
-        for_npu: Whether its numbers must be those of exact integer arithmetic. ONNX Runtime
-            otherwise fuses Quantize/Dequantize pairs into 8-bit products, and on an x86 CPU
-            without VNNI those saturate, which no NPU's do.
+        for_npu: Whether its numbers must equal exact integer arithmetic. ONNX Runtime otherwise
+            fuses Quantize/Dequantize pairs into 8-bit products, which saturate on an x86 CPU
+            without VNNI, and on no NPU.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -77,7 +77,7 @@ def open_for_score(model: Path, *, for_npu: bool) -> Run:
 
 
 def main() -> None:
-    """Judges the model that the command line names and writes the verdict."""
+    """Judge the model of the command line and write the verdict."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--task", required=True)
     parser.add_argument("--model", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""One tool on one task: makes a model in a child process and tells what that took."""
+"""A tool on a task: makes a model in a child process and returns the cost."""
 
 import hashlib
 import os
@@ -36,7 +36,7 @@ class Terms:
     Attributes:
         part: The labelled set that judges.
         quick: Time latencies for a shorter while.
-        time_limit_s, memory_limit_bytes: For making one model.
+        time_limit_s, memory_limit_bytes: For making a model.
         cpu: The machine's CPU.
         store: Where records are kept.
     """
@@ -60,14 +60,14 @@ class PreparedTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """When a measurement began, and how busy the machine was."""
+    """Start of a measurement, with the machine's load."""
 
     at: str
     load_average: float
 
     @classmethod
     def now(cls) -> "Beginning":
-        """This moment."""
+        """Return the current moment."""
         return cls(
             at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             load_average=round(os.getloadavg()[0], 2),
@@ -75,7 +75,7 @@ class Beginning:
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runner told of its model, see `TOLD_FILE`."""
+    """A runner's note on its model, see `TOLD_FILE`."""
 
     note: str = ""
     candidates: int | None = None
@@ -83,7 +83,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare_task(task: Task, calibration_folder: Path) -> PreparedTask:
-    """Reads what identifies a task's model."""
+    """Read the identity of a task's model."""
     digest = hashlib.sha256(task.model.read_bytes()).hexdigest()
     return PreparedTask(
         task=task, model_sha256=digest, calibration_folder=calibration_folder.resolve()
@@ -93,11 +93,11 @@ def prepare_task(task: Task, calibration_folder: Path) -> PreparedTask:
 def subject_of(
     contestant: Contestant, environment: Environment | None, prepared: PreparedTask, terms: Terms
 ) -> Subject:
-    """What identifies a measurement.
+    """Return the identity of a measurement.
 
     Args:
         contestant: The tool and its setting.
-        environment: Where the tool is installed; None where it cannot be.
+        environment: The tool's environment; None if not installable.
         prepared: The task.
         terms: The run's terms.
     """
@@ -114,7 +114,7 @@ def subject_of(
 
 
 def model_file(work: Path) -> Path:
-    """Where `make` has the model written."""
+    """Return the path of the model that `make` writes."""
     return work / "made" / "model.onnx"
 
 
@@ -125,17 +125,17 @@ def make(
     terms: Terms,
     work: Path,
 ) -> Record:
-    """Has a contestant make its model, `model_file(work)`.
+    """Make a contestant's model, `model_file(work)`.
 
     Args:
         contestant: The tool and its setting.
         prepared: The task.
         environment: Where the tool is installed.
         terms: The run's terms.
-        work: Folder for the model and what the tool leaves behind.
+        work: Folder for the model and further files of the tool.
 
     Returns:
-        What it took, with the outcome `made` where there is a model.
+        The cost, with the outcome `made` if there is a model.
     """
     began = Beginning.now()
     subject = subject_of(contestant, environment, prepared, terms)
@@ -169,7 +169,7 @@ def make(
 
 
 def outcome_of(made: Measured, *, is_written: bool) -> Outcome:
-    """How making a model ended; `made` where there is a model to judge."""
+    """Return the outcome of making a model; `made` if there is a model to judge."""
     if made.ending != "ended":
         return made.ending
     if made.exit_code == EXIT_REFUSED:
@@ -178,17 +178,17 @@ def outcome_of(made: Measured, *, is_written: bool) -> Outcome:
 
 
 def child_environment() -> dict[str, str]:
-    """Environment variables of a child that is measured."""
+    """Return the environment variables of a measured child."""
     return {**os.environ, **_SETTINGS, "PYTHONPATH": str(ROOT)}
 
 
 def shortened(because: str) -> str:
-    """A reason, as long as a record keeps it."""
+    """Shorten a reason to the length in a record."""
     return because[:_BECAUSE_LENGTH]
 
 
 def work_root() -> Path:
-    """The folder for folders that last as long as one measurement."""
+    """Return the parent folder of temporary folders of a measurement."""
     folder = CACHE / "work"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

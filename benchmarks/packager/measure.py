@@ -1,4 +1,6 @@
-"""One contestant on one task: make the model in a child process, then judge it in another."""
+"""Measurement of a contestant on a task: make the model in a child process, then judge the model in
+another.
+"""
 
 import sys
 import tempfile
@@ -46,7 +48,7 @@ _JUDGE_LIMIT_S = 900.0
 
 
 def measure_float(prepared: PreparedTask, terms: Terms) -> Record:
-    """Judges the float model itself, beside itself."""
+    """Judge the float model itself, next to itself."""
     subject = Subject(
         peer=FLOAT,
         setting="-",
@@ -71,7 +73,7 @@ def measure_float(prepared: PreparedTask, terms: Terms) -> Record:
 
 
 def measure(contestant: Contestant, prepared: PreparedTask, terms: Terms) -> Record:
-    """Measures a contestant, or reads what was measured before."""
+    """Measure a contestant, or read the earlier measurement."""
     try:
         environment = prepare(contestant.peer)
     except EnvironmentFailedError as error:
@@ -100,7 +102,7 @@ def measure(contestant: Contestant, prepared: PreparedTask, terms: Terms) -> Rec
 def _look_closer(
     contestant: Contestant, record: Record, prepared: PreparedTask, terms: Terms, work: Path
 ) -> Record:
-    """Judges what a contestant made, and has a simulator run it alone where one ran before."""
+    """Judge a contestant's model, and run a simulator alone if the build used a simulator."""
     model = model_file(work)
     if contestant.peer == OWN and contestant.target in SIMULATED_TARGETS:
         record = msgspec.structs.replace(record, simulator=_simulate(prepared, terms, work))
@@ -112,7 +114,7 @@ def _look_closer(
 
 
 def _simulate(prepared: PreparedTask, terms: Terms, work: Path) -> Cost | None:
-    """What the simulator takes by itself; None where it fails or runs into a limit."""
+    """Return the cost of the simulator alone; None after a failure or a limit."""
     bundle = model_file(work).with_name(BUNDLE_FOLDER)
     ran = run_measured(
         [
@@ -133,12 +135,12 @@ def _simulate(prepared: PreparedTask, terms: Terms, work: Path) -> Cost | None:
 def race_kept(
     prepared: PreparedTask, float_record: Record, records: Sequence[Record], terms: Terms
 ) -> Race | None:
-    """Races the models for the CPU that keep the metric, or reads the race that was run before.
+    """Race the models for the CPU that keep the metric, or read the earlier race.
 
     Args:
         prepared: The task.
         float_record: The float model's.
-        records: What was measured of the task.
+        records: Measurements of the task.
         terms: The run's terms.
     """
     subjects = kept_on_cpu(float_record, records)
@@ -165,7 +167,7 @@ def race_kept(
 
 
 def kept_on_cpu(float_record: Record, records: Sequence[Record]) -> list[Subject]:
-    """What was made for the CPU and keeps the float model's metric."""
+    """Return the models for the CPU that keep the float model's metric."""
     for_cpu = {(entry.peer, entry.setting) for entry in CONTESTANTS if entry.target == "cpu"}
     return [
         record.subject
@@ -179,7 +181,7 @@ def kept_on_cpu(float_record: Record, records: Sequence[Record]) -> list[Subject
 def _judged(
     record: Record, model: Path, task: Task, terms: Terms, work: Path, *, for_npu: bool
 ) -> Record:
-    """The record with what its model is worth."""
+    """Return the record with the verdict on its model."""
     output, log = work / "verdict.json", work / "judge.txt"
     timed_s = QUICK_TIMED_S if terms.quick else TIMED_S
     judging = run_measured(

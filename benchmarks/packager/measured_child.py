@@ -26,17 +26,17 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """How a child process went.
+    """Outcome of a child process.
 
     Attributes:
-        ending: Whether it ended by itself.
-        exit_code: Its exit status; minus the signal's number where a signal ended it.
+        ending: Whether the process ended by itself.
+        exit_code: Exit status; minus the signal's number after a signal.
         wall_s: From start to end, seconds.
-        cpu_s: Processor time of the process and the descendants that it waited for, seconds;
-            unlike `wall_s`, little changed by other programs.
+        cpu_s: Processor time of the process and its waited-for descendants, seconds; unlike
+            `wall_s`, little changed by other programs.
         peak_bytes: Greatest resident memory of the process and all its descendants together;
             of pages that processes share each counts its share.
-        others_s: Processor time of all other programs on the machine meanwhile, seconds.
+        others_s: Processor time of all other programs on the machine in the meantime, seconds.
     """
 
     ending: Ending
@@ -56,13 +56,13 @@ def run_measured(
     memory_limit_bytes: int,
     environment: Mapping[str, str] | None = None,
 ) -> Measured:
-    """Runs a command to its end or to a limit; then nothing of its process group is left.
+    """Run a command to its end or to a limit; then end its process group.
 
     Args:
         command: The command.
-        folder: Where it runs.
+        folder: Working folder.
         log: Takes its stdout and stderr.
-        time_limit_s: Ended when it takes longer, seconds.
+        time_limit_s: Limit of the running time, seconds.
         memory_limit_bytes: Ended when its tree holds more.
         environment: Variables, or None for this process's.
     """
@@ -114,9 +114,10 @@ def run_measured(
 
 
 def last_words(log: Path) -> str:
-    """What a log ends with, on one line: a Python exception with its message, or the last line.
+    """Return the end of a log as a line: a Python exception with its message, or the last line.
 
-    Files of the log's folder are named without it: it says nothing on another machine.
+    Paths in the log's folder are shortened to names, since the folder means nothing on another
+    machine.
     """
     text = log.read_text(errors="replace").replace(f"{log.parent}/", "")
     lines = [line for line in text.splitlines() if line.strip()]
@@ -137,7 +138,7 @@ def _end_group(group: int) -> None:
 
 
 def _tree_bytes(root: int) -> int:
-    """Resident memory of a process and its descendants."""
+    """Return the resident memory of a process and its descendants."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -152,15 +153,15 @@ def _tree_bytes(root: int) -> int:
 
 
 def _process_bytes(pid: int) -> int:
-    """Resident memory of one process, shared pages by share (PSS); 0 where it ended."""
+    """Return the resident memory of a process, shared pages by share (PSS); 0 after its end."""
     return _read_kibibytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") * 1024
 
 
 def _highest_bytes(pid: int) -> int:
-    """Greatest resident memory of one process until now; 0 where it ended.
+    """Return the peak resident memory of a process until now; 0 after its end.
 
-    What `wait4` tells of a child would hold this process's own memory: until the child becomes the
-    program, it is a copy of this one.
+    `wait4` of a child would include this process's own memory: until the child becomes the program,
+    the child is a copy of this process.
     """
     return _read_kibibytes(Path(f"/proc/{pid}/status"), "VmHWM:") * 1024
 

@@ -1,4 +1,4 @@
-"""Where the results stand: two files a kind of CPU, their index, and a table in README.md."""
+"""Places of the results: two files a kind of CPU, their index, and a table in README.md."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,19 +21,19 @@ README = ROOT / "README.md"
 
 
 def read_pages() -> list[Results]:
-    """What was measured on each kind of CPU, those with VNNI first."""
+    """Return the measurements of each kind of CPU, with VNNI first."""
     return in_order(
         msgspec.json.decode(path.read_bytes(), type=Results) for path in PAGES.glob("*.json")
     )
 
 
 def in_order(pages: Iterable[Results]) -> list[Results]:
-    """Results in the order in which the index shows them."""
+    """Return results in the order of the index."""
     return sorted(pages, key=lambda results: (not results.host.has_vnni, results.host.kind))
 
 
 def write_pages(pages: Sequence[Results]) -> None:
-    """Writes the pages of every kind of CPU that is given, their index, and README.md's table."""
+    """Write the pages of every given kind of CPU, their index, and README.md's table."""
     PAGES.mkdir(exist_ok=True)
     for results in pages:
         path = PAGES / results.host.kind

@@ -1,4 +1,4 @@
-"""What edgepack's reports said of its models, beside what the task measured on unseen data."""
+"""Predictions of edgepack's reports, compared with the task's measurements on unseen data."""
 
 from collections.abc import Iterator
 
@@ -14,10 +14,10 @@ _GOAL = 0.95
 
 
 def predictions(results: Results) -> str:
-    """A Markdown table of edgepack's models and refusals, and a count; "" where nothing is known.
+    """Return a Markdown table of edgepack's models and rejections, and a count; "" without data.
 
     Args:
-        results: What was measured; records from before predictions were kept are left out.
+        results: Measurements; records without predictions are left out.
     """
     floats = {record.subject.task: record for record in results.float_records}
     rows = [
@@ -73,6 +73,6 @@ def _line(record: Record, reference: Record, title: str) -> str:
 
 
 def _told(prediction: Prediction) -> str:
-    """E.g. `detection_f1 0.9950 (at least 0.9870)`."""
+    """Return a prediction as text, e.g. `detection_f1 0.9950 (at least 0.9870)`."""
     low = f" (at least {prediction.low:.4f})" if prediction.low is not None else ""
     return f"{prediction.metric} {prediction.value:.4f}{low}"

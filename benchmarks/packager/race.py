@@ -30,16 +30,16 @@ _MEMORY_LIMIT_BYTES = 8 * 10**9
 def race(
     task: Task, models: Mapping[str, Path], work: Path, *, timed_s: float
 ) -> dict[str, float] | None:
-    """Medians of one inference on one thread, milliseconds, by the models' names.
+    """Return medians of an inference on a single thread, milliseconds, by the models' names.
 
     Args:
-        task: The task, whose calibration samples are fed.
+        task: The task with the calibration samples to feed.
         models: The models by name.
         work: Folder for the answer.
-        timed_s: How long to go on, seconds; every model has 15 turns whatever this is.
+        timed_s: Duration, seconds; every model has 15 turns in any case.
 
     Returns:
-        The medians; None where a model does not run beside the others.
+        The medians; None for a model that does not run in this process.
     """
     output, log = work / "race.json", work / "race.txt"
     entrants: list[str | Path] = []
@@ -61,7 +61,7 @@ def race(
 
 
 def main() -> None:
-    """Races the models that the command line names and writes the medians."""
+    """Race the models of the command line and write the medians."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--task", required=True)
     parser.add_argument("--model", action="append", required=True)

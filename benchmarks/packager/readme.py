@@ -1,4 +1,4 @@
-"""What README.md and the index of the benchmark pages say of the measurements."""
+"""Texts on the measurements in README.md and the index of the benchmark pages."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -40,7 +40,7 @@ _TOLD = (
 
 
 def put_into(page: str, text: str) -> str:
-    """The page with everything between the two marks replaced by the text.
+    """Return the page with everything between the two marks replaced by the text.
 
     Raises:
         ValueError: The marks are not there, each once and in order.
@@ -53,10 +53,10 @@ def put_into(page: str, text: str) -> str:
 
 
 def summary(measured: Sequence[Results]) -> str:
-    """The part of README.md: a row for each target, a column for each tool.
+    """Return the part of README.md: a row for each target, a column for each tool.
 
     Args:
-        measured: What was measured, on one or more kinds of CPU, in the order to show it.
+        measured: Measurements on some kinds of CPU, in display order.
     """
     fullest = {
         target: _fullest(shown, target)
@@ -77,18 +77,18 @@ def summary(measured: Sequence[Results]) -> str:
         row = " | ".join(cells[target, peer] or _MISSING for peer in peers)
         lines.append(f"| {TARGETS[target]} | {row} |")
     about = (
-        "How many real models keep "
-        f"{KEPT_SHARE:.0%} of the float model's metric, by the best setting of each tool, with the "
-        "same calibration data; in brackets the median speed of those that do, beside the float "
-        f"model on one thread of {_describe(measured[0].host)}. Speeds of NPU models on a CPU say "
-        "nothing, so none are shown. All models, settings and kinds of CPU: "
+        f"Real models that keep {KEPT_SHARE:.0%} of the float model's metric, by the best setting "
+        "of each tool, with the same calibration data. In brackets: the median speed of these "
+        "models, relative to the float model on a single thread of "
+        f"{_describe(measured[0].host)}. Speeds of NPU models on a CPU are not comparable, and "
+        "are not shown. All models, settings and kinds of CPU: "
         "[benchmarks](docs/benchmarks/README.md)."
     )
     return "\n".join([about, "", *lines])
 
 
 def tables(measured: Sequence[Results]) -> str:
-    """The part of the index: every setting of every tool on every model.
+    """Return the part of the index: every setting of every tool on every model.
 
     Args:
         measured: See `summary`.
@@ -114,17 +114,19 @@ def tables(measured: Sequence[Results]) -> str:
 
 
 def _describe(host: Host) -> str:
-    """E.g. `AMD EPYC, with VNNI`."""
+    """Return a machine as text, e.g. `AMD EPYC, with VNNI`."""
     return f"{host.cpu}, {'with' if host.has_vnni else 'without'} VNNI"
 
 
 def _fullest(shown: Sequence[Results], target: str) -> Results:
-    """The results that have most of a target; of equal ones the first."""
+    """Return the results with the most entries of a target; the first among equals."""
     return max(shown, key=lambda results: _rows(results, target))
 
 
 def _best(target: str, peer: str, results: Results) -> str:
-    """E.g. `5 of 7 (1.68x)`: the setting that keeps the most, of those the fastest."""
+    """Return the best setting, e.g. `5 of 7 (1.68x)`: the setting that keeps the most, and the
+    fastest among equals.
+    """
     floats = {record.subject.task: record for record in results.float_records}
     found: list[tuple[int, float]] = []
     for entry in CONTESTANTS:
@@ -163,7 +165,7 @@ def _rows(results: Results, target: str) -> int:
 
 
 def _counts(measured: Sequence[Results]) -> str:
-    """A Markdown table: each goal, and how often it held on each kind of CPU."""
+    """Return a Markdown table: each goal, and its count on each kind of CPU."""
     counts = [
         dict([*count_goals(results), *([count_calibrators(results)] * bool(results.calibrations))])
         for results in measured

@@ -1,4 +1,4 @@
-"""What was measured, kept on disk so that an interrupted run goes on where it stopped."""
+"""Measurements, stored on disk so that an interrupted run continues at its position."""
 
 import hashlib
 import shutil
@@ -33,7 +33,7 @@ _FORMAT = 3
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is measured; equal subjects are measured once.
+    """Identity of a measurement; equal subjects are measured once.
 
     Attributes:
         peer, setting, version: The tool; see `Contestant` and `Environment`.
@@ -55,7 +55,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program took; see `Measured`."""
+    """Cost of a program; see `Measured`."""
 
     wall_s: float
     cpu_s: float
@@ -64,12 +64,12 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool's report says of the model that it made, from what it was given.
+    """A report's prediction of its model, from the given samples.
 
     Attributes:
-        metric, value: What it judged by, against the float model.
-        low: Lower bound of the value, 95 %; None where it tells none.
-        task_kept: What it expects to be kept of the float model's task, as a share.
+        metric, value: Metric of the report, and the value against the float model.
+        low: Lower bound of the value, 95 %; None if not reported.
+        task_kept: Expected share of the float model's task.
     """
 
     metric: str
@@ -79,24 +79,25 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A subject, measured. What came later is None in the records that were kept before.
+    """A subject, measured. Later fields are None in older records.
 
     Attributes:
-        subject: What was measured.
-        outcome: How it ended; `made` where nobody judges what was made.
-        because: The tool's last words where it did not end well, else "".
-        note: What the runner told of the model that it made, or "".
-        candidates: How many models the tool made and compared; None where it does not tell.
-        prediction: Of ours, what the report says of the model.
-        wall_s, cpu_s, peak_bytes, others_s: Of making the model; see `Measured`.
-        turns: How often it was made; what it took are medians of so many runs.
-        reference: Of ONNX Runtime's MinMax on the same task, run right before what is ours, each
-            time.
-        simulator: Of a bare process that opens the model on the vendor's simulator and runs it;
-            of ours where such a simulator runs in the build.
-        verdict: What the model is worth; None where there is none that runs.
+        subject: The measured subject.
+        outcome: The outcome; `made` without a judge.
+        because: The tool's last words after a failure, else "".
+        note: The runner's note on its model, or "".
+        candidates: Number of models that the tool made and compared; None if not reported.
+        prediction: For our models, the report's prediction.
+        wall_s, cpu_s, peak_bytes, others_s: Cost of making the model; see `Measured`.
+        turns: Number of runs; costs are medians over the runs.
+        reference: Cost of ONNX Runtime's MinMax on the same task, run right before each of our
+            runs.
+        simulator: Cost of a bare process that opens and runs the model on the vendor's simulator;
+            for our builds with such a simulator.
+        verdict: Quality of the model; None without a running model.
         measured_at: RFC 3339, UTC.
-        load_average: Of the machine when it began, one minute: others' work blurs times.
+        load_average: Load of the machine at the start, over a minute: other programs' work blurs
+            times.
     """
 
     subject: Subject
@@ -118,7 +119,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> Cost | None:
-        """What making the model took; None where nothing was made."""
+        """Cost of making the model; None without a model."""
         if self.wall_s is None or self.cpu_s is None or self.peak_bytes is None:
             return None
         return Cost(
@@ -135,7 +136,8 @@ class Race(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         task: The task.
         measured_at: RFC 3339, UTC.
-        latencies_ms: Medians of one inference on one thread by `name_of`, and of the float model.
+        latencies_ms: Medians of an inference on a single thread by `name_of`, and of the float
+            model.
     """
 
     task: str
@@ -144,10 +146,10 @@ class Race(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """One page's worth: `.bench/results/packager.json`, and `docs/benchmarks/KIND.json`.
+    """Results of a page: `.bench/results/packager.json`, and `docs/benchmarks/KIND.json`.
 
     Attributes:
-        host: Where it was measured.
+        host: The measuring machine.
         part: The labelled set that judged.
         calibration_count: Samples that everybody calibrated with.
         float_records: Of the float models.
@@ -165,28 +167,28 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     races: tuple[Race, ...] = ()
 
     def race_of(self, task: str) -> Race | None:
-        """The race of a task; None where there was none."""
+        """Return the race of a task; None without a race."""
         return next((race for race in self.races if race.task == task), None)
 
 
 def name_of(subject: Subject) -> str:
-    """A contestant in a race, e.g. `ort static-default`."""
+    """Return the name of a contestant in a race, e.g. `ort static-default`."""
     return f"{subject.peer} {subject.setting}"
 
 
 def encode_results(results: Results) -> bytes:
-    """Results as JSON, one line a field, so that a change of one shows as such."""
+    """Return results as JSON, a line a field, so that diffs are small."""
     return msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"
 
 
 def cache_key(subject: Subject) -> str:
-    """A file name for a subject: readable in front, unique behind."""
+    """Return a file name for a subject: readable in front, unique behind."""
     digest = hashlib.sha256(msgspec.json.encode((_FORMAT, subject))).hexdigest()[:12]
     return f"{subject.task}-{subject.peer}-{subject.setting}-{digest}"
 
 
 class Store:
-    """Records in a folder, one file each.
+    """Records in a folder, a file each.
 
     Args:
         folder: Is made when the first record is kept.
@@ -196,12 +198,12 @@ class Store:
         self._folder = folder
 
     def read(self, subject: Subject) -> Record | None:
-        """The record of a subject, or None where it was not measured yet."""
+        """Read the record of a subject; None without a measurement."""
         file = self._file(subject)
         return msgspec.json.decode(file.read_bytes(), type=Record) if file.exists() else None
 
     def keep(self, record: Record) -> None:
-        """Writes a record in one step."""
+        """Write a record in a single step."""
         self._folder.mkdir(parents=True, exist_ok=True)
         content = msgspec.json.format(msgspec.json.encode(record), indent=1)
         write_file(self._file(record.subject), content)
@@ -209,11 +211,11 @@ class Store:
     def newest(
         self, part: Part, cpu: str, editions: Mapping[str, int]
     ) -> dict[tuple[str, str, str], Record]:
-        """The newest record by peer, setting and task, of whatever version of the tool.
+        """Return the newest record by peer, setting and task, for any version of the tool.
 
         Args:
-            part, cpu: What the records must be of.
-            editions: The same, by task; records of tasks that are not among them are left out.
+            part, cpu: Required part and CPU of the records.
+            editions: The same, by task; records of other tasks are left out.
         """
         newest: dict[tuple[str, str, str], Record] = {}
         for file in self._folder.glob("*.json"):
@@ -228,24 +230,24 @@ class Store:
         return newest
 
     def keep_model(self, subject: Subject, files: Iterable[Path]) -> None:
-        """Copies a model's files, for a race."""
+        """Copy a model's files, for a race."""
         folder = self._model_folder(subject)
         folder.mkdir(parents=True, exist_ok=True)
         for file in files:
             shutil.copyfile(file, folder / file.name)
 
     def model(self, subject: Subject) -> Path | None:
-        """The model of a subject; None where none was kept."""
+        """Return the model of a subject; None if not kept."""
         file = self._model_folder(subject) / "model.onnx"
         return file if file.exists() else None
 
     def read_race(self, task: str, subjects: Iterable[Subject]) -> Race | None:
-        """The race between exactly these models; None where there was none."""
+        """Read the race between exactly these models; None without a race."""
         file = self._race_file(task, subjects)
         return msgspec.json.decode(file.read_bytes(), type=Race) if file.exists() else None
 
     def keep_race(self, race: Race, subjects: Iterable[Subject]) -> None:
-        """Writes a race in one step."""
+        """Write a race in a single step."""
         file = self._race_file(race.task, subjects)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, msgspec.json.format(msgspec.json.encode(race), indent=1))

@@ -1,7 +1,7 @@
-"""The bare process that opens what was built on its vendor's simulator and runs it.
+"""Bare process that opens and runs a built model on its vendor's simulator.
 
-Nothing of a build is in it, nor onnx: it opens the bundle's variant as a device does and runs it on
-as many samples as a build tries on a simulator, on one CPU as a build does.
+The process contains no part of a build, nor onnx: the process opens the bundle's variant like a
+device and runs as many samples as a build on a simulator, on a single CPU like a build.
 
     python -m benchmarks.packager.simulator --bundle FOLDER --calibration-folder FOLDER
 """
@@ -19,7 +19,7 @@ _SAMPLES = 2
 
 
 def main() -> None:
-    """Opens the one variant of the bundle that the command line names."""
+    """Open the only variant of the command line's bundle."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bundle", type=Path, required=True)
     parser.add_argument("--calibration-folder", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""The results as Markdown: one overview for each target, one table of numbers for each task."""
+"""Results as Markdown: an overview for each target, a table of numbers for each task."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _MISSING = "–"
 
 
 def kept_share(metric: float, float_metric: float) -> float:
-    """Which share of the float model's metric is kept; above 1 where it is better.
+    """Return the kept share of the float model's metric; above 1 if better.
 
     Args:
         metric, float_metric: Greater is better, not negative.
@@ -21,18 +21,18 @@ def kept_share(metric: float, float_metric: float) -> float:
 
 
 def is_kept(record: Record, float_record: Record) -> bool:
-    """Whether a record's model keeps the float model's metric."""
+    """Return whether a record's model keeps the float model's metric."""
     if record.verdict is None or float_record.verdict is None:
         return False
     return kept_share(record.verdict.metric, float_record.verdict.metric) >= KEPT_SHARE
 
 
 def speed(record: Record, race: Race | None = None) -> float | None:
-    """How many times faster than the float model; below 1 is slower.
+    """Return the speed relative to the float model; below 1 is slower.
 
     Args:
-        record: What was measured.
-        race: Where the model took part in it, its times tell; else those of the two alone.
+        record: The measurement.
+        race: Source of the times if the model took part; else the times of the two alone.
     """
     name = name_of(record.subject)
     if race is not None and name in race.latencies_ms:
@@ -42,12 +42,12 @@ def speed(record: Record, race: Race | None = None) -> float | None:
 
 
 def overview(results: Results, target: str, *, told: str = "") -> str:
-    """A Markdown table: the contestants for a target, and what each made of every task.
+    """Return a Markdown table: the contestants for a target, and their results on every task.
 
     Args:
-        results: What was measured.
-        target: One of `TARGETS`.
-        told: What its title says besides, or "".
+        results: The measurements.
+        target: A key of `TARGETS`.
+        told: Addition to its title, or "".
     """
     floats = _by_task(results.float_records)
     found = {_identity(record.subject): record for record in results.records}
@@ -68,7 +68,7 @@ def overview(results: Results, target: str, *, told: str = "") -> str:
 
 
 def details(results: Results, task: str) -> str:
-    """A Markdown table: all numbers of one task."""
+    """Return a Markdown table: all numbers of a task."""
     float_record = _by_task(results.float_records)[task]
     found = {_identity(record.subject): record for record in results.records}
     lines = [
@@ -85,7 +85,7 @@ def details(results: Results, task: str) -> str:
 
 
 def failures(results: Results) -> str:
-    """A Markdown list: the last words of what did not end well."""
+    """Return a Markdown list: the last words of each failure."""
     entries = (*CONTESTANTS, *CALIBRATORS)
     titles = {(entry.peer, entry.setting): entry.title for entry in entries}
     lines = [
@@ -98,7 +98,7 @@ def failures(results: Results) -> str:
 
 
 def _cell(record: Record | None, float_record: Record, race: Race | None) -> str:
-    """E.g. `0.950 (1.52x)`, bold where the metric is kept; or how it failed."""
+    """Return a cell, e.g. `0.950 (1.52x)`, bold if the metric is kept; or the failure."""
     if record is None:
         return _MISSING
     if record.verdict is None:

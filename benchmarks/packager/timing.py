@@ -16,12 +16,12 @@ TIMED_SAMPLES = 8
 def medians_in_turn_ms(
     runs: Mapping[str, Run], samples: Sequence[Feeds], *, timed_s: float
 ) -> dict[str, float]:
-    """Medians of the models' latencies, A B C A B C, milliseconds by name.
+    """Return medians of the models' latencies, A B C A B C, milliseconds by name.
 
     Args:
         runs: The models by name.
-        samples: Fed in order, again from the start when they end.
-        timed_s: How long to go on, seconds; every model has 15 turns whatever this is.
+        samples: Fed in order, again from the start at the end.
+        timed_s: Duration, seconds; every model has 15 turns in any case.
     """
     for run in runs.values():
         for feeds in samples[:3]:

@@ -1,4 +1,4 @@
-"""What every runner is given, and the calibration samples; needs nothing but NumPy."""
+"""Arguments of every runner, and the calibration samples; needs only NumPy."""
 
 import argparse
 import sys
@@ -27,12 +27,13 @@ BUNDLE_FOLDER = "bundle"
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a runner is asked for.
+    """Arguments of a runner.
 
     Attributes:
-        model: The ONNX file as it was shipped.
-        calibration_folder: One `.npz` a sample.
-        shapes: Input shapes that the task fixes, for the settings whose documentation asks for it.
+        model: The ONNX file as shipped.
+        calibration_folder: A `.npz` for each sample.
+        shapes: Input shapes that the task fixes, for settings with this requirement in their
+            documentation.
         metric: `module:function`, the task's metric over samples that the benchmark does not
             print, for the settings that say so.
         output: Where the model goes, a file.
@@ -45,7 +46,7 @@ class Given:
     output: Path
 
     def samples(self) -> Iterator[Feeds]:
-        """Calibration samples, one by one, in the order of their names."""
+        """Yield calibration samples in the order of their names."""
         for file in sorted(self.calibration_folder.glob("*.npz")):
             with np.load(file, allow_pickle=False) as arrays:
                 yield {name: arrays[name] for name in arrays.files}
@@ -56,10 +57,10 @@ Setting = Callable[[Given], None]
 
 
 def run_setting(settings: Mapping[str, Setting]) -> None:
-    """Reads the command line and runs the setting that it names.
+    """Read the command line and run its setting.
 
     Args:
-        settings: What the peer offers, by name.
+        settings: The peer's settings, by name.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
@@ -81,7 +82,7 @@ def run_setting(settings: Mapping[str, Setting]) -> None:
 
 
 def refuse(because: str) -> None:
-    """Ends the runner: the tool refused."""
+    """End the runner: the tool rejected the model."""
     print(because, file=sys.stderr)
     sys.exit(EXIT_REFUSED)
 

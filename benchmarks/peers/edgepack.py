@@ -1,4 +1,4 @@
-"""edgepack itself: `edgepack build` with a model, a calibration folder and a profile, no more.
+"""edgepack itself: `edgepack build` with a model, a calibration folder and a profile only.
 
 The settings `…+metric` also name the task's own metric over its development set, which the
 benchmark does not print; `calibrated-by-METHOD` try that calibration method alone, by a profile of
@@ -41,7 +41,7 @@ keep = 0.0
 
 
 def build(given: Given, *, profile: str | Path, options: Sequence[str] = ()) -> None:
-    """Builds a bundle of one variant and takes the model out of it."""
+    """Build a bundle with a single variant and extract the model."""
     key = given.output.with_name("benchmark.key")
     bundle = given.output.with_name(BUNDLE_FOLDER)
     if not key.exists():
@@ -63,7 +63,7 @@ def build(given: Given, *, profile: str | Path, options: Sequence[str] = ()) -> 
 
 
 def _predicted(accuracy: Accuracy) -> dict[str, str | float | None]:
-    """What the bundle says of its variant."""
+    """Return the bundle's prediction for its variant."""
     return {
         "metric": accuracy.metric,
         "value": accuracy.value,
@@ -73,12 +73,12 @@ def _predicted(accuracy: Accuracy) -> dict[str, str | float | None]:
 
 
 def build_by_metric(given: Given, *, profile: str) -> None:
-    """The same, chosen by the task's own metric."""
+    """Build the same, chosen by the task's own metric."""
     build(given, profile=profile, options=["--metric", given.metric])
 
 
 def build_by_method(given: Given, *, method: str) -> None:
-    """A build with one calibration method, whatever it makes of the model."""
+    """Build with a single calibration method, with any result."""
     name = f"{BY_METHOD}{method}"
     profile = given.output.with_name(f"{name}.toml")
     parent = CALIBRATION_METHODS[method]
@@ -87,7 +87,7 @@ def build_by_method(given: Given, *, method: str) -> None:
 
 
 def _run(arguments: Sequence[str]) -> None:
-    """Runs the command `edgepack`; ends this process where it does not succeed."""
+    """Run the command `edgepack`; end this process after a failure."""
     sys.argv = ["edgepack", *arguments]
     said = io.StringIO()
     try:
@@ -102,7 +102,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def _reason(stderr: str) -> str:
-    """The first line of an error of edgepack's."""
+    """Return the first line of an edgepack error."""
     lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
     return lines[-1].removeprefix("error: ") if lines else stderr.strip()
 

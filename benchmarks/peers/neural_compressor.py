@@ -14,21 +14,21 @@ class _Reader(data_reader.CalibrationDataReader):  # type: ignore[misc]
         self.rewind()
 
     def get_next(self) -> Feeds | None:
-        """The next sample, or None at the end."""
+        """Return the next sample, or None at the end."""
         return next(self._samples, None)
 
     def rewind(self) -> None:
-        """Starts again."""
+        """Start again."""
         self._samples = self._given.samples()
 
 
 def default(given: Given) -> None:
-    """`StaticQuantConfig` as it comes: QOperator, U8S8."""
+    """Run `StaticQuantConfig` with defaults: QOperator, U8S8."""
     quantize(given.model, given.output, config.StaticQuantConfig(_Reader(given)))
 
 
 def qdq(given: Given) -> None:
-    """QDQ in place of QOperator, per channel, as its documentation offers."""
+    """Run QDQ in place of QOperator, per channel, an option of its documentation."""
     quantize(
         given.model,
         given.output,

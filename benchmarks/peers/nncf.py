@@ -7,12 +7,12 @@ from benchmarks.peers.arguments import Given, run_setting
 
 
 def default(given: Given) -> None:
-    """`nncf.quantize` as it comes."""
+    """Run `nncf.quantize` with defaults."""
     _quantize(given, None)
 
 
 def transformer(given: Given) -> None:
-    """`nncf.quantize` told that the model is a transformer."""
+    """Run `nncf.quantize` with the model type transformer."""
     _quantize(given, nncf.ModelType.TRANSFORMER)
 
 

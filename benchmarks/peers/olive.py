@@ -14,19 +14,19 @@ _SAMPLES = "benchmark_samples"
 
 
 def static(given: Given) -> None:
-    """The pass OnnxStaticQuantization for the CPU."""
+    """Run the pass OnnxStaticQuantization for the CPU."""
     _run(given, "cpu", "CPUExecutionProvider")
 
 
 def qnn(given: Given) -> None:
-    """The same pass for the QNN provider; Olive then takes ONNX Runtime's settings for QNN."""
+    """Run the same pass for the QNN provider; Olive then uses ONNX Runtime's settings for QNN."""
     _run(given, "npu", "QNNExecutionProvider")
 
 
 def _run(given: Given, device: str, provider: str) -> None:
     @Registry.register_dataset(_SAMPLES)  # type: ignore[untyped-decorator,unused-ignore]
     def _samples(**_options: Any) -> BaseDataset:
-        """Pairs of inputs, as they are, and a label that calibration leaves alone."""
+        """Return pairs of unchanged inputs and a label that calibration ignores."""
         return BaseDataset([(feeds, 0) for feeds in given.samples()])
 
     work = given.output.with_name("olive")
@@ -55,7 +55,7 @@ def _run(given: Given, device: str, provider: str) -> None:
 
 
 def _move(folder: Path, output: Path) -> None:
-    """Moves the one model of Olive's output folder, and its weights, to where it is wanted."""
+    """Move the only model of Olive's output folder, and its weights, to the output path."""
     (model,) = folder.rglob("*.onnx")
     for weights in model.parent.glob("*.data"):
         shutil.move(weights, output.parent)

@@ -30,12 +30,12 @@ class _Dataset:
 
 
 def avx2(given: Given) -> None:
-    """The preset `avx2`."""
+    """Run the preset `avx2`."""
     _quantize(given, AutoQuantizationConfig.avx2(is_static=True))
 
 
 def avx512_vnni(given: Given) -> None:
-    """The preset `avx512_vnni`."""
+    """Run the preset `avx512_vnni`."""
     _quantize(given, AutoQuantizationConfig.avx512_vnni(is_static=True))
 
 

@@ -28,22 +28,22 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
         self._samples = given.samples()
 
     def get_next(self) -> Feeds | None:
-        """The next sample, or None at the end."""
+        """Return the next sample, or None at the end."""
         return next(self._samples, None)
 
 
 def static_default(given: Given) -> None:
-    """`quantize_static` as it comes: MinMax, S8S8, QDQ, no pre-processing."""
+    """Run `quantize_static` with defaults: MinMax, S8S8, QDQ, no pre-processing."""
     quantize_static(given.model, given.output, _Reader(given))
 
 
 def static_per_channel(given: Given) -> None:
-    """The default, with weights per channel."""
+    """Run the default, with weights per channel."""
     quantize_static(given.model, given.output, _Reader(given), per_channel=True)
 
 
 def static_percentile(given: Given) -> None:
-    """The default, with Percentile in place of MinMax."""
+    """Run the default, with Percentile in place of MinMax."""
     quantize_static(
         given.model,
         given.output,
@@ -53,9 +53,9 @@ def static_percentile(given: Given) -> None:
 
 
 def static_documented(given: Given) -> None:
-    """What its documentation advises for an x86 CPU: pre-processing, U8S8 with a reduced range.
+    """Run the documented advice for an x86 CPU: pre-processing, U8S8 with a reduced range.
 
-    Per channel, which it names as the remedy for accuracy. `reduce_range` is for CPUs without VNNI.
+    Per channel, the documented remedy for accuracy. `reduce_range` is for CPUs without VNNI.
     """
     prepared = given.output.with_name("prepared.onnx")
     try:
@@ -75,17 +75,17 @@ def static_documented(given: Given) -> None:
 
 
 def dynamic(given: Given) -> None:
-    """`quantize_dynamic` as it comes."""
+    """Run `quantize_dynamic` with defaults."""
     quantize_dynamic(given.model, given.output)
 
 
 def qnn_a8w8(given: Given) -> None:
-    """Its QNN tools as documented: shapes fixed, model prepared, then 8-bit activations."""
+    """Run its QNN tools as documented: shapes fixed, model prepared, then 8-bit activations."""
     _qnn(given, QuantType.QUInt8)
 
 
 def qnn_a16w8(given: Given) -> None:
-    """Its QNN tools as documented, with 16-bit activations."""
+    """Run its QNN tools as documented, with 16-bit activations."""
     _qnn(given, QuantType.QUInt16)
 
 

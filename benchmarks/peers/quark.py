@@ -8,35 +8,35 @@ from benchmarks.peers.arguments import Feeds, Given, run_setting
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
-    """The samples, as the tool wants to be fed; it reads them more than once."""
+    """Samples in the tool's reader format; the tool reads the samples several times."""
 
     def __init__(self, given: Given) -> None:
         self._given = given
         self.rewind()
 
     def get_next(self) -> Feeds | None:
-        """The next sample, or None at the end."""
+        """Return the next sample, or None at the end."""
         return next(self._samples, None)
 
     def rewind(self) -> None:
-        """Starts again."""
+        """Start again."""
         self._samples = self._given.samples()
 
     reset_iter = rewind
 
 
 def xint8(given: Given) -> None:
-    """Power-of-two scales, for the NPU's convolutions."""
+    """Run power-of-two scales, for the NPU's convolutions."""
     _quantize(given, "XINT8")
 
 
 def a8w8(given: Given) -> None:
-    """8-bit activations and weights with float scales."""
+    """Run 8-bit activations and weights with float scales."""
     _quantize(given, "A8W8")
 
 
 def a16w8(given: Given) -> None:
-    """16-bit activations, 8-bit weights with float scales."""
+    """Run 16-bit activations, 8-bit weights with float scales."""
     _quantize(given, "A16W8")
 
 

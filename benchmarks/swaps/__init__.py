@@ -1,1 +1,1 @@
-"""What remains in memory after swaps of an equal model."""
+"""Remaining memory after swaps of an equal model."""

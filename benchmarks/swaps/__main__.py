@@ -1,9 +1,9 @@
 """Measures the memory of an application through swaps: `python -m benchmarks.swaps`.
 
-An application runs inferences on two threads while the release is swapped for an equal one, again
-and again. Its memory is read as its telemetry reads it, after each swap, once the old release is
-gone and the new one has run inferences. The gate `memory` compares two releases on a device, so its
-limit must be above the ratio of two equal ones.
+An application runs inferences on two threads while the release is swapped for an equal release,
+again and again. Its memory is read in the same way as by its telemetry, after each swap, once the
+old release is gone and the new release has run inferences. The gate `memory` compares two releases
+on a device, so its limit must be above the ratio of two equal releases.
 """
 
 import argparse
@@ -31,12 +31,12 @@ class Subject(NamedTuple):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What one application took.
+    """Measurements of an application.
 
     Attributes:
-        model: What was swapped.
+        model: The swapped model.
         threads: Threads within an operator.
-        bytes_after: Memory of the process: after it was opened, and after each swap, bytes.
+        bytes_after: Memory of the process: after the open, and after each swap, bytes.
     """
 
     model: str
@@ -65,7 +65,7 @@ def subjects() -> list[Subject]:
 
 
 def measure(subject: Subject, releases: int, threads: int) -> Measured:
-    """Measure one application in a fresh process."""
+    """Measure an application in a fresh process."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         state_dir = Path(folder)

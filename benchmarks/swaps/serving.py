@@ -1,4 +1,4 @@
-"""The application that is measured: it runs inferences while its release is swapped."""
+"""The measured application: runs inferences while its release is swapped."""
 
 import threading
 import weakref
@@ -20,7 +20,7 @@ POLL_S = 0.01
 
 
 def serve(pipe: Connection, state_dir: Path, pointers: list[ActivePointer], threads: int) -> None:
-    """In a process of its own: swap through all releases and send the memory after each."""
+    """Swap through all releases in a separate process, and send the memory after each."""
     golden = state_dir / "slots" / pointers[0].digest / GOLDEN_FILE
     feeds = read_golden(golden).inputs[0]
     file = PointerFile(state_dir, NAME)

@@ -30,11 +30,11 @@ NAME = "swapped"
 def lay_out(
     state_dir: Path, model: Path, shape: tuple[int, ...], releases: int
 ) -> list[ActivePointer]:
-    """Lay out releases whose weights are equal.
+    """Write releases with equal weights into slots.
 
     Args:
         state_dir: The state folder; exists.
-        model: A model with one input, ONNX.
+        model: A model with a single input, ONNX.
         shape: Of that input.
         releases: How many.
 

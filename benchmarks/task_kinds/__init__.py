@@ -1,1 +1,1 @@
-"""Thirty kinds of tasks: the accuracy that a build reports beside the truth on fresh data."""
+"""Thirty kinds of tasks: a build's reported accuracy, compared with the truth on fresh data."""

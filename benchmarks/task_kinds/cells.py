@@ -1,4 +1,4 @@
-"""One cell of the table: a kind of task, built for one profile, beside the truth."""
+"""A cell of the table: a kind of task, built for a profile, compared with the truth."""
 
 import json
 import multiprocessing
@@ -36,7 +36,7 @@ _MEMORY_LIMIT_BYTES = 6 * 10**9
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One build, and what its variant is worth.
+    """A build, and the quality of its variant.
 
     Attributes:
         kind, half, what, task_metric: See `Kind` and `TaskModel`.
@@ -44,13 +44,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         is_declared: The outputs were declared in edgepack.toml.
         version: Of edgepack's sources.
         outcome, because: See `Outcome`; the error or note in the build's words.
-        metric, value: The build's own measure, and what it found.
+        metric, value: The build's own measure, and its value.
         reported: Share of the task's accuracy that the build says is retained.
-        weak: The build says that its verdict is weak; None where it has no such statement.
+        weak: Whether the build reports a weak verdict; None without such a report.
         weak_because: Its reason.
-        float_metric, variant_metric: The task's metric on fresh data; of a rejected variant, what
-            `--allow-degraded` publishes.
-        speedup: Against the float model, as the build reports it.
+        float_metric, variant_metric: The task's metric on fresh data; for a rejected variant, on
+            the variant of `--allow-degraded`.
+        speedup: Against the float model, from the build's report.
         build_s: The build, wall time, seconds.
         measured_at: RFC 3339, UTC.
     """
@@ -84,7 +84,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store:
-    """Cells in a folder, one file each."""
+    """Cells in a folder, a file each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -95,7 +95,7 @@ class Store:
         return msgspec.json.decode(file.read_bytes(), type=Cell) if file.exists() else None
 
     def keep(self, cell: Cell) -> None:
-        """Write a cell in one step."""
+        """Write a cell in a single step."""
         self._folder.mkdir(parents=True, exist_ok=True)
         content = msgspec.json.format(msgspec.json.encode(cell), indent=1)
         write_file(self._file(cell.kind, cell.profile, cell.is_declared), content)
@@ -105,7 +105,7 @@ class Store:
 
 
 class Bench:
-    """A folder where one kind of task is built for all profiles.
+    """A folder for builds of a kind of task for all profiles.
 
     Args:
         kind: The kind.
@@ -192,7 +192,7 @@ class Bench:
         return dict(json.loads((self._folder / "built" / "manifest.json").read_bytes()))
 
     def _truth(self, profile: str) -> dict[str, float]:
-        """Measure in a process of its own, which a model may end; {} where it does."""
+        """Measure in a separate process, which a model may crash; return {} after a crash."""
         bundle = self._folder / "built"
         if not (bundle / "manifest.json").exists():
             return {}

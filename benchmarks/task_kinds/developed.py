@@ -1,4 +1,4 @@
-"""Tasks that were made beside the code that they test, together with `examples`."""
+"""Tasks made together with the code under test, in addition to `examples`."""
 
 from collections.abc import Mapping
 
@@ -33,7 +33,7 @@ _TRAINING, _CALIBRATION, _FRESH = 21, 22, 23
 
 
 def log_normal_quantity() -> TaskModel:
-    """Return one quantity that spans three decades."""
+    """Return a quantity that spans three decades."""
     weights = np.random.default_rng(20).normal(0, 0.45, 12)
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
@@ -73,7 +73,7 @@ def log_normal_quantity() -> TaskModel:
 
 
 def location_score() -> TaskModel:
-    """Return one score for each place, positive where a defect is."""
+    """Return a score for each place, positive at a defect."""
     size = 24
     down, across = np.mgrid[:size, :size]
 
@@ -158,7 +158,7 @@ def depth() -> TaskModel:
 
 
 def embedding() -> TaskModel:
-    """Return a unit vector by which pictures of one object find each other."""
+    """Return a unit vector that is similar for pictures of the same object."""
     size, width, known = 16, 24, 60
 
     def draw(rng: np.random.Generator, objects: Array, labels: Array) -> Array:
@@ -211,7 +211,7 @@ def embedding() -> TaskModel:
 
 
 def sound_separation() -> TaskModel:
-    """Return a waveform without the hum and noise that it was recorded with."""
+    """Return a waveform without its recorded hum and noise."""
     length = 256
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
@@ -255,7 +255,7 @@ def sound_separation() -> TaskModel:
 
 
 def rare_labels() -> TaskModel:
-    """Return the probabilities of eight labels, most of them rare, each with its own threshold."""
+    """Return the probabilities of eight labels, most of these rare, each with its own threshold."""
     generator = np.random.default_rng(25)
     weights = generator.normal(0, 1, (20, 8))
     offsets = np.linspace(-1, -9, 8)

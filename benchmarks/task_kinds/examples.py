@@ -107,7 +107,7 @@ def _halve(pictures: Array) -> Array:
 
 
 def super_resolution() -> TaskModel:
-    """Return pictures of twice the size, whose edges overshoot 0 and 1."""
+    """Return pictures of twice the size, with edges that overshoot 0 and 1."""
     parameters = Parameters(3)
     large = draw_pictures(np.random.default_rng(_TRAINING), 300, 32)
     small = _halve(large)
@@ -212,7 +212,7 @@ def _draw_crowds(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
 
 
 def crowd_density() -> TaskModel:
-    """Return a density map whose sum is the number of objects."""
+    """Return a density map with the number of objects as its sum."""
     parameters = Parameters(5)
     pictures, maps = _draw_crowds(np.random.default_rng(_TRAINING), 400)
 
@@ -313,7 +313,7 @@ def _draw_scenes(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
 
 
 def noisy_segmentation() -> TaskModel:
-    """Return four classes of each point, from pictures that hardly show them."""
+    """Return four classes of each point, from pictures that hardly show the classes."""
     parameters = Parameters(8)
     pictures, labels = _draw_scenes(np.random.default_rng(_TRAINING), 300)
 

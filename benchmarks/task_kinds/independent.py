@@ -1,6 +1,6 @@
-"""Tasks whose author had not seen the constants and thresholds of the code that they test.
+"""Tasks by an author without knowledge of the constants and thresholds of the code under test.
 
-Change a task here only where it is broken: a task that is fitted to a verdict tests nothing.
+Change a task here only if broken: a task fitted to a verdict tests nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ def _logistic_error(logits: Tensor, labels: Array) -> Array:
 
 
 def _perceptron(parameters: Parameters, x: Tensor, *widths: int) -> Tensor:
-    """Apply linear layers with ReLU between them."""
+    """Apply linear layers with ReLU in between."""
     for count, width in enumerate(widths):
         x = parameters.dense(x, f"layer{count}", width)
         if count < len(widths) - 1:
@@ -375,7 +375,7 @@ def camera_shift() -> TaskModel:
 
 
 def voice_activity() -> TaskModel:
-    """Return for each of 40 frames how likely it is that somebody speaks."""
+    """Return for each of 40 frames the probability of speech."""
     voice = np.abs(_rng(309).normal(0, 1, (3, 12)))
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
@@ -472,7 +472,7 @@ def heart_beats() -> TaskModel:
 
 
 def click_rate() -> TaskModel:
-    """Return how likely a click on an item is, one in fifty on average."""
+    """Return the probability of a click on an item, 2 % on average."""
     users, items = _rng(311).normal(0, 1, (2, 10, 6))
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
@@ -512,7 +512,7 @@ def click_rate() -> TaskModel:
 
 
 def machine_faults() -> TaskModel:
-    """Return a signal as a healthy machine would give it; the error tells faults."""
+    """Return a signal as a healthy machine would emit; the error indicates faults."""
 
     def draw(rng: np.random.Generator, count: int, *, is_faulty: bool = False) -> Array:
         time = np.arange(64) / 64

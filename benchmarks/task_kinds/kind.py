@@ -15,16 +15,16 @@ Half = Literal["developed", "independent"]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskModel:
-    """A trained or computed model, and how good it and its variants are at the task.
+    """A trained or computed model, with a measure of the task's quality.
 
     Attributes:
         model: The float model.
         calibration: Inputs without labels.
-        metric: Name of what `measure` returns.
+        metric: Name of the result of `measure`.
         measure: Runs a model on data that is in no calibration sample; returns the task's metric,
             greater is better, 0 or less of a model without use.
         outputs: Declarations of the outputs, as sections of edgepack.toml.
-        shapes: Input shapes to fix, for targets that need static ones.
+        shapes: Input shapes to fix, for targets with static shapes.
     """
 
     model: onnx.ModelProto
@@ -37,12 +37,12 @@ class TaskModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One row of the table.
+    """A row of the table.
 
     Attributes:
         name: Short name.
         half: See `Half`.
-        make: Trains or computes the model, the same one each time on one machine.
+        make: Trains or computes the model, equal each time on the same machine.
     """
 
     name: str
@@ -64,7 +64,7 @@ def declare(output: str, task: str, **keys: Any) -> str:
 
 
 def rows(name: str, values: Array) -> list[Feeds]:
-    """Return one sample for each row of a batch."""
+    """Return a sample for each row of a batch."""
     return [{name: row[None]} for row in values]
 
 

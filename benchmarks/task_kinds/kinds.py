@@ -1,4 +1,4 @@
-"""All kinds of tasks, by name."""
+"""Kinds of tasks, by name."""
 
 from benchmarks.task_kinds.developed import DEVELOPED
 from benchmarks.task_kinds.examples import EXAMPLES

@@ -106,7 +106,7 @@ def terminal(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> str:
 
 
 def table(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> list[list[str]]:
-    """Return a head and one row for each task; cells of an earlier release are in parentheses."""
+    """Return a head and a row for each task; cells of an earlier release are in parentheses."""
     found = [["task", "half", "float model", *PROFILES, "seconds"]]
     earlier = {(cell.kind, cell.profile): f" ({describe(cell)})" for cell in before}
     for name in dict.fromkeys(cell.kind for cell in cells):
@@ -126,7 +126,7 @@ def table(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> list[list[str]]
 
 
 def _tasks(cells: Sequence[Cell]) -> list[list[str]]:
-    """Return a head, and what each task's model returns."""
+    """Return a head, and the output of each task's model."""
     of_kind = {cell.kind: cell for cell in cells}
     rows = [[cell.kind, cell.half, cell.what, cell.task_metric] for cell in of_kind.values()]
     return [["task", "half", "the model returns", "the task's metric"], *rows]
@@ -149,7 +149,7 @@ def describe(cell: Cell) -> str:
 
 
 def is_lost_silently(cell: Cell) -> bool:
-    """Return whether a published variant lost accuracy and the build is sure of it."""
+    """Return whether a published variant lost accuracy without a weak verdict."""
     is_lost = cell.truth is not None and cell.truth < LOST
     return cell.outcome in ("quantized", "float") and is_lost and not cell.weak
 
@@ -162,7 +162,7 @@ def is_wrong(cell: Cell) -> bool:
 
 
 def summary(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> list[list[str]]:
-    """Return a head, and one row for each half, declaration and release."""
+    """Return a head, and a row for each half, declaration and release."""
     releases = [("before", before), ("after", cells)] if before else [("", cells)]
     head = [
         *("half", "declared", "release", "cells", "quantized", "float", "rejected", "failed"),
@@ -200,7 +200,7 @@ def _counts(cells: Sequence[Cell]) -> list[str]:
 
 
 def missed(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield one line for each cell that misses a goal, with the measure that decided."""
+    """Yield a line for each cell that misses a goal, with the measure that decided."""
     for cell in cells:
         is_intact = cell.outcome == "rejected" and (cell.truth or 0) >= INTACT
         is_failed = cell.outcome in ("failed", "over the time limit")

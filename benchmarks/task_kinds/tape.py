@@ -1,7 +1,7 @@
 """Small networks that numpy trains in seconds and that become ONNX graphs.
 
 Every operation on a `Tensor` computes its value, keeps how its gradient goes back, and names the
-ONNX node that computes the same. `export` follows the operations of one inference.
+ONNX node that computes the same. `export` follows the operations of an inference.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ class Tensor:
 
     Attributes:
         value: The value; the first axis is the batch.
-        parents: The values that it is computed from.
+        parents: Inputs of the computation.
         back: Its gradient's way back; None of inputs and constants.
         op, attributes, constants: The ONNX node: operator, attributes, further inputs behind the
             parents; "" of inputs and parameters.
@@ -102,21 +102,21 @@ class Tensor:
 
 
 class Parameters:
-    """Weights by name, drawn when they are first used."""
+    """Weights by name, drawn at first use."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self.tensors: dict[str, Tensor] = {}
 
     def weight(self, name: str, *shape: int, fan_in: int, gain: float = 2.0) -> Tensor:
-        """Return the weight of a name; new ones have variance `gain / fan_in`."""
+        """Return the weight of a name; new weights have variance `gain / fan_in`."""
         if name not in self.tensors:
             drawn = self._rng.normal(0, np.sqrt(gain / fan_in), shape).astype(np.float32)
             self.tensors[name] = Tensor(value=drawn, name=name)
         return self.tensors[name]
 
     def zeros(self, name: str, *shape: int) -> Tensor:
-        """Return the parameter of a name; a new one is 0."""
+        """Return the parameter of a name; a new parameter is 0."""
         if name not in self.tensors:
             self.tensors[name] = Tensor(value=np.zeros(shape, np.float32), name=name)
         return self.tensors[name]
@@ -198,7 +198,7 @@ def constant(value: Array) -> Tensor:
 
 
 def relu(x: Tensor) -> Tensor:
-    """Return what is above 0."""
+    """Return the values above 0, else 0."""
     return _result("Relu", np.maximum(x.value, 0), (x,), lambda grad: (grad * (x.value > 0),))
 
 
@@ -268,7 +268,7 @@ def reshape(x: Tensor, *shape: int) -> Tensor:
 
 
 def transpose(x: Tensor, *order: int) -> Tensor:
-    """Reorder the axes, the batch included."""
+    """Move the axes into an order, the batch included."""
     return _result(
         "Transpose",
         x.value.transpose(order),
@@ -292,7 +292,7 @@ def mean(x: Tensor, *axes: int) -> Tensor:
 
 
 def max_pool(x: Tensor) -> Tensor:
-    """Return the greatest of each 2 (one axis) or 2 x 2 places."""
+    """Return the greatest value of each 2 (one axis) or 2 x 2 places."""
     axes = x.value.ndim - 2
     split = list(x.value.shape[:2])
     for size in x.value.shape[2:]:
@@ -310,7 +310,7 @@ def max_pool(x: Tensor) -> Tensor:
 
 
 def upsample(x: Tensor) -> Tensor:
-    """Double each axis behind the channels, by nearest neighbours."""
+    """Expand each axis behind the channels to twice its size, by nearest neighbours."""
     axes = tuple(range(2, x.value.ndim))
     value = x.value
     for axis in axes:
@@ -332,7 +332,7 @@ def upsample(x: Tensor) -> Tensor:
 
 
 def positions(x: Tensor) -> Tensor:
-    """Return 0, 1, … for the places of the second axis, whatever its length."""
+    """Return 0, 1, … for the places of the second axis, of any length."""
     size = np.array([x.value.shape[1]], np.int64)
     length = _result("Shape", size, (x,), _no_gradient(1), {"start": 1, "end": 2})
     scalar = _result("Squeeze", size.squeeze(), (length,), _no_gradient(1))
@@ -376,7 +376,7 @@ def train(
     rate: float = 3e-3,
     seed: int = 0,
 ) -> None:
-    """Minimize by Adam with a rate that falls to 0.
+    """Train by Adam with a rate that falls to 0.
 
     Args:
         step: Draws a batch and returns the gradient of the loss at each output.
@@ -405,7 +405,7 @@ def train(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let numpy's products use one thread: two wait for each other ten times as long as they work.
+    """Limit numpy's products to a single thread: two threads wait ten times as long as they work.
 
     That holds for small products on a busy machine. Nothing changes where numpy has another BLAS.
     """
@@ -423,11 +423,11 @@ def _one_thread() -> Iterator[None]:
 
 
 def export(outputs: Sequence[Tensor], *, free_axes: Mapping[str, Mapping[int, str]] = {}) -> Any:
-    """Return the ONNX model of one inference.
+    """Return the ONNX model of an inference.
 
     Args:
-        outputs: The outputs, each with a name, computed from a batch of one.
-        free_axes: By input or output, the names of axes of any length; all others are fixed.
+        outputs: The outputs, each with a name, computed from a batch of 1.
+        free_axes: By input or output, the names of axes of any length; other axes are fixed.
     """
     nodes, fed, stored = [], [], []
     for count, tensor in enumerate(_ordered(outputs)):
@@ -483,7 +483,9 @@ def _ordered(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor, stride: int, dilation: int) -> Tensor:
-    """Convolve as one product: channels come first, so that shifted copies are copies of rows."""
+    """Compute a convolution as a single product: channels come first, so that shifted copies are
+    copies of rows.
+    """
     kernel = weight.value.shape[2:]
     axes = len(kernel)
     pads = [(size - 1) * dilation // 2 for size in kernel]

@@ -21,10 +21,10 @@ UNSEEN = ("ocr_det_v3", "portraits", "ocr_rec_v3", "names")
 
 
 def load_task(name: str) -> Task:
-    """A task by name; its packages are imported only now.
+    """Return a task by name; its packages are imported only now.
 
     Raises:
-        BuildError: A package that it needs is not installed.
+        BuildError: A required package is not installed.
     """
     try:
         task: Task = importlib.import_module(f"benchmarks.tasks.{name}").TASK

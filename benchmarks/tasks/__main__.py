@@ -1,4 +1,4 @@
-"""Prints the metrics of the float models, or writes what `edgepack build` takes of a task."""
+"""Prints the metrics of the float models, or writes the inputs of `edgepack build` for a task."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ _ALL = (*NAMES, *UNSEEN)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tasks", description=__doc__)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(_ALL)}")
     parser.add_argument(

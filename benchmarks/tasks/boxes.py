@@ -1,4 +1,4 @@
-"""Boxes from a text detector's map, and how many of them are right.
+"""Boxes from a text detector's map, and the count of correct boxes.
 
 The map becomes boxes as in Liao et al., "Real-time Scene Text Detection with Differentiable
 Binarization" (2020), with PaddleOCR's settings; lines are level, so upright rectangles do.
@@ -25,12 +25,12 @@ class Box(NamedTuple):
 
     @property
     def area(self) -> float:
-        """Square pixels; 0 where it is turned inside out."""
+        """Return the square pixels; 0 for an inverted box."""
         return max(0.0, self.right - self.left) * max(0.0, self.bottom - self.top)
 
 
 def find_boxes(probabilities: npt.NDArray[np.floating]) -> list[Box]:
-    """The boxes in a map.
+    """Find the boxes in a map.
 
     Args:
         probabilities: float (height, width), of each pixel to be text, shrunk at the borders.
@@ -47,7 +47,7 @@ def find_boxes(probabilities: npt.NDArray[np.floating]) -> list[Box]:
 
 
 def count_matches(found: list[Box], expected: list[Box]) -> int:
-    """How many of the expected boxes were found, each by a box of its own; the best pairs first."""
+    """Count the expected boxes that were found, each by a separate box; best pairs first."""
     pairs = sorted(
         (
             (overlap(one, other), i, j)
@@ -64,7 +64,7 @@ def count_matches(found: list[Box], expected: list[Box]) -> int:
 
 
 def overlap(one: Box, other: Box) -> float:
-    """Intersection over union."""
+    """Return the intersection over union."""
     common = Box(
         max(one.left, other.left),
         max(one.top, other.top),
@@ -77,7 +77,7 @@ def overlap(one: Box, other: Box) -> float:
 def _components(
     mask: npt.NDArray[np.bool_],
 ) -> list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
-    """Rows and columns of each group of pixels that touch, by a side or a corner."""
+    """Yield rows and columns of each group of pixels that touch, by a side or a corner."""
     left = {(int(row), int(column)) for row, column in zip(*np.nonzero(mask), strict=True)}
     groups = []
     while left:

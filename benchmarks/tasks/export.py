@@ -12,7 +12,7 @@ CALIBRATION_COUNT = 100
 
 
 def export_task(task: Task, folder: Path) -> Path:
-    """Writes the first calibration samples as `FOLDER/calibration/NNNN.npz`, one sample a file.
+    """Write the first calibration samples as `FOLDER/calibration/NNNN.npz`, a sample in each file.
 
     Args:
         task: The task.
@@ -30,7 +30,7 @@ def export_task(task: Task, folder: Path) -> Path:
 
 
 def build_command(task: Task, calibration: Path) -> str:
-    """The command that builds the task's model, to be run in the repository's root.
+    """Return the command that builds the task's model, for the repository's root.
 
     The build may choose by the development set; `python -m benchmarks` prints the evaluation set.
     """

@@ -1,4 +1,4 @@
-"""The float model on the CPU provider: what every variant is measured against."""
+"""The float model on the CPU provider: the reference of every variant."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from benchmarks.tasks.task import Array, Feeds, Run
 
 
 def open_float_model(model: Path) -> Run:
-    """Loads a model as it was shipped, on one thread."""
+    """Load a model as shipped, on a single thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

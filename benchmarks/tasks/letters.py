@@ -1,4 +1,4 @@
-"""Where letters are in a picture: a YOLOX detector (three grids, one class).
+"""Places of letters in a picture: a YOLOX detector (three grids, a single class).
 
 The pictures are drawn here, so where each letter lies is known.
 """
@@ -25,14 +25,14 @@ _MOST_LETTERS = 6
 
 
 def _background(rng: random.Random) -> Image.Image:
-    """Large soft patches of colour, as a photograph out of focus has them."""
+    """Draw large soft patches of colour, like a photograph out of focus."""
     noise = np.random.default_rng(rng.getrandbits(32))
     patches = noise.integers(0, 256, (rng.randint(3, 9), rng.randint(3, 9), 3), np.uint8)
     return Image.fromarray(patches).resize((_SIZE, _SIZE), resample=Image.Resampling.BICUBIC)
 
 
 def _draw_letter(rng: random.Random) -> Image.Image:
-    """One letter, turned, on nothing, cut to its ink."""
+    """Draw a letter, turned, transparent, cut to its ink."""
     font = random_font(rng, 40, 90)
     letter = Image.new("L", (200, 200))
     ImageDraw.Draw(letter).text((60, 40), rng.choice(string.ascii_letters), font=font, fill=255)
@@ -81,7 +81,8 @@ def _samples(name: str, count: int, seed: int) -> tuple[list[Feeds], list[list[B
 
 
 def _find(rows: Array) -> list[Box]:
-    """Boxes of YOLOX's rows: centre in cells and logarithm of the size, by grid, and two scores.
+    """Return boxes of YOLOX's rows: centre in cells and logarithm of the size, by grid, and two
+    scores.
 
     Args:
         rows: float32 (cells, 6).
@@ -107,7 +108,7 @@ def _find(rows: Array) -> list[Box]:
 
 
 def _score(run: Run, part: Part) -> float:
-    """F1 of all boxes, found at an intersection over union of at least one half."""
+    """Return F1 of all boxes, found at an intersection over union of at least one half."""
     matched = found_count = drawn_count = 0
     for sample, drawn in zip(*_samples(part, *_LABELLED[part]), strict=True):
         (rows,) = run(sample).values()
@@ -119,7 +120,7 @@ def _score(run: Run, part: Part) -> float:
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return _score(run, "development")
 
 

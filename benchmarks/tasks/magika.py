@@ -1,4 +1,4 @@
-"""What kind of file is this: Google's Magika on the files of this machine.
+"""Kind of a file: Google's Magika on the files of this machine.
 
 The label is the file's extension, so accuracy varies by machine (float: .91 to .92). The samples
 are made once and kept in `.bench/data`.
@@ -42,7 +42,7 @@ _FOLDER = package_folder("magika") / "models" / "standard_v3_3"
 
 
 def _tokens(file: Path) -> Array:
-    """What Magika sees: the first and the last 1,024 bytes, white space at the ends left out.
+    """Return Magika's input: the first and the last 1,024 bytes, without white space at the ends.
 
     Returns:
         int16 (2048,): bytes, 256 where there is none.
@@ -57,7 +57,7 @@ def _tokens(file: Path) -> Array:
 
 
 def _files() -> Iterator[Path]:
-    """This machine's files, each once, in a fixed order."""
+    """Yield this machine's files, each once, in a fixed order."""
     seen = set()
     paths = sysconfig.get_paths()
     for root in ("/usr", paths["stdlib"], paths["purelib"]):
@@ -72,7 +72,7 @@ def _files() -> Iterator[Path]:
 
 @cache
 def _shuffled_files() -> dict[str, list[Path]]:
-    """Usable files by extension, shuffled with a fixed seed."""
+    """Return usable files by extension, shuffled with a fixed seed."""
     found: dict[str, list[Path]] = {}
     for file in _files():
         listed = found.setdefault(file.suffix.lower(), [])
@@ -119,7 +119,7 @@ def _score(run: Run, part: Part) -> float:
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return _score(run, "development")
 
 

@@ -1,13 +1,13 @@
-"""Which text belongs to this summary: all-MiniLM-L6-v2 on docstrings of NumPy and SciPy.
+"""Text of a summary: all-MiniLM-L6-v2 on docstrings of NumPy and SciPy.
 
 A docstring's first sentence is the question, its body (the function's name blanked out) the answer;
-recall@1 is the share of questions whose own body is the nearest of 150. The package ships PyTorch
-weights; `python -m benchmarks.export_minilm` makes the ONNX file once.
+recall@1 is the share of questions with their own body as the nearest of 150. The package ships
+PyTorch weights; `python -m benchmarks.export_minilm` makes the ONNX file once.
 
-Which 149 others stand beside the own one is averaged out, exactly: all draws of 149 from the 749
-others that there are. With one collection of 150 questions, 99 % of what the float model answers
-is less than one question, and noise that leaves 99.9 % of the variance of the sentences' vectors,
-which no 8-bit model comes near to, falls short of it in a third of its draws.
+The choice of the 149 other bodies is averaged exactly: all draws of 149 from the other 749. With a
+single collection of 150 questions, 99 % of the float model's answers is a difference of less than a
+question. Noise that leaves 99.9 % of the variance of the sentences' vectors, far better than any
+8-bit model, would fall short in a third of its draws.
 """
 
 import importlib
@@ -40,7 +40,7 @@ _PARTS: dict[Part, tuple[slice, ...]] = {
 
 
 def _docstrings() -> Iterator[tuple[str, str]]:
-    """Yields (name, docstring) of every documented public function."""
+    """Yield (name, docstring) of every documented public function."""
     for module_name in _MODULES:
         module = importlib.import_module(module_name)
         for name in sorted(dir(module)):
@@ -50,7 +50,7 @@ def _docstrings() -> Iterator[tuple[str, str]]:
 
 
 def _pairs() -> list[tuple[str, str]]:
-    """Question and answer of each docstring that has both, sorted by question."""
+    """Return question and answer of each docstring with both, sorted by question."""
     answers: dict[str, str] = {}
     for name, docstring in _docstrings():
         paragraphs = re.split(r"\n\s*\n", docstring)
@@ -84,7 +84,7 @@ def _make(part: slice) -> dict[str, Array]:
 
 
 def _feeds(pairs: slice) -> tuple[list[Feeds], list[Feeds]]:
-    """Inputs of the questions and of the answers."""
+    """Return inputs of the questions and of the answers."""
     name = f"minilm_{pairs.start or 0}_{pairs.stop}"
     arrays = cached_arrays(name, lambda: _make(pairs))
     kinds = []
@@ -103,13 +103,13 @@ def _sample(tokens: Array, mask: Array) -> Feeds:
 
 
 def _calibration() -> list[Feeds]:
-    """Questions and answers in turn, so that the first half of them is as mixed as all."""
+    """Return questions and answers in turn, so that the first half is as mixed as the whole."""
     questions, answers = _feeds(_CALIBRATION)
     return [sample for pair in zip(questions, answers, strict=True) for sample in pair]
 
 
 def _embed(run: Run, sample: Feeds) -> Array:
-    """The mean of the tokens' vectors, padding left out, brought to length 1."""
+    """Return the mean of the tokens' vectors, without padding, normalized to length 1."""
     (hidden,) = run(sample).values()
     mask = sample["attention_mask"][0]
     vector = (hidden[0] * mask[:, None]).sum(axis=0) / mask.sum()
@@ -129,13 +129,13 @@ def _score(run: Run, part: Part) -> float:
 
 
 def _chance_of_none(nearer: int, others: int) -> float:
-    """Chance that none of the nearer ones is among those drawn of the others."""
+    """Return the probability that no nearer body is among the drawn bodies."""
     drawn = np.arange(min(_COLLECTION - 1, others))
     return float(np.prod(np.maximum(others - nearer - drawn, 0) / (others - drawn)))
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return _score(run, "development")
 
 

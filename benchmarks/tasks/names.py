@@ -1,7 +1,7 @@
 """Arabic names in Latin letters: the decoder of a romanizer (recurrent, with attention).
 
-A name is right where the letters that are chosen step by step, each fed back with the state that
-the decoder made itself, are one of the spellings that the package's own dictionary has.
+A name is right if the letters, chosen step by step and fed back with the decoder's own state, match
+a spelling in the package's own dictionary.
 """
 
 import json
@@ -36,7 +36,7 @@ def _tokens() -> list[str]:
 
 @cache
 def _spellings() -> dict[str, list[str]]:
-    """Names that were met ten times or more, each with all its spellings."""
+    """Return names that were met ten times or more, each with all its spellings."""
     with closing(sqlite3.connect(f"file:{_FOLDER / 'names.sqlite3'}?mode=ro", uri=True)) as names:
         rows = names.execute(
             "SELECT arabic_key, latin, count FROM units ORDER BY arabic_key, latin"
@@ -51,7 +51,7 @@ def _spellings() -> dict[str, list[str]]:
 
 
 def _make(first: int, end: int) -> dict[str, Array]:
-    """Names, and what the encoder makes of them."""
+    """Make names, and the encoder's outputs."""
     names = sorted(_spellings())
     random.Random(_SEED).shuffle(names)
     names = names[first:end]
@@ -94,7 +94,7 @@ def _romanize(run: Run, sample: Feeds) -> str:
 
 
 def _score(run: Run, part: Part) -> float:
-    """Share of names whose letters are a spelling of theirs."""
+    """Return the share of names with correctly spelled letters."""
     feeds, names = _samples(part, *_LABELLED[part])
     right = [
         _romanize(run, sample) in _spellings()[name]
@@ -104,7 +104,7 @@ def _score(run: Run, part: Part) -> float:
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return _score(run, "development")
 
 

@@ -1,6 +1,6 @@
-"""Which way up is a line of text: PP-OCR's orientation classifier on rendered lines.
+"""Orientation of a line of text: PP-OCR's orientation classifier on rendered lines.
 
-A MobileNetV3 exported from Paddle, whose weights are Constant nodes.
+A MobileNetV3 exported from Paddle, with weights as Constant nodes.
 """
 
 import random
@@ -47,7 +47,7 @@ def _score(run: Run, part: Part) -> float:
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return _score(run, "development")
 
 

@@ -1,4 +1,4 @@
-"""Where the text is on a page: PP-OCRv3's detection model."""
+"""Text on a page: PP-OCRv3's detection model."""
 
 from benchmarks.tasks.places import unpacked_folder
 from benchmarks.tasks.task import Run
@@ -10,5 +10,5 @@ TASK = text_detection_task("ocr_det_v3", _PACKAGE / "models" / "ch_PP-OCRv3_det_
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return TASK.score(run, "development")

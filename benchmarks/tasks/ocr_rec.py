@@ -10,5 +10,5 @@ TASK = reading_task(
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return TASK.score(run, "development")

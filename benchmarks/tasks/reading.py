@@ -1,4 +1,4 @@
-"""Reading a line of text: the lines that are drawn, and what a CTC model makes of them."""
+"""Recognition of a line of text: the drawn lines, and the decoding of a CTC model."""
 
 import random
 from functools import partial
@@ -42,14 +42,14 @@ def _samples(name: str, count: int, seed: int) -> tuple[list[Feeds], list[str]]:
 
 
 def _letters(path: Path) -> list[str]:
-    """Letter by class: the CTC blank, the model's own list, the space that it leaves out."""
+    """Return the letter by class: the CTC blank, the model's own list, the missing space."""
     model = onnx.load(path, load_external_data=False)
     (listed,) = [entry.value for entry in model.metadata_props if entry.key == "character"]
     return ["", *listed.splitlines(), " "]
 
 
 def _decode(probabilities: Array, letters: list[str]) -> str:
-    """Greedy CTC: the best class of each step, repetitions merged, blanks dropped.
+    """Decode by greedy CTC: the best class of each step, repetitions merged, blanks dropped.
 
     Args:
         probabilities: float32 (1, steps, classes).
@@ -61,7 +61,7 @@ def _decode(probabilities: Array, letters: list[str]) -> str:
 
 
 def _score(run: Run, part: Part, model: Path) -> float:
-    """Share of lines that are read without a mistake; spaces do not count."""
+    """Return the share of lines without a mistake; spaces do not count."""
     letters = _letters(model)
     feeds, texts = _samples(part, *_LABELLED[part])
     right = 0
@@ -73,7 +73,7 @@ def _score(run: Run, part: Part, model: Path) -> float:
 
 
 def reading_task(name: str, model: Path) -> Task:
-    """The task for a model that takes float32 (1, 3, 48, 320) in `x`, as PaddleOCR's readers do.
+    """Return the task for a model with float32 (1, 3, 48, 320) in `x`, as PaddleOCR's recognizers.
 
     Args:
         name: The task's name.

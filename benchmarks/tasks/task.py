@@ -1,4 +1,4 @@
-"""What a benchmark task is: a shipped model, inputs to calibrate with, and labelled inputs."""
+"""A benchmark task: a shipped model, calibration inputs, and labelled inputs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,17 +25,16 @@ benchmark prints comes from the evaluation set, which nothing is chosen by.
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A real model and a real job for it.
+    """A real model with a real use.
 
     Attributes:
         name: Short name.
-        model: The ONNX file as its package ships it.
-        shapes: Input shapes to fix, for targets that need static ones.
-        metric: Name of what `score` returns; higher is better.
-        calibration: Inputs without labels, in a fixed order, none of them in a labelled set.
-        score: Runs a model over one labelled set.
-        edition: Counts changes of what is asked of the models; metrics of another edition compare
-            with none of this one.
+        model: The ONNX file as shipped by its package.
+        shapes: Input shapes to fix, for targets with static shapes.
+        metric: Name of the result of `score`; higher is better.
+        calibration: Inputs without labels, in a fixed order, none from a labelled set.
+        score: Runs a model over a labelled set.
+        edition: Number of the task's version; metrics of other editions are not comparable.
     """
 
     name: str
@@ -48,7 +47,7 @@ class Task:
 
 
 def accuracy(run: Run, feeds: Sequence[Feeds], labels: Sequence[int]) -> float:
-    """Share of samples whose highest score, over the only output, is at their label."""
+    """Return the share of samples with the highest score, over the only output, at their label."""
     right = [
         int(np.argmax(_only(run(sample)))) == label
         for sample, label in zip(feeds, labels, strict=True)

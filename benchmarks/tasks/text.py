@@ -8,13 +8,13 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9,.;:()'/+=%&-]*")
 
 
 def all_words() -> list[str]:
-    """Every word of Python's help topics, prose and code, in a fixed order."""
+    """Return every word of Python's help topics, prose and code, in a fixed order."""
     pages = topics.topics
     return _WORD.findall(" ".join(pages[name] for name in sorted(pages)))
 
 
 def short_line(rng: random.Random, words: list[str], longest: int) -> str:
-    """One to five consecutive words, at most `longest` characters."""
+    """Return one to five consecutive words, at most `longest` characters."""
     start = rng.randrange(len(words) - 8)
     line = words[start]
     for word in words[start + 1 : start + rng.randint(1, 5)]:

@@ -1,4 +1,4 @@
-"""Rendered lines of text, as a camera might see them, with the text that they show."""
+"""Rendered lines of text, like camera pictures, with their text."""
 
 import random
 from functools import cache
@@ -27,12 +27,12 @@ def _fonts() -> tuple[Path, ...]:
 
 
 def random_font(rng: random.Random, smallest: int, largest: int) -> ImageFont.FreeTypeFont:
-    """One of a dozen fonts, in a size between two, pixels."""
+    """Return one of a dozen fonts, in a size between two, pixels."""
     return ImageFont.truetype(rng.choice(_fonts()), rng.randint(smallest, largest))
 
 
 def render_line(rng: random.Random, text: str) -> Rgb:
-    """Draws one line: random font, size and colours, then what cameras do to it."""
+    """Draw a line: random font, size and colours, then camera effects."""
     font = random_font(rng, 18, 44)
     left, top, right, bottom = font.getbbox(text)
     pad_x, pad_y = rng.randint(2, 10), rng.randint(2, 8)
@@ -49,7 +49,7 @@ def render_line(rng: random.Random, text: str) -> Rgb:
 
 
 def as_paddle_input(image: Rgb, height: int, width: int) -> npt.NDArray[np.float32]:
-    """Scales to the height, keeps the aspect, pads on the right: what PaddleOCR's models take.
+    """Scale to the height, keep the aspect, pad on the right: the input of PaddleOCR's models.
 
     Returns:
         float32 (1, 3, height, width), BGR, -1 … 1, zero where there is no image.
@@ -70,7 +70,7 @@ def _tinted(grey: int, tint: list[int]) -> tuple[int, int, int]:
 
 
 def _degrade(rng: random.Random, image: Image.Image) -> Rgb:
-    """Turns a little, perhaps blurs, perhaps loses resolution, adds noise."""
+    """Turn a little, perhaps blur, perhaps lose resolution, add noise."""
     image = image.rotate(
         rng.uniform(-2.0, 2.0),
         resample=Image.Resampling.BICUBIC,

@@ -1,4 +1,4 @@
-"""Where the text is on a page: pages that are drawn here, so where each line lies is known."""
+"""Text on a page: drawn pages, with known places of the lines."""
 
 import random
 from pathlib import Path
@@ -22,9 +22,11 @@ _GAP = 14
 
 
 def _draw_page(rng: random.Random, words: list[str]) -> tuple[Array, list[Box]]:
-    """A page with some lines, and where they are: from ascender to descender, as people mark them.
+    """Return a page with some lines, and their boxes: from ascender to descender, as marked by
+    people.
 
-    Around the ink alone a line without either is half as tall as what the model was taught to find.
+    A box around the ink of a line without either is half as tall as the boxes of the model's
+    training.
     """
     paper = rng.randint(150, 255)
     ink = rng.randint(0, paper - 110)
@@ -74,7 +76,7 @@ def _samples(name: str, count: int, seed: int) -> tuple[list[Feeds], list[list[B
 
 
 def _score(run: Run, part: Part) -> float:
-    """F1 of all boxes, found at an intersection over union of at least one half."""
+    """Return F1 of all boxes, found at an intersection over union of at least one half."""
     matched = found_count = drawn_count = 0
     for sample, drawn in zip(*_samples(part, *_LABELLED[part]), strict=True):
         (probabilities,) = run(sample).values()
@@ -86,7 +88,7 @@ def _score(run: Run, part: Part) -> float:
 
 
 def text_detection_task(name: str, model: Path) -> Task:
-    """The task for a model with a map of probabilities, as PaddleOCR's detectors have it.
+    """Return the task for a model with a map of probabilities, like PaddleOCR's detectors.
 
     Args:
         name: The task's name.

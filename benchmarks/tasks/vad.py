@@ -1,7 +1,7 @@
 """Is somebody speaking: Silero VAD on synthesized speech in noise.
 
-An LSTM whose state goes out of one inference and into the next. Debian's espeak-ng speaks, once;
-the label of a frame is whether the clean signal is loud in it.
+An LSTM with a state that goes out of an inference and into the next. Debian's espeak-ng speaks,
+once; the label of a frame is whether the clean signal is loud.
 """
 
 import io
@@ -55,7 +55,7 @@ def _say(text: str, voice: str, words_per_minute: int) -> Signal:
 
 
 def _speech(rng: random.Random, words: list[str]) -> Signal:
-    """Twelve seconds of sentences with pauses between them."""
+    """Return twelve seconds of sentences with pauses in between."""
     signal = np.zeros(_RATE_HZ * _RECORDING_S, np.float32)
     at = rng.randint(3000, 15000)
     while at < len(signal) - 20000:
@@ -68,7 +68,7 @@ def _speech(rng: random.Random, words: list[str]) -> Signal:
 
 
 def _noise_for(rng: random.Random, speech: Signal) -> Signal:
-    """White or low-passed noise, -2 to 15 dB below the speech."""
+    """Return white or low-passed noise, -2 to 15 dB below the speech."""
     noise = np.random.default_rng(rng.getrandbits(32)).normal(0, 1, len(speech))
     if rng.random() < 0.5:
         noise = np.convolve(noise, np.ones(8) / 8, "same") * 2.5
@@ -103,7 +103,7 @@ def _frames(sound: Signal) -> Iterator[Array]:
 
 
 def _listen(run: Run, sound: Signal) -> Iterator[tuple[Feeds, float]]:
-    """Yields each frame's inputs and its probability of speech, state carried along."""
+    """Yield each frame's inputs and its probability of speech, state carried along."""
     state: Array = np.zeros(_STATE_SHAPE, np.float32)
     for frame in _frames(sound):
         feeds: Feeds = {"input": frame, "state": state}
@@ -113,7 +113,7 @@ def _listen(run: Run, sound: Signal) -> Iterator[tuple[Feeds, float]]:
 
 
 def _calibration() -> list[Feeds]:
-    """Frames spread over the recordings, with the states that the float model had there."""
+    """Return frames spread over the recordings, with the float model's states."""
     run = open_float_model(_MODEL)
     sounds, _ = _recordings("calibration")
     heard = [feeds for sound in sounds for feeds, _ in _listen(run, sound)]
@@ -127,7 +127,7 @@ def _score(run: Run, part: Part) -> float:
 
 
 def _area_under_curve(scores: Array, is_positive: Array) -> float:
-    """ROC-AUC by ranks."""
+    """Compute ROC-AUC by ranks."""
     ranks = np.empty(len(scores))
     ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
     positives = int(is_positive.sum())
@@ -137,7 +137,7 @@ def _area_under_curve(scores: Array, is_positive: Array) -> float:
 
 
 def score_development(run: Run) -> float:
-    """The metric that a build may choose by: `edgepack build --metric`."""
+    """Return the metric for a build's choice: `edgepack build --metric`."""
     return _score(run, "development")
 
 

@@ -1,1 +1,1 @@
-"""What it costs to bring a bundle to one device and to many, beside plain ways to move bytes."""
+"""Cost of a bundle's transfer to a single device and to many, compared with plain transfers."""

@@ -1,6 +1,6 @@
 """Measures how bundles travel, on a real mosquitto: `python -m benchmarks.transfer`.
 
-One real agent beside a plain paho loop and nginx, then fleets of simulated devices, which check
+A real agent next to a plain paho loop and nginx, then fleets of simulated devices, which check
 every chunk and keep none. Everything runs on this machine and shares its cores.
 """
 
@@ -53,7 +53,7 @@ it loses for itself.
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """All that was measured so far."""
+    """Measurements so far."""
 
     host: Host
     load: float = 0.0
@@ -64,7 +64,7 @@ class Measured(msgspec.Struct, kw_only=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.transfer", description=__doc__)
     parser.add_argument("--one", default="20,100", help="megabytes, separated by commas")
     parser.add_argument("--turns", default=5, type=int, help="of one device")
@@ -96,7 +96,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _write(given: argparse.Namespace, measured: Measured) -> None:
-    """Prints and writes what was measured so far: a run takes its time."""
+    """Print and write the measurements so far: a run takes long."""
     measured.load = os.getloadavg()[1]
     print(page(measured, given.megabytes), flush=True)
     if given.output is not None:
@@ -107,7 +107,7 @@ def _write(given: argparse.Namespace, measured: Measured) -> None:
 
 
 def page(measured: Measured, megabytes: float) -> str:
-    """The page of the documents, as Markdown."""
+    """Return the page of the documents, as Markdown."""
     return PAGE.format(
         cpu=measured.host.cpu,
         cores=measured.host.cores,

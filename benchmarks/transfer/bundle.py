@@ -1,4 +1,4 @@
-"""A signed bundle of random bytes: what cannot be compressed, and is long enough to be measured."""
+"""A signed bundle of random bytes: incompressible, and long enough for a measurement."""
 
 from pathlib import Path
 
@@ -17,11 +17,11 @@ GOLDEN = "golden/golden.npz"
 
 
 def make_archive(folder: Path, key: PrivateKey, size_bytes: int) -> Path:
-    """Makes an archive whose model has so many bytes.
+    """Make an archive with a model of the given size.
 
     Args:
-        folder: For the bundle, the archive beside it; is made.
-        key: Signs it.
+        folder: For the bundle, with the archive next to the folder; created.
+        key: Signing key.
         size_bytes: Of the model.
     """
     for path in (MODEL, GOLDEN):

@@ -1,4 +1,4 @@
-"""Many devices fetch one bundle at once: what the depot sends, and how long the last one waits."""
+"""Fetch of a bundle by many devices: sent bytes of the depot, and time of the last device."""
 
 from pathlib import Path
 
@@ -14,15 +14,15 @@ SETTINGS = RolloutSettings(waves="100%", soak_s=1.0, deadline_s=3000.0)
 
 
 class FanOut(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured with one number of devices.
+    """Measurements with a number of devices.
 
     Attributes:
-        devices: How many, simulated: they check each chunk and keep none.
+        devices: Number of simulated devices, which check each chunk and keep none.
         size_bytes: Of the bundle's model.
         loss: Share of the chunks that devices lose, 0..1.
-        sent_files: What the depot sent, in bundles.
+        sent_files: Bytes sent by the depot, in bundles.
         last_s: From the first device that downloads to the last that has everything, seconds.
-        controller, broker: What they used meanwhile.
+        controller, broker: Resources used in the meantime.
     """
 
     devices: int
@@ -35,7 +35,7 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fan_out(devices: int, size_bytes: int, folder: Path, loss: float = 0.0) -> FanOut:
-    """Rolls a bundle out to all at once.
+    """Roll a bundle out to all devices at once.
 
     Args:
         devices: How many.
@@ -72,5 +72,5 @@ def fan_out(devices: int, size_bytes: int, folder: Path, loss: float = 0.0) -> F
 
 
 def seconds(fleet: RunningFleet, of: str, where: str) -> float:
-    """The first (`min`) or last (`max`) moment of some events."""
+    """Return the first (`min`) or last (`max`) moment of some events."""
     return fleet.ask(f"SELECT CAST({of}(at) * 1000 AS INTEGER) FROM events WHERE {where}") / 1000

@@ -1,4 +1,4 @@
-"""One real agent fetches a bundle, beside plain ways to move the same bytes."""
+"""Fetch of a bundle by a real agent, compared with plain transfers of the same bytes."""
 
 import re
 import statistics
@@ -18,14 +18,14 @@ _CAME = re.compile(r"(\d+) came in ([0-9.]+) s")
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of one agent that fetched one bundle.
+    """Measurements of an agent that fetched a bundle.
 
     Attributes:
         size_bytes: Of the model.
         bytes_per_s: First chunk to last.
         verified_s: From the offer until every file is verified, seconds.
-        agent, controller, broker: What each process used from the offer on.
-        sent_bytes: What the depot sent.
+        agent, controller, broker: Resources used by each process from the offer on.
+        sent_bytes: Bytes sent by the depot.
     """
 
     size_bytes: int
@@ -38,11 +38,11 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OneDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One size, several times, each turn with all ways; the middle of each.
+    """A size, several times, each turn with all ways; the median of each.
 
     Attributes:
         paho_bytes_per_s: A paho publisher and subscriber, messages of 64 KiB.
-        nginx_bytes_per_s: One GET.
+        nginx_bytes_per_s: A single GET.
         fetched: Of the middle turn of the agent.
         share_of_paho: The middle of the ratios within a turn, agent to paho.
     """
@@ -54,7 +54,7 @@ class OneDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def one_device(size_bytes: int, turns: int) -> OneDevice:
-    """Measures all ways in turn."""
+    """Measure all ways in turn."""
     plain, served, fetched = [], [], []
     for _ in range(turns):
         with tempfile.TemporaryDirectory(prefix="edgepack-bench-") as folder:
@@ -72,12 +72,12 @@ def one_device(size_bytes: int, turns: int) -> OneDevice:
 
 
 def fetch(size_bytes: int, folder: Path, arguments: tuple[str, ...] = ()) -> Fetched:
-    """One real agent fetches a bundle from a real fleet over a real mosquitto.
+    """Fetch a bundle with a real agent from a real fleet over a real mosquitto.
 
     Args:
         size_bytes: Of the model.
         folder: For all files; must be empty.
-        arguments: Further ones of `edgepack fleet serve`.
+        arguments: Further arguments of `edgepack fleet serve`.
     """
     private, trust = write_key_pair(generate_key(), folder / "release")
     archive = make_archive(folder / "bundle", load_private_key(private), size_bytes)

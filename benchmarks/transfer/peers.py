@@ -23,7 +23,7 @@ _READ_BYTES = 1024 * 1024
 
 
 def paho_loop(size_bytes: int, folder: Path) -> float:
-    """Bytes a second, first message to last, of a paho publisher and a paho subscriber.
+    """Return bytes a second, first message to last, of a paho publisher and a paho subscriber.
 
     Args:
         size_bytes: All messages together.
@@ -51,7 +51,7 @@ def paho_loop(size_bytes: int, folder: Path) -> float:
 
 
 def nginx(size_bytes: int, folder: Path) -> float:
-    """Bytes a second of one GET of a file from nginx."""
+    """Return bytes a second of a single GET of a file from nginx."""
     port = free_port()
     (folder / "www").mkdir()
     (folder / "www" / "file").write_bytes(bytes(size_bytes))

@@ -1,4 +1,4 @@
-"""One device that takes a tenth of what the others do, among them: how much longer these wait."""
+"""A device at a tenth of the others' rate among fast devices: the delay of the fast devices."""
 
 import tempfile
 from pathlib import Path
@@ -15,13 +15,13 @@ SHARE = 0.1
 
 
 class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured.
+    """Measurements.
 
     Attributes:
-        devices: How many, besides the slow one.
-        alone_s: How long the last of them waits without it.
-        beside_s: The same with it.
-        sent_files: What the depot sent until then, in bundles.
+        devices: Number of fast devices.
+        alone_s: Time of the last fast device without the slow device.
+        beside_s: The same with the slow device.
+        sent_files: Bytes sent by the depot until then, in bundles.
     """
 
     devices: int
@@ -31,7 +31,7 @@ class SlowDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slow_device(devices: int, size_bytes: int) -> SlowDevice:
-    """Measures both, one after the other."""
+    """Measure both cases in sequence."""
     alone_s, _ = _fast_ones(devices, size_bytes, 0.0)
     rate = size_bytes / alone_s
     beside_s, sent = _fast_ones(devices, size_bytes, rate * SHARE)
@@ -41,7 +41,7 @@ def slow_device(devices: int, size_bytes: int) -> SlowDevice:
 
 
 def _fast_ones(devices: int, size_bytes: int, slow_bytes_per_s: float) -> tuple[float, int]:
-    """How long the fast ones wait, beside a slow one where it has a rate, and what was sent."""
+    """Return the time of the fast devices, with a slow device if a rate is given, and bytes."""
     with tempfile.TemporaryDirectory(prefix="edgepack-bench-") as name:
         folder = Path(name)
         private, trust = write_key_pair(generate_key(), folder / "release")

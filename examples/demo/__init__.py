@@ -1,1 +1,1 @@
-"""`make demo`: one real model, three unlike devices, two rollouts, one of them bad."""
+"""`make demo`: a real model, three different devices, a good and a bad rollout."""

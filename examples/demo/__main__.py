@@ -1,9 +1,9 @@
-"""The whole path on one screen. Run it with `make demo`.
+"""The whole workflow on a single screen. Run the demo with `make demo`.
 
-1. Build one bundle for three kinds of hardware.
+1. Build a bundle for three kinds of hardware.
 2. Start broker, controller and three unlike devices, each with an application that keeps asking.
-3. Roll the bundle out in two waves, and show what each device chose.
-4. Offer a release that is broken on purpose, and show that no device keeps it.
+3. Roll the bundle out in two waves, and show each device's choice.
+4. Offer a deliberately broken release, and show that no device keeps the release.
 5. With --keep: leave fleet and devices running, and print a link to the dashboard.
 
 Everything that the commands print goes into a log.
@@ -56,7 +56,7 @@ std = {list(STD)}
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--keep", "is_kept", is_flag=True, help="Leave the fleet running until Ctrl-C.")
 def main(is_kept: bool) -> None:
-    """Play the story; end with exit code 0 only when all of it came true."""
+    """Run the demo; end with exit code 0 only after complete success."""
     for number in (signal.SIGINT, signal.SIGTERM):  # both end the fleet's processes, too
         signal.signal(number, lambda *_: sys.exit("stopped"))
     with _only_demo():
@@ -130,7 +130,7 @@ def _show_build(report: dict[str, Any]) -> None:
 
 
 def roll_out(fleet: Fleet) -> None:
-    """Start the fleet, roll the bundle out, and show what each device chose."""
+    """Start the fleet, roll the bundle out, and show each device's choice."""
     fleet.serve(trust=KEY.with_suffix(".pub"))
     for device, providers in DEVICES.items():
         fleet.add_device(device, providers)
@@ -149,7 +149,7 @@ def roll_out(fleet: Fleet) -> None:
 
 
 def offer_broken_release(fleet: Fleet) -> None:
-    """Roll out a release with wrong answers, and show that no device keeps it."""
+    """Roll out a release with wrong answers, and show that no device keeps the release."""
     make_broken_release(BUNDLE, BROKEN, KEY, version="1.1.0", release=1_001_000)
     fleet.log.must("verify", str(BROKEN), "--key", str(KEY.with_suffix(".pub")))
     rollout = fleet.start_rollout(BROKEN, waves="1,100%")

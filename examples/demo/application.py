@@ -1,7 +1,7 @@
-"""An application as it runs on a device: reads digits with the active model and keeps count.
+"""A device's application: reads digits with the active model and keeps count.
 
-It knows nothing of bundles, providers or updates: it opens the model by name, and edgepack swaps
-new versions in beneath it.
+The application has no code for bundles, providers or updates: the application opens the model by
+name, and edgepack swaps new versions in.
 
     python -m examples.demo.application STATE_DIR COUNT_FILE
 """

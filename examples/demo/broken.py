@@ -1,7 +1,7 @@
-"""Make a release that is broken on purpose, and sign it with the genuine key.
+"""Make a deliberately broken release, signed with the genuine key.
 
-The story: after the build had measured everything, a packaging script "optimized" the model files
-and shifted their outputs by one class. Every signature and digest fits, every file loads, every
+The scenario: after the build had measured everything, a packaging script "optimized" the model
+files and shifted their outputs by a class. Every signature and digest fits, every file loads, every
 output has the right shape. Only the answers are wrong.
 """
 
@@ -50,7 +50,7 @@ def make_broken_release(good: Path, broken: Path, key: Path, *, version: str, re
 
 
 def _shift_classes(path: Path) -> None:
-    """Make the model answer the digit after the right one."""
+    """Make the model answer the digit after the right digit."""
     model = onnx.load(path)
     output = model.graph.output[0].name
     for node in model.graph.node:

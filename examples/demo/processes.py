@@ -19,11 +19,11 @@ PATIENCE_S = 90.0
 
 
 class DemoError(Exception):
-    """Something in the story did not come true."""
+    """A step of the demo failed."""
 
 
 def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    """Waits for something to become true; gives up after `PATIENCE_S`."""
+    """Wait for a condition; give up after `PATIENCE_S`."""
     deadline = time.monotonic() + PATIENCE_S
     while not is_true():
         if time.monotonic() > deadline:
@@ -32,7 +32,7 @@ def wait_until(is_true: Callable[[], bool], what: str) -> None:
 
 
 class Log:
-    """The file that has every command of the demo and what each printed."""
+    """Log file with every command of the demo and its output."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,7 +53,7 @@ class Log:
         """Run an edgepack command that must succeed.
 
         Raises:
-            DemoError: It failed.
+            DemoError: The command failed.
         """
         if self.run(*words, data=data, cwd=cwd) != 0:
             raise DemoError(f"'edgepack {shlex.join(words[:2])}' failed")
@@ -84,7 +84,7 @@ class Fleet:
             _stop(process)
 
     def serve(self, *, trust: Path) -> None:
-        """Starts broker, controller, depot and API."""
+        """Start broker, controller, depot and API."""
         os.environ["EDGEPACK_FLEET_URL"] = f"http://127.0.0.1:{(port := _free_port())}"
         words = ["fleet", "serve", "--data", str(self.data), "--trust", str(trust)]
         words += ["--port", str(port), "--broker-port", str(_free_port())]
@@ -93,18 +93,18 @@ class Fleet:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """URL of the fleet."""
         return os.environ["EDGEPACK_FLEET_URL"]
 
     def login_link(self) -> str:
-        """A link that opens the dashboard once."""
+        """Return a link that opens the dashboard once."""
         answer = self._ask("fleet", "login")
         if answer is None:
             raise DemoError("'edgepack fleet login' failed")
         return str(answer["url"])
 
     def add_device(self, device: str, providers: str) -> None:
-        """Enrols a device and starts its agent and its application."""
+        """Enrol a device and start its agent and its application."""
         folder = self._folder / device
         state = folder / "state"
         words = ("--group", GROUP, "-o", str(folder), "--state-dir", str(state))
@@ -125,7 +125,7 @@ class Fleet:
         self._servers.remove(self._applications[device])
 
     def start_rollout(self, bundle: Path, *, waves: str) -> str:
-        """Starts a rollout of the bundle to the group; returns its id."""
+        """Start a rollout of the bundle to the group; return its id."""
         words = ("rollout", "start", str(bundle), "--group", GROUP, "--waves", waves)
         words += ("--soak", str(SOAK_S), "--deadline", str(PATIENCE_S))
         answer = self._ask(*words)
@@ -138,18 +138,18 @@ class Fleet:
         return self.log.run("rollout", "watch", rollout, data=self.data)
 
     def status(self, rollout: str) -> dict[str, Any]:
-        """Return what `edgepack rollout status` knows."""
+        """Return the result of `edgepack rollout status`."""
         self.log.run("rollout", "status", rollout, data=self.data)
         answer = self._ask("rollout", "status", rollout)
         return dict(answer) if answer else {}
 
     def devices(self) -> list[dict[str, Any]]:
-        """What `edgepack fleet devices` knows."""
+        """Return the result of `edgepack fleet devices`."""
         answer = self._ask("fleet", "devices")
         return list(answer) if answer else []
 
     def stop_applications(self) -> dict[str, dict[str, Any]]:
-        """Stops the applications; returns what each counted."""
+        """Stop the applications; return the counts of each."""
         for process in self._applications.values():
             _stop(process)
         return {

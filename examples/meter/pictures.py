@@ -1,8 +1,8 @@
-"""Draw pictures of single digits as a camera sees them on a water meter.
+"""Draw pictures of single digits like a camera on a water meter.
 
     python -m examples.meter.pictures FOLDER COUNT SEED
 
-The digit of a picture is the last character of its file's name. Font: the one inside Pillow.
+The digit of a picture is the last character of its file's name. Font: Pillow's own.
 """
 
 import random
@@ -35,7 +35,7 @@ def as_input(picture: Image.Image) -> npt.NDArray[np.float32]:
 
 
 def _draw(digit: int, chance: random.Random) -> Image.Image:
-    """Draw one wheel of a meter: light digit on a dark wheel or the reverse, lit unevenly."""
+    """Draw a wheel of a meter: light digit on a dark wheel or the reverse, lit unevenly."""
     light, dark = chance.randint(150, 255), chance.randint(0, 90)
     ground, ink = (dark, light) if chance.random() < 0.7 else (light, dark)
     picture = Image.new("RGB", (SIZE * 2, SIZE * 2), _tint(ground, chance))

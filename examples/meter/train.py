@@ -1,4 +1,4 @@
-"""Train the model of the examples and write `meter.onnx`; minutes on one CPU core.
+"""Train the model of the examples and write `meter.onnx`; minutes on a single CPU core.
 
     pip install torch onnx onnxscript pillow numpy
     python -m examples.meter.train
