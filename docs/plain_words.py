@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-CODE = ("agent", "fleet", "packager", "profiles", "firmware_hooks")
+CODE = (
+    *("agent", "fleet", "packager", "profiles", "firmware_hooks"),
+    *("benchmarks", "examples"),
+)
 """Folders whose docstrings and messages are measured."""
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 NOT_PAGES = ("docs/reference/commands.md", "docs/benchmarks", "docs/appendix")
@@ -38,6 +41,8 @@ LIMITS = {
     "odd phrases in errors": 1,
     "odd phrases in other messages": 1,
     "odd phrases in pages": 1,
+    "relative words in pages": 0.3,
+    "pointing words in pages": 1.2,
     "long sentences in pages": 4,
     "long commit subjects": 5,
     "commit subjects that are not imperative": 25,
@@ -162,6 +167,7 @@ def of_page(text: str, name: str) -> Iterator[Finding]:
     for sentence in _sentences(text):
         is_long = len(_words(sentence)) > LONG_SENTENCE
         yield Finding("long sentences in pages", is_long, 1, name, sentence)
+        yield from _vague_words("pages", name, sentence)
         yield _odd("pages", name, sentence)
 
 
@@ -210,11 +216,15 @@ def _of_docstring(
         is_verb = first in VERBS
         yield Finding("function opens without a verb", not is_verb, 1, place, text)
     for sentence in _sentences(text):
-        words = _words(sentence)
-        for kind, group in (("relative", RELATIVE_WORDS), ("pointing", POINTING_WORDS)):
-            count = sum(word in group for word in words)
-            yield Finding(f"{kind} words in docstrings", count, len(words), place, sentence)
+        yield from _vague_words("docstrings", place, sentence)
         yield _odd("docstrings", place, sentence)
+
+
+def _vague_words(kind: str, place: str, sentence: str) -> Iterator[Finding]:
+    words = _words(sentence)
+    for name, group in (("relative", RELATIVE_WORDS), ("pointing", POINTING_WORDS)):
+        count = sum(word in group for word in words)
+        yield Finding(f"{name} words in {kind}", count, len(words), place, sentence)
 
 
 def _odd(kind: str, place: str, text: str) -> Finding:

@@ -63,6 +63,8 @@ def test_planted_page_is_found() -> None:
     )
     found = [one.measure for one in of_page(page, "page.md") if one.exceptions]
     assert found == ["long sentences in pages"]
+    vague = [one.measure for one in of_page("Send those, whoever asks.\n", "page.md")]
+    assert vague.count("relative words in pages") == vague.count("pointing words in pages") == 1
 
 
 def test_planted_commit_subject_is_found() -> None:
