@@ -37,7 +37,8 @@ for `cpu` and `openvino-cpu` run as on a device, on this machine. Variants for N
 integer products.
 
 `before` cells were measured before each output was evaluated by its task, with the declarations of
-that time ([`before.json`](before.json)). `after` cells are this release's.
+that time ([`before.json`](before.json)). `after` cells are this release's. They were measured by
+{versions}.
 
 Two things changed with the evaluator. Declarations use words that did not exist then: `threshold`,
 `tolerance`, and `probabilities` of single values. The truth of `embedding`, `page_detector`,
@@ -83,6 +84,7 @@ def page(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> str:
         for flag in (False, True)
     )
     return _PAGE.format(
+        versions=_versions(cells),
         lost=_short(LOST),
         near=_short(NEAR),
         summary=_markdown(summary(cells, before)),
@@ -91,6 +93,12 @@ def page(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> str:
         tasks=_markdown(_tasks(cells)),
         missed="\n".join(f"- {line}" for line in missed(cells)) or "None.",
     )
+
+
+def _versions(cells: Sequence[Cell]) -> str:
+    """Return the measured sources, each with its number of cells."""
+    counts = Counter(cell.version for cell in cells)
+    return ", ".join(f"{version} ({count} cells)" for version, count in counts.most_common())
 
 
 def terminal(cells: Sequence[Cell], before: Sequence[Cell] = ()) -> str:
