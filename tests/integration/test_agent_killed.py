@@ -1,9 +1,7 @@
 """`kill -9` of a real agent at 50 random moments of its updates."""
 
 import json
-import os
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +21,6 @@ from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device
-from tests.simulators.fork_server import ForkServer
 
 KILLS = 50
 KILLS_AN_UPDATE = 10
@@ -62,7 +59,6 @@ def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_com
 ) -> None:
     key, public_key = release_keys
     device = Device(tmp_path / "device", mosquitto_broker.url, public_key)
-    fork_server = ForkServer(device.config, device.log)
     rng = random.Random(SEED)
     release = 0
     killed_in: Counter[str] = Counter()
@@ -80,11 +76,10 @@ def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_com
             lambda report: report.sequence == release and report.state == "COMMITTED"
         )
 
-    process = 0
     try:
         # The first update shows how long one takes; from then on there is a model to lose.
         old = offer_next()
-        process = fork_server.start()
+        device.start()
         wait_committed()
         began = time.monotonic()
         new = offer_next()
@@ -96,24 +91,21 @@ def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_com
             old, new = new, offer_next()
             for _ in range(min(KILLS_AN_UPDATE, KILLS - kills)):
                 time.sleep(rng.uniform(0, length_s))
-                os.kill(process, signal.SIGKILL)
-                process_was, process = process, 0
+                device.kill()
                 kills += 1
-                wait_gone(process_was)
                 journal = device.journal()
                 assert journal is not None
                 killed_in[journal.state] += 1
                 check_serving(device, public_key, {old, new})
-                process = fork_server.start()
+                device.start()
                 is_over = journal.state in RESTING and journal.is_settled
                 if is_over and journal.acted_sequence == release:
                     break
             wait_committed()
             assert check_serving(device, public_key, {new}) == new
     finally:
-        if process:
-            os.kill(process, signal.SIGTERM)
-        fork_server.close()
+        if device.is_running:
+            device.stop()
     assert "Traceback" not in device.said()
     assert not list(device.state_dir.rglob(".*")), "temporary files of killed writers"
     # They did hit the update, not only the pauses between updates.
@@ -131,10 +123,9 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
 ) -> None:
     key, public_key = release_keys
     device = Device(tmp_path / "device", mosquitto_broker.url, public_key)
-    fork_server = ForkServer(device.config, device.log)
     rng = random.Random(SEED)
     names = ("ocr", "tiny")
-    kills, release, process = 0, 0, 0
+    kills, release = 0, 0
     killed_in: Counter[str] = Counter()
     served: dict[str, set[str]] = {name: set() for name in names}
 
@@ -159,7 +150,7 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
 
     try:
         offer_next()
-        process = fork_server.start()
+        device.start()
         wait_committed()
         began = time.monotonic()
         offer_next()
@@ -169,10 +160,8 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
             offer_next()
             for _ in range(KILLS_AN_UPDATE):
                 time.sleep(rng.uniform(0, length_s))
-                os.kill(process, signal.SIGKILL)
-                process_was, process = process, 0
+                device.kill()
                 kills += 1
-                wait_gone(process_was)
                 is_over = True
                 for name in names:
                     journal = device.journal(name)
@@ -180,14 +169,13 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
                     killed_in[journal.state] += 1
                     check_serving(device, public_key, served[name], name)
                     is_over = is_over and is_at_rest(journal) and journal.acted_sequence == release
-                process = fork_server.start()
+                device.start()
                 if is_over:
                     break
             wait_committed()
     finally:
-        if process:
-            os.kill(process, signal.SIGTERM)
-        fork_server.close()
+        if device.is_running:
+            device.stop()
     assert "Traceback" not in device.said()
     assert not list(device.state_dir.rglob(".*")), "temporary files of killed writers"
     assert sum(killed_in[state] for state in killed_in if state not in RESTING) >= KILLS // 2
@@ -197,17 +185,3 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
 
 def is_at_rest(journal: Journal) -> bool:
     return journal.state in RESTING and journal.is_settled and journal.pending is None
-
-
-def wait_gone(process: int) -> None:
-    """Waits until a killed process has let go of its lock: it is a zombie or was reaped."""
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        try:
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        if state == "Z":
-            return
-        time.sleep(0.002)
-    raise AssertionError(f"process {process} did not end")

@@ -30,7 +30,10 @@ from typing import Any
 
 _ROOT = Path(__file__).parents[2]
 _IMPORTS = {
-    "agent": ("edgepack.agent.cli", "edgepack.agent.cli.assembly", "edgepack.agent.cli.trusting"),
+    "agent": (
+        *("edgepack.agent.cli", "edgepack.agent.cli.assembly", "edgepack.agent.cli.trusting"),
+        "onnxruntime",
+    ),
     "fleet": (
         *("edgepack.cli", "edgepack.fleet.server.serve", "edgepack.fleet.commands.fleet"),
         *("edgepack.fleet.commands.rollout", "edgepack.fleet.commands.publishing"),
@@ -50,6 +53,8 @@ _USUAL = {
     **dict.fromkeys(("umask", "process_group"), (None, -1)),
 }
 """What a warm start has of the settings of `Popen` that it cannot change."""
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
+"""Imports start no threads, since a fork would lose them."""
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of <linux/prctl.h>: the process adopts children of its children."""
 
@@ -146,7 +151,7 @@ class _Server:
                 [sys.executable, "-P", __file__, str(other.fileno()), program],
                 pass_fds=[other.fileno()],
                 cwd=_ROOT,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads before a fork
+                env={**os.environ, **_ONE_THREAD},
             )
         atexit.register(self._stop)
         assert self._socket.recv(1) == b"r", f"the server of {program} did not start"

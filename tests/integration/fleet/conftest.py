@@ -102,6 +102,7 @@ class FleetProcess:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.arguments = arguments
+        self.log = data.parent / "serve.log"
         self.age = ""
         """`newer` for the next minor version, see `tests.simulators.newer_minor`."""
         self.before: tuple[str, ...] = ()
@@ -113,18 +114,22 @@ class FleetProcess:
     def start(self) -> "FleetProcess":
         command = [*self.before, *aged("edgepack.cli", self.age), "fleet", "serve", "-v"]
         command += ["--data", str(self.data), "--port", str(self.port), *self.arguments]
-        with (self.data.parent / "serve.log").open("a") as log:
+        with self.log.open("a") as log:
             self.process = warm_programs.Popen(command, stderr=log, stdout=log, text=True)
-        wait_until(self._answers, "the fleet answers", 30)
+        wait_until(self._answers, "the fleet answers", 60)
         return self
 
     def _answers(self) -> bool:
         assert self.process is not None
-        assert self.process.poll() is None, (self.data.parent / "serve.log").read_text()
+        assert self.process.poll() is None, self.log.read_text()
         try:
             return self.info().is_connected
         except FleetError:
             return False
+
+    def send_signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -132,8 +137,8 @@ class FleetProcess:
         self.process.wait(10)
 
     def stop(self) -> int:
+        self.send_signal(signal.SIGTERM)
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
         return self.process.wait(20)
 
     @property

@@ -1,48 +1,34 @@
 """Several controllers of one fleet, as processes that can be killed."""
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgepack.errors import FleetError
 from tests.integration.fleet.conftest import FleetProcess, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
-from tests.simulators.children import has_ended
-from tests.simulators.controllers import Controllers
 
 
 class ControllerProcesses:
     """Controllers on one folder, one database and one broker; each is known by its name."""
 
-    def __init__(self, data: Path, fork_server: Controllers, *arguments: str) -> None:
-        self._data, self._controllers, self._arguments = data, fork_server, arguments
-        self.pids: dict[str, int] = {}
+    def __init__(self, data: Path, *arguments: str) -> None:
+        self._data, self._arguments = data, arguments
+        self._started = 0
         self.fleets: dict[str, FleetProcess] = {}
 
     def start(self, *arguments: str) -> str:
-        """Starts another one; its name."""
-        fleet = FleetProcess(self._data)
-        command = ("fleet", "serve", "-v", "--data", str(self._data), "--port", str(fleet.port))
-        log = self._data.parent / f"serve-{len(self.fleets)}-{fleet.port}.log"
-        pid = self._controllers.start(log, (*command, "--lease", "1", *self._arguments, *arguments))
-
-        def answers() -> bool:
-            assert not has_ended_already(pid), log.read_text()
-            try:
-                return fleet.info().is_connected
-            except FleetError:
-                return False
-
-        wait_until(answers, "a controller answers")
+        """Start another controller and return its name."""
+        fleet = FleetProcess(self._data, "--lease", "1", *self._arguments, *arguments)
+        fleet.log = self._data.parent / f"serve-{self._started}.log"
+        self._started += 1
+        fleet.start()
         name = fleet.info().controller
-        self.pids[name], self.fleets[name] = pid, fleet
+        self.fleets[name] = fleet
         return name
 
     @property
     def leader(self) -> str:
-        """The one that leads, once one of those that live does."""
+        """The live controller that leads; waits until one does."""
         found = ""
 
         def leads() -> bool:
@@ -54,26 +40,18 @@ class ControllerProcesses:
         return found
 
     def kill(self, name: str) -> None:
-        os.kill(self.pids[name], signal.SIGKILL)
-        assert has_ended(self.pids.pop(name))
-        del self.fleets[name]
+        self.fleets.pop(name).kill()
 
     def stop(self) -> None:
-        for pid in self.pids.values():
-            os.kill(pid, signal.SIGTERM)
-        for pid in self.pids.values():
-            wait_until(lambda pid=pid: has_ended(pid), "it ends")  # type: ignore[misc]
-
-
-def has_ended_already(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists()
+        for fleet in self.fleets.values():
+            fleet.stop()
 
 
 @contextmanager
 def controllers(
     data: Path, postgresql: PostgreSQL, broker: str, public_key: Path
 ) -> Iterator[ControllerProcesses]:
-    """None at first; those that were started are ended afterwards.
+    """Yield controllers, none at first; end the started ones afterwards.
 
     Args:
         data: Their folder.
@@ -81,9 +59,7 @@ def controllers(
         broker: URL of their broker.
         public_key: Of whoever signs their bundles.
     """
-    fork_server = Controllers()
     place = ("--database", postgresql.empty_database(), "--broker", broker)
-    processes = ControllerProcesses(data, fork_server, *place, "--trust", str(public_key))
+    processes = ControllerProcesses(data, *place, "--trust", str(public_key))
     yield processes
     processes.stop()
-    fork_server.close()

@@ -1,6 +1,5 @@
 """Several controllers on one PostgreSQL: real processes, killed and stopped while they lead."""
 
-import os
 import random
 import signal
 import sys
@@ -168,7 +167,8 @@ def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
     # What is asked of a follower is done by the leader.
     rollout = fleet.roll_out(make_bundle(), waves="4,8,100%", soak_s=0.5)
     fleet.wait_until(lambda: bool(listener.told), "the first wave is offered")
-    os.kill(processes.pids[first], signal.SIGSTOP)
+    hanging = processes.fleets[first]
+    hanging.send_signal(signal.SIGSTOP)
     try:
         assert fleet.wait_for(rollout, "FINISHED").counts == {"COMMITTED": 12}
         assert fleet.info().leader == second
@@ -177,9 +177,10 @@ def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
         assert fleet.wait_for(other, "FINISHED").counts == {"COMMITTED": 12}
         before = without_measured(fleet.rollout(rollout))
     finally:
-        os.kill(processes.pids[first], signal.SIGCONT)
-    log = next(processes.fleets[first].data.parent.glob("serve-0-*.log"))
-    wait_until(lambda: "leads no longer" in log.read_text(), "it sees that it leads no longer")
+        hanging.send_signal(signal.SIGCONT)
+    wait_until(
+        lambda: "leads no longer" in hanging.log.read_text(), "it sees that it leads no longer"
+    )
     assert without_measured(fleet.rollout(rollout)) == before
     third = fleet.roll_out(make_bundle("3.0.0", 3), waves="100%", soak_s=0.2, evidence_s=1.0)
     assert fleet.wait_for(third, "FINISHED").counts == {"COMMITTED": 12}
