@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,16 +11,38 @@ import click
 from edgepack.settings import Setting
 
 
-def option_of(setting: Setting) -> Callable[..., Any]:
-    """Return the click option of a setting."""
-    words: dict[str, Any] = {"help": setting.help}
+def option_of(
+    setting: Setting, types: Mapping[Any, click.ParamType[Any]] = {}
+) -> Callable[..., Any]:
+    """Return the click option of a setting.
+
+    Args:
+        setting: Its declaration.
+        types: Types of options by type of setting, beyond numbers, words and paths.
+    """
+    words: dict[str, Any] = {"help": setting.help, "envvar": setting.variable or None}
     if setting.kind is bool:
         return click.option(setting.option, setting.name, is_flag=True, **words)
-    if setting.default not in (None, ""):
-        default = setting.default
+    words |= {"multiple": setting.is_repeated, "metavar": setting.metavar or None}
+    default = setting.default
+    if isinstance(default, int | float | str) and default != "":
         words["default"] = f"{default:.0%}" if setting.unit == "share" else default
         words["show_default"] = True
-    return click.option(setting.option, setting.name, type=_click_type(setting), **words)
+    kind = types.get(setting.kind) or _click_type(setting)
+    return click.option(setting.option, setting.name, type=kind, **words)
+
+
+def options_of(
+    settings: Mapping[str, Setting], types: Mapping[Any, click.ParamType[Any]] = {}
+) -> Callable[..., Any]:
+    """Return a decorator that gives a command the options of settings, in their order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for setting in reversed([*settings.values()]):
+            command = option_of(setting, types)(command)
+        return command
+
+    return decorate
 
 
 def values_of(settings: Mapping[str, Setting], words: dict[str, Any]) -> dict[str, Any]:
@@ -35,9 +58,12 @@ def _click_type(setting: Setting) -> click.ParamType[Any]:
         return Share()
     if setting.unit == "time":
         return Moment()
+    if setting.kind is Path:
+        is_folder, is_there = setting.unit == "folder", setting.unit == "existing file"
+        return click.Path(is_there, not is_folder, is_folder, path_type=Path)
     if setting.kind is int:
         low, high = (None if bound is None else int(bound) for bound in (setting.low, setting.high))
-        return click.IntRange(low, high)
+        return click.INT if low is high is None else click.IntRange(low, high)
     if setting.kind is float:
         return Number(setting.low, setting.high)
     return click.STRING

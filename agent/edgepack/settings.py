@@ -9,8 +9,8 @@ The declaration yields the checks and the API's schema (msgspec), the options of
              extra={"option": "--soak"}),
     ] = 10.0
 
-Keys of `extra`: `option` (default: from the name), `unit` (`share`, `time`), `example`, `part` (of
-a form), and `words` (how a form shows each value of a Literal).
+Keys of `extra`: `option` (default: from the name), `unit`, `metavar`, `variable` (of the
+environment), `example`, `part` (of a form), and `words` (how a form shows each value of a Literal).
 """
 
 import typing
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Unit = Literal["", "share", "time"]
+Unit = Literal["", "share", "time", "existing file", "folder"]
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,13 +26,16 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Name of the field.
-        kind: Its type, without None.
+        kind: Its type, without None; of a tuple, the type of its items.
+        is_repeated: It is a tuple.
         default: Its default.
         choices: The values of a Literal.
         low, high: Its bounds; None where there are none.
         label, help: Label in a form; a sentence of help.
         option: Its option of a command.
-        unit: `share` is written as 10%, `time` as 2030-01-31T02:00.
+        unit: `share` is written as 10%, `time` as 2030-01-31T02:00; a path is a file that may be
+            missing, an `existing file` or a `folder`.
+        metavar, variable: How help shows its value; the environment variable that sets it.
         example: A value that a form shows.
         part: The section of the setting in a form.
         words: How a form shows each of `choices`.
@@ -40,6 +43,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Any
+    is_repeated: bool = False
     default: Any
     choices: tuple[str, ...] = ()
     low: float | None = None
@@ -48,6 +52,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     help: str
     option: str
     unit: Unit = ""
+    metavar: str = ""
+    variable: str = ""
     example: str = ""
     part: str = ""
     words: dict[str, str] = {}
@@ -62,6 +68,7 @@ def declared(struct: type[msgspec.Struct]) -> dict[str, Setting]:
             continue
         options = [one for one in typing.get_args(kind) if one is not type(None)]
         bounds, is_choice = meta, typing.get_origin(kind) is Literal
+        is_repeated = typing.get_origin(kind) is tuple
         if is_choice:
             kind = str
         elif options:
@@ -69,6 +76,7 @@ def declared(struct: type[msgspec.Struct]) -> dict[str, Setting]:
         found[field.name] = Setting(
             name=field.name,
             kind=kind,
+            is_repeated=is_repeated,
             default=field.default,
             choices=tuple(map(str, options)) if is_choice else (),
             low=bounds.ge,

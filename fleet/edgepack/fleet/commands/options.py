@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from edgepack.key_place import check_key_place
 from edgepack.setting_options import option_of, values_of
 
 PORT = click.IntRange(0, 65535)
-Network = IPv4Network | IPv6Network
 
 
 def check_data_folder(data: Path) -> None:
@@ -77,18 +75,8 @@ class Rate(click.ParamType[Bandwidth]):
             self.fail(f"{error.problem}; try {error.remedy}", param, ctx)
 
 
-class NetworkAddress(click.ParamType[Network]):
-    """An IP address or network, as `10.0.0.7` or `10.0.0.0/24`."""
-
-    name = "network"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Network:
-        try:
-            return ip_network(value)
-        except ValueError:
-            self.fail(f"{value!r} is not an address such as 10.0.0.7 or 10.0.0.0/24", param, ctx)
+TYPES: dict[Any, click.ParamType[Any]] = {Bandwidth: Rate()}
+"""Types of options by type of setting, see `option_of`."""
 
 
 class Threshold(click.ParamType[tuple[str, float | None]]):

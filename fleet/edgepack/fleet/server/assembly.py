@@ -31,7 +31,7 @@ from edgepack.fleet.releases.listing import list_missing
 from edgepack.fleet.repository.ceremony import init
 from edgepack.fleet.repository.director import Director
 from edgepack.fleet.repository.repository import ImageRepository
-from edgepack.fleet.server.connections import Connections
+from edgepack.fleet.server.connections import ConnectionLimits, Connections
 from edgepack.fleet.server.expiries import Expiries
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.place import take_place
@@ -137,7 +137,13 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     for part in parts:
         part.start()
         stack.callback(part.stop)
-    connections = Connections(settings.connections)
+    connections = Connections(
+        ConnectionLimits(
+            total=settings.max_connections,
+            per_address=settings.max_connections_per_address,
+            proxies=settings.trusted_proxies,
+        )
+    )
     expiries = Expiries(
         repository,
         folder,
@@ -225,12 +231,13 @@ def _broker(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> Br
         broker.start()
         stack.callback(broker.stop)
         return BrokerAccess(url=broker.url)
+    password = settings.broker_password_file
     return BrokerAccess(
         url=settings.broker,
         proxy=settings.broker_proxy,
         ca_file=settings.broker_ca,
         username=settings.broker_user,
-        password=settings.broker_password,
+        password=password.read_text().partition("\n")[0] if password else "",
     )
 
 

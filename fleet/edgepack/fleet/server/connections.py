@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 import msgspec
 from starlette.requests import Request
 
+from edgepack.fleet.server.settings import Network
 from edgepack.text import counted, printable
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,6 @@ NOT_READ = "answer not read"
 REASONS = (NO_ROOM_HERE, NO_ROOM, NO_HANDSHAKE, NO_HEAD, NO_BODY, SLOW_BODY, NOT_READ)
 
 Phase = Literal["handshake", "head", "body", "send", "work"]
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,13 +10,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import paho.mqtt.client as mqtt
+from msgspec import Meta
 
 from edgepack.agent.broker.signing import read_signer
 from edgepack.agent.config import AgentConfig, read_config
+from edgepack.bandwidth import UNLIMITED, Bandwidth
 from edgepack.errors import EdgepackError, TransferError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.client.fleet_client import FleetClient
@@ -24,6 +26,7 @@ from edgepack.fleet.simulation.behaviour import Change
 from edgepack.fleet.simulation.chunk_store import ChunkStore
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_device import SimulatedDevice
+from edgepack.settings import declared
 
 log = logging.getLogger(__name__)
 
@@ -33,29 +36,38 @@ BUSY_S = 0.005
 """How long nobody looks while only devices have something to take that may not yet."""
 
 
+def _share(description: str) -> Meta:
+    return Meta(ge=0, le=1, description=description, extra={"unit": "share"})
+
+
 class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a simulation.
+    """Settings of a simulation; `edgepack simulate` derives its options from them."""
 
-    Attributes:
-        count: Number of devices.
-        group: Group of the devices.
-        prefix: Their ids are `<prefix>-1`, `<prefix>-2` …
-        fail_rate, silent_rate: 0..1, see `SimulatedDevice`.
-        seed: Of all that is random.
-        changes: Changes of a hardware class's measurements with later releases.
-        loss: 0..1, share of the chunks that are lost on their way, by device.
-        takes_bytes_per_s: Rate limit of each device, bytes per second; 0 means unlimited.
-    """
+    count: Annotated[int, Meta(ge=1, description="How many.", extra={"option": "--devices"})] = 20
+    group: Annotated[str, Meta(description="Their group.")] = "simulated"
+    prefix: Annotated[str, Meta(description="Ids are PREFIX-1, PREFIX-2 …")] = "sim"
+    fail_rate: Annotated[float, _share("Share that fails its probe.")] = 0.0
+    silent_rate: Annotated[float, _share("Share that says nothing.")] = 0.0
+    changes: Annotated[
+        tuple[Change, ...],
+        Meta(
+            description="What releases after a device's first change of what that hardware class "
+            "measures: sim-arm-a76:p95=1.3 (times), sim-x86-vnni:drift=0.6 (more); repeatable.",
+            extra={"option": "--worse", "metavar": "CLASS:GATE=NUMBER"},
+        ),
+    ] = ()
+    loss: Annotated[float, _share("Share of the chunks that get lost.")] = 0.0
+    takes: Annotated[
+        Bandwidth,
+        Meta(
+            description="What each device takes a second, such as 1MB/s; all that comes when not "
+            "given.",
+        ),
+    ] = UNLIMITED
+    seed: Annotated[int, Meta(description="Of all that is random.")] = 0
 
-    count: int
-    group: str
-    prefix: str
-    fail_rate: float = 0.0
-    silent_rate: float = 0.0
-    seed: int = 0
-    changes: tuple[Change, ...] = ()
-    loss: float = 0.0
-    takes_bytes_per_s: float = 0.0
+
+SETTINGS = declared(SimulateSettings)
 
 
 class _Connection:
@@ -94,7 +106,7 @@ class _Connection:
             changes=settings.changes,
             loss=settings.loss,
         )
-        self._takes_bytes_per_s = settings.takes_bytes_per_s
+        self._takes_bytes_per_s = settings.takes.bytes_per_s
         self.free_at = 0.0
         topic, will = self.device.last_will()
         self.client.will_set(topic, will, qos=1, retain=True)
