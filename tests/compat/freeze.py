@@ -2,8 +2,8 @@
 
     python -m tests.compat.freeze
 
-Run it when a format changes before the first release. After a release its samples stay as they
-are, because later versions must read them; the samples of a new version are added.
+Run the program after a format change before the first release. After a release its samples stay
+unchanged, because later versions must read these samples; the samples of a new version are added.
 """
 
 from tests.compat.freeze_bundle import freeze_bundles

@@ -1,6 +1,6 @@
 """Frozen bundles of the current version, plain and encrypted; see `freeze.py`.
 
-The key that signs them is thrown away; the one that opens the encrypted bundle lies next to it.
+The signing key is thrown away; the key of the encrypted bundle is next to the bundle.
 """
 
 import io
@@ -67,7 +67,9 @@ def _freeze(archive: Path, *, encrypted: bool) -> None:
 
 
 def write_bundle(folder: Path) -> None:
-    """Writes all but the signature: a Relu for the CPU, and a QNN variant that only lists."""
+    """Write all files except the signature: a Relu for the CPU, and a QNN variant that is only
+    listed.
+    """
     (folder / "hooks").mkdir(parents=True)
     (folder / "golden").mkdir()
     x: Tensor = np.array([[-1, 0, 1], [2, -3, 4]], np.float32)
@@ -96,7 +98,7 @@ def write_bundle(folder: Path) -> None:
 
 
 def encrypt(folder: Path, recipient: PublicKey) -> None:
-    """Encrypts the variants and the golden samples of a bundle that is not signed yet."""
+    """Encrypt the variants and the golden samples of an unsigned bundle."""
     content_key = bytes(range(KEY_BYTES))
 
     def encrypted(file: FileEntry) -> FileEntry:
@@ -123,7 +125,7 @@ def encrypt(folder: Path, recipient: PublicKey) -> None:
 
 
 def make_model() -> bytes:
-    """One Relu over float32 (2, 3)."""
+    """Return a Relu over float32 (2, 3)."""
     helper = onnx.helper
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"], name="relu")],
@@ -137,7 +139,7 @@ def make_model() -> bytes:
 
 
 def make_variant(folder: Path, name: str, provider: str, device: str, model: bytes) -> Variant:
-    """One variant with every kind of fact that the format has."""
+    """Return a variant with every kind of fact in the format."""
     path = folder / "model" / name / "model.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(model)

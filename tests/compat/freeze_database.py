@@ -1,6 +1,6 @@
 """The frozen database of the current version: a dump of a fleet of three devices.
 
-Rollout r1 is finished. Rollout r2 is paused in its first wave, as one device failed.
+Rollout r1 is finished. Rollout r2 is paused in its first wave after a failure of a device.
 """
 
 import sqlite3

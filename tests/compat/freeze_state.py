@@ -68,7 +68,7 @@ def freeze_states() -> None:
 
 
 def make_world(folder: Path, made: dict[str, ExampleBundle], state: str) -> World:
-    """A device that committed det 9, ocr 6 and ocr 7, and is on its way to ocr 8."""
+    """Make a device that committed det 9, ocr 6 and ocr 7, and is updating to ocr 8."""
     folder.mkdir(parents=True)
     key = load_public_key(folder.parents[1] / "release.pub")
     world = World(state_dir=folder, keys=(key,), model="ocr")
@@ -107,7 +107,7 @@ def make_world(folder: Path, made: dict[str, ExampleBundle], state: str) -> Worl
 
 
 def note_latencies(state_dir: Path, bundle: ExampleBundle) -> None:
-    """What an application and a probe left behind."""
+    """Write latencies of an application and a probe."""
     write_spooled(
         state_dir,
         Spooled(
@@ -142,7 +142,7 @@ def note_latencies(state_dir: Path, bundle: ExampleBundle) -> None:
 
 
 def latencies() -> LatencyRecorder:
-    """Five inferences."""
+    """Return five inferences."""
     recorder = LatencyRecorder()
     for _ in range(5):
         recorder.record(2.0)
@@ -184,7 +184,7 @@ def write_messages(world: World, bundle: ExampleBundle) -> None:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """An archive of the folder, without times and owners."""
+    """Write an archive of the folder, without times and owners."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for path in sorted(folder.rglob("*")):

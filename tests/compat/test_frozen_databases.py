@@ -1,4 +1,4 @@
-"""A database of every released schema is brought to the present one, with its content."""
+"""A database of every released schema is migrated to the present schema, with its content."""
 
 import sqlite3
 from contextlib import closing

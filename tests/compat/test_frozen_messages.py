@@ -1,4 +1,4 @@
-"""Messages of every released version are read, and newer ones are recognized."""
+"""Messages of every released version are read, and newer messages are recognized."""
 
 import json
 from pathlib import Path

@@ -21,7 +21,7 @@ ENDS = {"committed": 7, "downloading": 8, "soaking": 8, "rolling_back": 7}
 
 @pytest.fixture(params=FROZEN, ids=lambda path: path.name.removesuffix(".tar.gz"))
 def frozen(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """An unpacked corpus: a state folder for each of `ENDS`, the bundle of ocr 8, the key."""
+    """Return an unpacked corpus: a folder for each of `ENDS`, the bundle of ocr 8, the key."""
     with tarfile.open(request.param) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path

@@ -1,4 +1,4 @@
-"""The examples on a page of the Python API, those of docstrings and the page's own."""
+"""Examples on a page of the Python API, from docstrings and from the page."""
 
 import inspect
 import re
@@ -14,7 +14,7 @@ _CODE = re.compile(r"^ *```python\n(.*?)\n *```", re.M | re.S)
 
 
 def examples(package: str) -> dict[str, list[str]]:
-    """The examples of each name that the package's page has a section for, in the page's order.
+    """Return the examples of each name with a section on the package's page, in the page's order.
 
     Args:
         package: `packager`, `agent` or `fleet`.
@@ -29,7 +29,7 @@ def examples(package: str) -> dict[str, list[str]]:
 
 
 def run_examples(package: str) -> dict[str, Any]:
-    """Runs a page from top to bottom as one program; returns the names that it made."""
+    """Run a page from top to bottom as a single program; return its names."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for name, blocks in examples(package).items():
         for block in blocks:
@@ -38,7 +38,7 @@ def run_examples(package: str) -> dict[str, Any]:
 
 
 def _docstrings(item: Any) -> Iterator[str]:
-    """What is written of an item, and of its public members as the page has them: bases first."""
+    """Yield the docstrings of an item, and of its members in the page's order: bases first."""
     yield inspect.getdoc(item) or ""
     bases = reversed(item.__mro__) if inspect.isclass(item) else ()
     for base in (base for base in bases if base.__module__.startswith("edgepack")):

@@ -1,4 +1,4 @@
-"""Parts of the integration tests: keys, what a build is given, a real broker."""
+"""Parts of the integration tests: keys, inputs of a build, a real broker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 @pytest.fixture(scope="session")
 def release_keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrivateKey, Path]:
-    """The private key, and the file of the public one."""
+    """Return the private key, and the file of the public key."""
     prefix = tmp_path_factory.mktemp("keys") / "release"
     private, public = write_key_pair(generate_key(), prefix)
     return load_private_key(private), public
@@ -22,7 +22,7 @@ def release_keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrivateKey, 
 
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, samples and a key pair."""
+    """Make a folder with a model, samples and a key pair."""
     folder = tmp_path_factory.mktemp("material")
     save(small_cnn(), folder / "small.onnx")
     write_stack(folder / "samples.npz", 40)
@@ -32,19 +32,19 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A private key's file."""
+    """Return a private key's file."""
     return write_key_pair(generate_key(), tmp_path_factory.mktemp("key") / "release")[0]
 
 
 @pytest.fixture
 def builder(tmp_path: Path, key: Path) -> Builder:
-    """See `Builder`."""
+    """Return a `Builder`."""
     return Builder(tmp_path, key)
 
 
 @pytest.fixture
 def mosquitto_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker of this test's own."""
+    """Start a broker for this test."""
     if not mosquitto.is_installed():
         pytest.skip("mosquitto is not installed")
     broker = Broker(tmp_path)

@@ -1,4 +1,4 @@
-"""Builds of small models whose accuracy hardly matters: what is looked at is what is taken."""
+"""Builds of small models without strict accuracy, to test accepted inputs."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ keep = 0.01
 
 
 class Builder:
-    """Builds one model for one profile and hands back what came of it.
+    """Builds a model for a profile and returns the result.
 
     Args:
         folder: Where the model, its samples and its bundle lie.
@@ -30,7 +30,7 @@ class Builder:
 
     Attributes:
         folder: Where all that lies.
-        notes: What the last report says of the model and its samples.
+        notes: Notes of the last report about the model and its samples.
     """
 
     def __init__(self, folder: Path, key: Path) -> None:
@@ -48,7 +48,7 @@ class Builder:
         prefer: Preference | None = None,
         **shapes: tuple[int, ...],
     ) -> tuple[onnx.ModelProto, VariantReport]:
-        """The variant's model, and what the report says of it."""
+        """Return the variant's model, and the report's notes."""
         path = self.folder / "model.onnx"
         path.write_bytes(model.SerializeToString())
         loose = self.folder / "loose.toml"

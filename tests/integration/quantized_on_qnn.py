@@ -17,11 +17,11 @@ from tests.unit.packager_passes.candidate_specs import spec
 def try_quantized(
     model: onnx.ModelProto, profile: Profile, samples: Samples, folder: Path, *, count: int
 ) -> tuple[Path, Trial]:
-    """Quantizes with MinMax and runs what came of it.
+    """Quantize with MinMax and run the result.
 
     Args:
-        model: The float model, as the profile's passes leave it.
-        profile: Its settings are used as they are.
+        model: The float model after the profile's passes.
+        profile: Its settings are used unchanged.
         samples: For ranges.
         folder: For everything that is written.
         count: How many of the samples run, from the first on.

@@ -1,4 +1,4 @@
-"""Small graphs as exporters write them."""
+"""Small graphs in the form of exporters."""
 
 from collections.abc import Sequence
 

@@ -58,7 +58,7 @@ Roll = Callable[[int], ExampleBundle]
 def roll(
     tmp_path: Path, controller: Controller, device: Device, release_keys: tuple[PrivateKey, Path]
 ) -> Roll:
-    """Brings a release of that number to the device, and waits until it is committed."""
+    """Bring a release with that number to the device, and wait for the commit."""
 
     def bring(number: int) -> ExampleBundle:
         bundle = make_bundle(tmp_path / f"release-{number}", release_keys[0], release=number)
@@ -153,7 +153,9 @@ def test_forked_workers_follow_updates_and_each_inference_is_reported_once(
 def test_session_keeps_its_release_for_a_recurrent_loop_through_updates_under_load(
     device: Device, roll: Roll
 ) -> None:
-    """The state goes from each inference to the next: one step of another release changes it."""
+    """The state goes from each inference to the next: a step of another release would change the
+    state.
+    """
     first = roll(1)
     start = np.random.default_rng(3).standard_normal((1, WIDTH)).astype(np.float32)
     steps, last = 12, 5

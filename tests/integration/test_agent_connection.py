@@ -1,4 +1,4 @@
-"""The agent and brokers that are away, refuse it, or want certificates."""
+"""The agent with absent or rejecting brokers, and brokers that require certificates."""
 
 import json
 import random
@@ -144,7 +144,7 @@ def test_a_second_agent_on_the_same_state_folder_is_refused(
 
 @pytest.fixture
 def connected(mosquitto_broker: Broker, tmp_path: Path) -> Iterator[tuple[Connection, Inbox]]:
-    """A connection of an agent, which is there."""
+    """Open a connection of an agent."""
     config = AgentConfig(device=DEVICE, state_dir=str(tmp_path), trust=TrustConfig(keys=()))
     broker, inbox = BrokerConfig(url=mosquitto_broker.url), Inbox()
     connection = Connection(

@@ -1,4 +1,4 @@
-"""A real agent whose disk fills, fails or becomes read-only, while real models serve."""
+"""A real agent with a full, failing or read-only disk, while real models serve."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""`edgepack-agent install`, `status` and `providers`, as a person runs them."""
+"""`edgepack-agent install`, `status` and `providers` from a user's view."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Several models on a real agent: an application runs all of them while all are swapped."""
+"""Several models on a real agent: an application runs all models while all are swapped."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ def device(
 
 
 class Shop:
-    """Makes releases of the models and offers them all at once."""
+    """Makes releases of the models and offers all at once."""
 
     def __init__(self, folder: Path, key: PrivateKey, controller: Controller) -> None:
         self._folder, self._key, self._controller = folder, key, controller
@@ -80,7 +80,7 @@ class Shop:
 
 
 class Application:
-    """One process with a thread for each model, which knows what each release must answer."""
+    """A process with a thread for each model, with the expected answers of each release."""
 
     def __init__(self, state_dir: Path) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()

@@ -123,7 +123,7 @@ def test_a_download_survives_a_restart_of_the_broker_and_spoilt_chunks(
     controller.pause_s = 0.1
 
     def spoil(index: int, content: bytes) -> bytes:
-        """Spoils two chunks until the device has noticed, whatever the restart swallows."""
+        """Spoil two chunks until the device has noticed, even if the restart loses some."""
         if index in (3, 4) and "dropped=bad chunk" not in device.said():
             return b"?" * len(content)
         return content

@@ -1,4 +1,4 @@
-"""What keeps an agent's words from arriving is said by the agent, plainly and once."""
+"""An agent reports, plainly and once, the reason of undelivered messages."""
 
 import json
 import re
@@ -28,7 +28,7 @@ Keys = tuple[PrivateKey, Path]
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Of the broker and the device, whose certificates lie in `tmp_path`."""
+    """Make the CA of the broker and the device, with certificates in `tmp_path`."""
     made = make_authority(tmp_path, "ca")
     issue(tmp_path, "server", made, "127.0.0.1")
     issue(tmp_path, "device", made, DEVICE)
@@ -54,7 +54,7 @@ def tls_lines(folder: Path, name: str = "device") -> tuple[str, ...]:
 
 
 def lines_of_the_broker(folder: Path) -> int:
-    """It has something to say of each attempt."""
+    """Count the broker's log lines, at least one for each attempt."""
     return len((folder / "mosquitto.log").read_text().splitlines())
 
 
@@ -145,7 +145,7 @@ def test_two_agents_with_one_identity_are_recognized_and_do_not_take_it_from_eac
 
 
 def test_a_broker_that_says_why_is_believed_at_once(tmp_path: Path, release_keys: Keys) -> None:
-    """This mosquitto ends the connection without a word; newer ones say what MQTT 5 has for it."""
+    """This mosquitto ends the connection without a reason; newer releases send a reason."""
     connack, taken_over = bytes.fromhex("2003 00 00 00"), bytes.fromhex("e001 8e")
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"mqtt://127.0.0.1:{server.getsockname()[1]}"
@@ -235,7 +235,7 @@ def test_a_device_without_a_broker_states_that_its_inferences_give_nan(
 
 
 def agent(device: Device, *command: str) -> str:
-    """Run a command of the agent on the device's settings; return what it printed."""
+    """Run a command of the agent on the device's settings; return its output."""
     whole = [sys.executable, "-m", "edgepack.agent.cli", *command, "--config", str(device.config)]
     done = warm_programs.run(whole, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

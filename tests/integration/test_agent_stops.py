@@ -1,4 +1,4 @@
-"""SIGTERM and newer offers reach a real agent in every state, whatever works beside its loop."""
+"""SIGTERM and newer offers reach a real agent in every state, during any background work."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def wait_until(is_so: Callable[[], object], what: str) -> None:
 
 
 class Held:
-    """A device whose update is held in a state."""
+    """A device with an update held in a state."""
 
     def __init__(self, folder: Path, broker: Broker, key: Path, state: str) -> None:
         self.go = folder / "go"

@@ -1,4 +1,4 @@
-"""The benchmark's own builds: one calibration method alone, and the simulator by itself."""
+"""The benchmark's own builds: a single calibration method, and the simulator alone."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""One bundle with both forms of a model, of which each device takes the faster one."""
+"""A bundle with both forms of a model; each device selects the faster form."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ def _build(folder: Path, output: str, *more: str) -> subprocess.CompletedProcess
 
 @pytest.fixture(scope="module")
 def built(material: Path) -> Path:
-    """The archive of a build for `fp32` and `cpu`."""
+    """Return the archive of a build for `fp32` and `cpu`."""
     done = _build(material, "small-1.2.0.edgepack", "--profile", "fp32", "--profile", "cpu")
     assert done.returncode == 0, done.stderr
     for word in ("fp32", "cpu", "release 1002000", "next    edgepack rollout start"):
@@ -54,7 +54,7 @@ def built(material: Path) -> Path:
 
 @pytest.fixture
 def unpacked(built: Path, tmp_path: Path) -> Path:
-    """The bundle's folder."""
+    """Return the bundle's folder."""
     folder = tmp_path / "small-1.2.0"
     unpack(built, folder)
     return folder

@@ -1,4 +1,4 @@
-"""A build takes memory for a few copies of the weights, however many forms of the model it has."""
+"""A build needs memory for a few copies of the weights, for any number of forms of the model."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def _layers(count: int) -> onnx.ModelProto:
-    """Matrix products, each followed by a Relu; of an old operator set, which is converted."""
+    """Return matrix products, each followed by a Relu; of an old operator set."""
     rng = np.random.default_rng(0)
     nodes, weights = [], []
     for number in range(count):

@@ -10,7 +10,7 @@ from tests.unit.packager_passes.products import prepare_products
 
 
 class _Clock:
-    """Reaches the end of the profile's time while the provider runs, whatever the machine does."""
+    """Clock that reaches the end of the profile's time while the provider runs, on any machine."""
 
     now_s = 0.0
 
@@ -18,7 +18,7 @@ class _Clock:
         return self.now_s
 
     def follow(self, step: BuildStep) -> None:
-        """Go on as the build does."""
+        """Follow the build's steps."""
         if step.what == "held-out samples" and step.outcome:
             self.now_s = 100.0
         if step.what.startswith("running on"):

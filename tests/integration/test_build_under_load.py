@@ -1,4 +1,4 @@
-"""The decision between a quantized model and the float one, next to busy programs."""
+"""The decision between a quantized and a float model, next to busy programs."""
 
 import sys
 import time
@@ -39,12 +39,12 @@ def _busy_programs(count: int) -> Iterator[None]:
 
 
 def _convolutions(path: Path, width: int, sines: int = 0) -> None:
-    """Write four convolutions of so many channels, as an image classifier has them.
+    """Write four convolutions with a number of channels, like an image classifier.
 
     Args:
         path: The model's file.
         width: Channels.
-        sines: Sines of an input behind them, which stay float.
+        sines: Sines of an input behind the convolutions, which stay float.
     """
     rng = np.random.default_rng(0)
     chain, outputs = "", "float[1,10] y"
@@ -67,7 +67,7 @@ def _convolutions(path: Path, width: int, sines: int = 0) -> None:
 
 
 def _seconds(path: Path, samples: np.ndarray) -> float:
-    """Return the median time of one inference of a float model, on one thread."""
+    """Return the median time of an inference of a float model, on a single thread."""
     run = open_on_provider(path, ON_CPU, threads=1)
     feeds = [{"x": sample[None]} for sample in samples[:8]]
     return take_turns([run], feeds, rounds=50, clock=time.thread_time).medians_ms[0] / 1e3
@@ -103,7 +103,7 @@ def test_busy_programs_never_turn_the_decision_for_float_or_int8_round(
 def test_a_model_near_the_threshold_of_speed_never_turns_from_float_to_int8(
     tmp_path: Path, key: Path
 ) -> None:
-    """The model has as many float sines as make its int8 form 5 % faster on this machine."""
+    """The model has as many float sines as needed for an int8 form 5 % faster on this machine."""
     rng = np.random.default_rng(1)
     samples = rng.normal(0, 1, (45, 3, 48, 48)).astype(np.float32)
     np.savez(tmp_path / "samples.npz", x=samples)

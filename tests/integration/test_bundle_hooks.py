@@ -25,7 +25,7 @@ Keys = tuple[PrivateKey, Path]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Other users may enter this folder, unlike pytest's."""
+    """Make a folder that other users may enter, unlike pytest's."""
     made = Path(tempfile.mkdtemp(dir="/tmp"))
     made.chmod(0o755)
     yield made

@@ -1,4 +1,4 @@
-"""Calibration over many images takes no more memory than over few."""
+"""Calibration over many images needs the memory of calibration over few."""
 
 import os
 import subprocess

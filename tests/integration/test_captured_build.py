@@ -1,4 +1,4 @@
-"""From what a device is fed to the next build: real inputs, captured, exported, calibrated with."""
+"""From a device's inputs to the next build: inputs captured, exported, used for calibration."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, samples, a key pair and a first bundle."""
+    """Make a folder with a model, samples, a key pair and a first bundle."""
     folder = tmp_path_factory.mktemp("material")
     save(small_cnn(batch=1), folder / "small.onnx")
     write_stack(folder / "samples.npz", 40)
@@ -55,7 +55,7 @@ def run_agent(folder: Path, *words: str | Path) -> str:
 
 
 def serve(material: Path, tmp_path: Path, *, settings: str) -> Device:
-    """A device on which an application fed twenty pictures that are twice as bright."""
+    """Return a device with an application that fed twenty pictures of twice the brightness."""
     device = Device(tmp_path, "mqtt://127.0.0.1:1", material / "release.pub")
     with device.config.open("a") as config:
         config.write(settings)

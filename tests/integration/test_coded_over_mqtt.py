@@ -1,4 +1,4 @@
-"""Real agents and a real broker: of one message each gets the chunk that it lost."""
+"""Real agents and a real broker: each agent recovers its lost chunk from the same message."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,9 @@ PLUGIN = "/usr/lib/x86_64-linux-gnu/mosquitto_dynamic_security.so"
 
 
 class CodingController(Controller):
-    """Sends each device all but the chunk that it loses, and those by one message to both."""
+    """Controller that sends each device all chunks but a lost chunk, and the lost chunks by a
+    single message to both.
+    """
 
     def __init__(self, port: int) -> None:
         self.lacking: dict[str, bool] = {}
@@ -119,7 +121,7 @@ def test_a_device_whose_broker_refuses_coded_messages_says_that_it_takes_none(
 
 
 def older_rules() -> dict[str, object]:
-    """Access rules that know chunks of one kind."""
+    """Return access rules for chunks of a single kind."""
     readable = [f"ep/1/{TENANT}/{rest}" for rest in ("d/#", "b/+", "meta/#")]
     rules = [
         {"acltype": "subscribePattern", "topic": topic, "allow": True, "priority": 0}

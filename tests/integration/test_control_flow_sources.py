@@ -17,7 +17,9 @@ from tests.integration.source_graphs import model_of, node, operators_of, random
 def _with_if(
     condition: Sequence[onnx.NodeProto], inputs: Sequence[onnx.ValueInfoProto]
 ) -> onnx.ModelProto:
-    """A product, then one of two bodies that read a constant of the main graph, then a product."""
+    """Return a product, then one of two bodies that read a constant of the main graph, then a
+    product.
+    """
     then = helper.make_graph(
         [node("Add", ["h", "b"], ["t"], name="then_add")], "then", [], [value_info("t", None)]
     )

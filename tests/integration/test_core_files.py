@@ -1,4 +1,4 @@
-"""Programs with keys in memory leave no core file, and no other process of the user reads them."""
+"""Programs with keys in memory leave no core file, and other processes cannot read the keys."""
 
 import os
 import resource

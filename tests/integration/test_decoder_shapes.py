@@ -34,10 +34,10 @@ _STEPS = 12
 
 
 def _generate(path: Path, places: int | None) -> list[list[int]]:
-    """Return what a model says after some tokens, as an application feeds it.
+    """Return a model's tokens after some tokens, with an application's inputs.
 
     Args:
-        path: The model, on the CPU as it stands.
+        path: The model, on the CPU unchanged.
         places: Of its cache, where sizes are fixed; the place that the mask hides first is dropped.
     """
     session = open_on_cpu(path, optimize=False)

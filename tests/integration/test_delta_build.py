@@ -1,4 +1,6 @@
-"""`edgepack build --delta-from`: what changed since is carried, and told by `edgepack delta`."""
+"""`edgepack build --delta-from`: the bundle contains the changes, and `edgepack delta` reports the
+changes.
+"""
 
 import json
 import subprocess
@@ -26,7 +28,7 @@ def _build(folder: Path, model: str, version: str, *more: str) -> subprocess.Com
 
 
 def _wide(seed: int) -> onnx.ModelProto:
-    """A model whose weights are those of seed 0, tuned a little."""
+    """Return a model with the weights of seed 0, tuned a little."""
     model = small_cnn(batch=1)
     (last,) = [node for node in model.graph.node if "scores" in node.output]
     width = 400

@@ -1,4 +1,4 @@
-"""Two demos on one machine."""
+"""Two demos on the same machine."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a device installs: the base distribution in an empty environment."""
+"""Installation on a device: the base distribution in an empty environment."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""An encrypted bundle serves on the device that it is for, and its disk shows no weights."""
+"""An encrypted bundle serves on its device, and the disk shows no weights."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ def _run(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model as a plain bundle and as one that is encrypted to cam-1's certificate."""
+    """Make a model as a plain bundle and as a bundle encrypted to cam-1's certificate."""
     folder = tmp_path_factory.mktemp("material")
     save(small_cnn(batch=1), folder / "small.onnx")
     write_stack(folder / "samples.npz", 12)
@@ -49,7 +49,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder in memory that no other test uses."""
+    """Make a folder in memory for this test alone."""
     folder = Path(tempfile.mkdtemp(prefix="edgepack-test-", dir="/dev/shm"))
     monkeypatch.setenv(MEMORY_VARIABLE, str(folder))
     yield folder

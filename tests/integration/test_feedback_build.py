@@ -1,4 +1,4 @@
-"""A build that is given what a fleet measured of the release before."""
+"""A build with a fleet's measurements of the previous release."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Qualcomm's HTP computes floats in 16 bits, whichever type the file has: `docs/decisions/0007`."""
+"""Qualcomm's HTP computes floats in 16 bits, for any type in the file: `docs/decisions/0007`."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def _weights() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _model(*, halves: bool) -> onnx.ModelProto:
-    """Two products with a Relu between; of 16-bit floats between casts."""
+    """Return two products with a Relu between; of 16-bit floats between casts."""
     first, second = _weights()
     kind = np.float16 if halves else np.float32
     ends = ("x16", "y16") if halves else ("x", "y")
@@ -46,7 +46,7 @@ def _model(*, halves: bool) -> onnx.ModelProto:
 
 
 def _error(path: Path, settings: ProviderSettings) -> tuple[float, np.ndarray]:
-    """Its size beside that of the outputs, and the outputs."""
+    """Return the error relative to the outputs, and the outputs."""
     rng = np.random.default_rng(1)
     samples = [rng.normal(size=(1, _SIZE)).astype(np.float32) for _ in range(8)]
     session = open_model_file(path, settings)

@@ -1,6 +1,6 @@
 """External parties that drip, hang, flood, and close at each byte: every wait ends with an error.
 
-All parties that edgepack waits for are in one table. The limits are small here. No test measures
+All external parties of edgepack are in a single table. The limits are small here. No test measures
 time: a wait without a deadline would last until the test's own timeout.
 """
 
@@ -48,14 +48,14 @@ TIMEOUT_S = 120
 
 @dataclass(frozen=True)
 class Party:
-    """A party and how it is asked.
+    """A party and the request to the party.
 
     Attributes:
         name: For the test's name.
         answer: Its whole honest answer to the first bytes that come.
         ask: Waits for the party at a port, with the small limits.
-        errors: What may be raised.
-        step: Every how many bytes it is cut.
+        errors: Allowed errors.
+        step: Distance of the cuts, bytes.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _registry(port: int, _: Path) -> None:
 
 
 def _challenge(request: bytes) -> bytes:
-    """A registry that answers at once, and whose token server is the hostile party."""
+    """Return a registry's answer with the hostile party as its token server."""
     if request.startswith(b"GET /token"):
         return _json({"token": "abc"})
     host = request.partition(b"Host: ")[2].partition(b"\r\n")[0].decode()

@@ -1,4 +1,4 @@
-"""A real agent and a WebSocket broker that closes while it sends, or pings and never reads."""
+"""A real agent and a WebSocket broker that closes during a send, or pings and never reads."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`edgepack init` with samples writes what a build takes the outputs for."""
+"""`edgepack init` with samples writes the build's view of the outputs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Keys, tokens and databases do not get into a git work tree, where a commit would publish them."""
+"""Keys, tokens and databases stay out of a git work tree, where a commit would publish secrets."""
 
 import shutil
 import subprocess
@@ -28,7 +28,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def work_tree(tmp_path: Path) -> Path:
-    """A git work tree with this repository's `.gitignore`."""
+    """Make a git work tree with this repository's `.gitignore`."""
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     shutil.copy(ROOT / ".gitignore", tmp_path)
     return tmp_path

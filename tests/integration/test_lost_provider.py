@@ -1,6 +1,7 @@
 """An agent that starts again without the provider that its model ran on.
 
-The device has ONNX Runtime with the QNN plug-in first, and an older release without it later.
+The device has ONNX Runtime with the QNN plug-in first, and later an older release without the
+plug-in.
 """
 
 import json
@@ -55,7 +56,7 @@ def build(folder: Path, version: str, *profiles: str) -> Path:
 
 @pytest.fixture(scope="module")
 def bundles(material: Path) -> dict[str, Path]:
-    """Bundles with a variant for the CPU, for QNN, and for both; the QNN ones are newer."""
+    """Make bundles with a variant for the CPU, for QNN, and for both; the QNN bundles are newer."""
     save(small_cnn(batch=1), material / "small.onnx")
     return {
         "cpu": build(material, "1.1.0", "fp32"),
@@ -65,11 +66,11 @@ def bundles(material: Path) -> dict[str, Path]:
 
 
 class Board:
-    """A device whose Python environment is exchanged.
+    """A device with an exchanged Python environment.
 
     Args:
         folder: Is made.
-        key: The public key that it trusts.
+        key: The trusted public key.
     """
 
     def __init__(self, folder: Path, key: Path) -> None:
@@ -239,7 +240,7 @@ def test_that_nothing_serves_is_reported_until_the_provider_is_back(
 
 
 class Environment:
-    """A Python environment with the packages of this one, but for ONNX Runtime at first."""
+    """A Python environment with the packages of this environment, without ONNX Runtime at first."""
 
     def __init__(self, folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)

@@ -43,7 +43,7 @@ with open_model("tiny", state_dir=state) as model:
 
 @contextmanager
 def lonely(home: Path, *command: str | Path, **variables: str) -> Iterator["subprocess.Popen[str]"]:
-    """A command on a host of its own, until its stdin is closed."""
+    """Run a command on an isolated host, until its stdin is closed."""
     home.mkdir()
     environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
     for quiet in ("ORT_DISABLE_TELEMETRY", "CI"):  # with either of them ONNX Runtime asks nobody

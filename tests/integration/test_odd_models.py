@@ -21,7 +21,7 @@ def _weight(name: str, *shape: int) -> onnx.TensorProto:
 def _model(
     text: str, weights: Sequence[onnx.TensorProto] = (), *, opset: int = 17
 ) -> onnx.ModelProto:
-    """A model from its inputs, outputs and nodes, in ONNX's own notation."""
+    """Return a model from its inputs, outputs and nodes, in ONNX's own notation."""
     header = f'<ir_version: 8, opset_import: ["": {opset}]> graph '
     model = parser.parse_model(header + text)
     model.graph.initializer.extend(weights)
@@ -36,7 +36,7 @@ def _weights() -> list[onnx.TensorProto]:
 
 
 def _is_near(source: onnx.ModelProto, built: onnx.ModelProto, **feeds: np.ndarray) -> bool:
-    """Whether each output of the built model is within 10 % of the source's size."""
+    """Return whether each output of the built model is within 10 % of the source's size."""
     sessions = [onnxruntime.InferenceSession(it.SerializeToString()) for it in (source, built)]
     expected, got = (session.run(None, feeds) for session in sessions)
     assert len(expected) == len(got)
@@ -121,7 +121,7 @@ def test_nodes_may_stand_in_any_order(builder: Builder, profile: str) -> None:
 
 @pytest.mark.parametrize("profile", ["directml-fp16", "tensorrt-fp16"])
 def test_a_model_of_16_bit_floats_is_built_for_them(builder: Builder, profile: str) -> None:
-    """Its inputs and outputs are 16-bit, one output is read inside, and one is an input."""
+    """Its inputs and outputs are 16-bit; an output is read inside, another is an input."""
     source = _model(
         f"(float16[1,8] x) => (float16[1,4] y, float16[1,16] r, float16[1,8] x) "
         f"{{ {_TWO_PRODUCTS} }}",
@@ -182,7 +182,7 @@ def test_empty_tensors_are_quantized_with_any_scale(builder: Builder) -> None:
 
 
 def test_samples_may_be_empty_where_a_dimension_is_open(builder: Builder) -> None:
-    """As the past of a first step is, and the sentence of nobody who spoke."""
+    """Examples are the past of a first step, and the sentence of a silent speaker."""
     source = _model(
         "(float[1,4,8] x, float[1,P,8] past) => (float[1,4,8] y, float[1,Q,8] kept) {"
         "kept = Concat<axis=1>(past, x) t = Transpose<perm=[0,2,1]>(kept) "
@@ -302,7 +302,7 @@ def test_a_split_into_unequal_parts_is_written_for_older_operator_sets(builder: 
 def test_reductions_as_pytorch_writes_them_reach_older_operator_sets(
     builder: Builder, domain: str
 ) -> None:
-    """With and without onnx's own converter, which leaves an attribute that they lack."""
+    """With and without onnx's own converter, which leaves an unsupported attribute."""
     last = "com.microsoft.Gelu(k)" if domain else "Relu(k)"
     source = _model(
         "(float[1,8] x) => (float[1,1] y, float[1,16] same) {"
@@ -348,7 +348,7 @@ _ROOT_MEAN_SQUARE = (
 
 
 def _fused_by_onnx_runtime(folder: Path, opset: int) -> onnx.ModelProto:
-    """Return a model as ONNX Runtime writes it after its own transformer fusions."""
+    """Return a model after ONNX Runtime's own transformer fusions."""
     constants = {"two": 2.0, "epsilon": 1e-6, "scale": np.linspace(0.5, 1.5, 16)}
     formula = _model(
         f"(float[1,8] x) => (float[1,4] y) {{ {_ROOT_MEAN_SQUARE} }}",

@@ -1,4 +1,4 @@
-"""The scan of operators names what the HTP simulator computes wrongly, and nothing else."""
+"""The scan of operators lists the wrong operators of the HTP simulator, and nothing else."""
 
 import pytest
 

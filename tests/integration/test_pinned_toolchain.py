@@ -1,4 +1,4 @@
-"""Builds whose variants are tried in another environment than the one that makes them."""
+"""Builds with variants tested in another environment than the build's own."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a bundle says of a variant in ONNX Runtime by itself, checked in ONNX Runtime by itself."""
+"""A bundle's settings for a variant in plain ONNX Runtime, checked in plain ONNX Runtime."""
 
 import platform
 import shutil
@@ -51,7 +51,7 @@ np.save(outputs, np.stack(rows))
 def _run(
     command: Sequence[str | Path], model: Path, options: Mapping[str, str], golden: Golden
 ) -> np.ndarray:
-    """The first output on all golden inputs, computed by a program that knows no edgepack."""
+    """Return the first output on all golden inputs, computed by a program without edgepack."""
     folder = model.parent.parent
     feeds, outputs = folder / "feeds.npy", folder / "outputs.npy"
     np.save(feeds, np.stack([next(iter(sample.values())) for sample in golden.inputs]))
@@ -105,7 +105,8 @@ def test_every_variant_gives_its_answers_in_the_oldest_and_newest_release_or_say
 
 
 def _saturating(weights: str) -> onnx.ModelProto:
-    """A product between pairs, as another tool writes it: sums of two products pass 16 bits.
+    """Return a product between pairs, in the form of another tool: sums of two products pass 16
+    bits.
 
     Args:
         weights: `stored` as integers, or `trained` as floats that the graph quantizes.

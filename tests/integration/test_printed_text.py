@@ -1,4 +1,4 @@
-"""Text of unsigned manifests and reports, printed: nothing in it steers the terminal."""
+"""Text of unsigned manifests and reports, printed: no text steers the terminal."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ def bundle(tmp_path: Path, release_keys: Keys) -> ExampleBundle:
 
 
 def hostile(document: Any) -> Iterator[tuple[str, Any]]:
-    """The document with one string replaced, once for each string in it and each of its keys."""
+    """Yield the document with a single string replaced, once for each string and each key."""
     for path, text in list(_strings(document)):
         copied = json.loads(json.dumps(document))
         place = copied

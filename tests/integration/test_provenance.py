@@ -1,4 +1,4 @@
-"""A bundle as `edgepack build` writes it tells where it came from, and devices take it as any."""
+"""A bundle of `edgepack build` has provenance, and devices accept the bundle like any other."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`edgepack.packager` in Python: what the command line does, with arrays and functions too."""
+"""`edgepack.packager` in Python: features of the command line, with arrays and functions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.unit.packager_io.models import save, small_cnn
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model and a key."""
+    """Make a folder with a model and a key."""
     made = tmp_path_factory.mktemp("api")
     save(small_cnn(), made / "net.onnx")
     write_key_pair(generate_key(), made / "release")

@@ -1,4 +1,4 @@
-"""What `qnn_preprocess` makes runs on the HTP simulator where the exported chains do not."""
+"""Results of `qnn_preprocess` run on the HTP simulator, unlike the exported chains."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ _PROFILE = load_profile("qnn-htp-a8w8")
 
 
 def _network() -> onnx.ModelProto:
-    """Everything the pass looks for, as exporters write it: x (1, 3, 16, 16) to y (1, 16)."""
+    """Return all patterns of the pass, in exporters' form: x (1, 3, 16, 16) to y (1, 16)."""
     return make_model(
         [
             node("Conv", ["x", "w1"], ["c1"], name="conv1", pads=[1, 1, 1, 1]),

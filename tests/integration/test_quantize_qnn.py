@@ -20,7 +20,7 @@ DIGITS = Path(__file__).parents[2] / "benchmarks" / "tasks" / "digits.onnx"
 
 
 def _strokes(index: int) -> Feeds:
-    """Bright strokes on black, as the model's digits are: float32 (1, 1, 32, 32), 0…1."""
+    """Return bright strokes on black, like the model's digits: float32 (1, 1, 32, 32), 0…1."""
     rng = np.random.default_rng(index)
     image = np.zeros((32, 32), dtype=np.float32)
     y, x = rng.integers(6, 26, 2)
@@ -32,7 +32,7 @@ def _strokes(index: int) -> Feeds:
 
 
 def part(start: int, count: int) -> Samples:
-    """Samples `start` … `start + count`."""
+    """Return samples `start` … `start + count`."""
     return Samples(count=count, read=lambda i: _strokes(start + i), source="strokes")
 
 

@@ -13,7 +13,7 @@ from tests.integration.source_graphs import model_of, node, operators_of, random
 def _pair(
     name: str, source: str, scale: float, kind: type = np.uint8, zero_point: int = 128
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-    """A QuantizeLinear and a DequantizeLinear; the tensor after them is `name`."""
+    """Return a QuantizeLinear and a DequantizeLinear; the tensor after both is `name`."""
     parameters = [f"{name}_scale", f"{name}_zero"]
     return (
         [
@@ -30,7 +30,7 @@ def _pair(
 def _trained_with_integers(
     scales: tuple[float, float, float] = (0.03, 0.05, 0.004),
 ) -> onnx.ModelProto:
-    """Two products with pairs before and between them, the second one left in floats."""
+    """Return two products with pairs before and between, the second product in floats."""
     before, parameters = _pair("xd", "x", scales[0])
     between, more = _pair("rd", "r", scales[1], np.uint8, 0)
     integers = np.random.default_rng(3).integers(-127, 128, (8, 16)).astype(np.int8)
@@ -87,7 +87,7 @@ def test_a_profile_of_powers_of_two_rejects_other_scales(builder: Builder) -> No
 
 
 def _of_weights_alone() -> onnx.ModelProto:
-    """Two products of floats with weights that are stored as bytes."""
+    """Return two products of floats with weights stored as bytes."""
     integers = np.random.default_rng(3).integers(-127, 128, (2, 16, 16)).astype(np.int8)
     nodes = [
         node("DequantizeLinear", ["w1q", "w1s"], ["w1"], name="w1_DQ"),
@@ -126,9 +126,9 @@ def test_weights_alone_are_passed_on_only_where_floats_are_wanted_beside_them(
 
 
 def _convolution_between_pairs(*, float_weights: bool, has_powers_of_two: bool) -> onnx.ModelProto:
-    """A convolution between pairs with a float bias, as training with pairs leaves it.
+    """Return a convolution between pairs with a float bias, as after training with pairs.
 
-    Its channels are of very different size, so that one scale for all of them would be far off.
+    Its channels differ much in size, so that a common scale would be far off.
     """
     before, parameters = _pair("xd", "x", 1 / 32 if has_powers_of_two else 0.03)
     after, more = _pair("y", "c", 1 / 16 if has_powers_of_two else 0.05)

@@ -1,7 +1,7 @@
-"""The tutorials, run from top to bottom as they are; README's five minutes are a part of the first.
+"""The tutorials, run from top to bottom; README's five minutes are a part of the first.
 
-A block of shell is run. A block of another language whose first line is `# NAME` is saved as NAME,
-as the reader is told to.
+A block of shell is run. A block of another language with `# NAME` as its first line is saved as
+NAME, as the page asks the reader.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 def script_of(page: str) -> str:
-    """A page's blocks as one shell script."""
+    """Return a page's blocks as a single shell script."""
     lines = ["set -euo pipefail"]
     for language, block in _blocks(page):
         named = re.match(r"# (\S+\.\w+)\n", block)
@@ -39,7 +39,7 @@ def script_of(page: str) -> str:
 
 
 def run_page(page: str, folder: Path) -> str:
-    """Runs a page's blocks in a folder; returns what they printed."""
+    """Run a page's blocks in a folder; return the output."""
     here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     pinned = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     shell = subprocess.Popen(
@@ -63,7 +63,7 @@ def run_page(page: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A fresh clone in which the first tutorial was run, and what that printed."""
+    """Run the first tutorial in a fresh clone; return the folder and the output."""
     folder = tmp_path_factory.mktemp("tutorial")
     printed = run_page(_page("first-bundle"), folder)
     return folder / "work", printed

@@ -1,4 +1,4 @@
-"""Models as frameworks export them build for every target that is tried here, without a hand.
+"""Models from frameworks build for every target tested here, without manual work.
 
 A Paddle export comes from a package that is installed for the tests; a BERT
 and a YOLOv8 head are made here from the operators that their exports have.
@@ -35,14 +35,14 @@ keep = 0.01
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A private key's file."""
+    """Return a private key's file."""
     folder = tmp_path_factory.mktemp("key")
     write_key_pair(generate_key(), folder / "release")
     return folder / "release.key"
 
 
 def packaged(package: str, *parts: str) -> Path:
-    """A file of a package that is installed; its absence skips the test by name."""
+    """Return a file of an installed package; skip the test by name without the file."""
     spec = util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"{package} is not installed")
@@ -57,7 +57,7 @@ def build_loosely(
     names: tuple[str, ...] = _PROFILES,
     **shapes: tuple[int, ...],
 ) -> dict[str, VariantReport]:
-    """Builds a model with random samples, for profiles that take nearly any accuracy."""
+    """Build a model with random samples, for profiles with loose budgets."""
     profiles = []
     for name in names:
         path = folder / f"{name}.toml"
@@ -80,7 +80,7 @@ def build_loosely(
 
 
 def operators_of(folder: Path, profile: str) -> list[str]:
-    """Operators of a variant that `build_loosely` made, in order."""
+    """Return the operators of a variant from `build_loosely`, in order."""
     path = folder / "model-1.0.0" / "model" / f"my-{profile}" / "model.onnx"
     return [node.op_type for node in onnx.load(path).graph.node]
 

@@ -19,7 +19,7 @@ RANGE = f"Content-Range: bytes 0-{len(BODY) - 1}/{len(BODY)}"
 
 @pytest.fixture
 def inside() -> Iterator[AnyAnswer]:
-    """What only this machine can reach."""
+    """Start a server that only this machine can reach."""
     server = AnyAnswer(lambda _: http_answer(BODY, "206 Partial Content", RANGE))
     yield server
     server.close()
@@ -36,7 +36,7 @@ def read(source: Source, url: str) -> bytes:
 
 
 def own_address() -> str:
-    """An address of this machine that is not a loopback one; "" if there is none."""
+    """Return an address of this machine other than loopback; "" for none."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # Nothing is sent.

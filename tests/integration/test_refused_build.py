@@ -1,4 +1,4 @@
-"""A build that gates refuse leaves its report; one that is published all the same stays marked."""
+"""A build rejected by gates leaves its report; a build published all the same stays marked."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What the HTP simulator refuses, or leaves, for one node of a graph: it is built, or named."""
+"""Rejections and CPU nodes of the HTP simulator for a single node of a graph: worked around, or
+named.
+"""
 
 from collections.abc import Sequence
 

@@ -47,7 +47,7 @@ def bundle(tmp_path: Path, release_keys: Keys) -> ExampleBundle:
 
 @pytest.fixture
 def open_registry(tmp_path: Path) -> Iterator[Server]:
-    """Speaks http, and lets everybody in."""
+    """Start a registry with http and free access."""
     with registry(tmp_path) as server:
         yield server
 
@@ -324,7 +324,7 @@ def test_an_artifact_that_is_no_bundle_is_refused(
     artifact = json.dumps(found).encode()
 
     class Altered(Registry):
-        """A registry that says what it likes; a real one stores no such manifest."""
+        """A registry with any manifest; a real registry stores no such manifest."""
 
         def read_manifest(self, name: str) -> bytes:
             return artifact

@@ -1,4 +1,4 @@
-"""Credentials of a registry: which hosts get them, on pull and on push, with a real registry."""
+"""Credentials of a registry: hosts that get credentials on pull and push, with a real registry."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ def bundle(tmp_path: Path, release_keys: Keys) -> ExampleBundle:
 
 @pytest.fixture
 def private(tmp_path: Path) -> Iterator[Server]:
-    """A registry that wants the password of `team`."""
+    """Start a registry that requires the password of `team`."""
     (tmp_path / "htpasswd").write_text(f"team:{BCRYPT}\n")
     auth = f"  htpasswd: {{realm: tests, path: {tmp_path}/htpasswd}}\n"
     with registry(tmp_path, auth=auth) as server:
@@ -48,7 +48,7 @@ def private(tmp_path: Path) -> Iterator[Server]:
 
 
 def foreign(kind: str, host: str) -> AnyAnswer:
-    """Another host, which answers every request with its own challenge and gives any token."""
+    """Start another host, which answers with its own challenge and returns any token."""
     server = AnyAnswer(lambda _: b"", host)
 
     def answer(request: bytes) -> bytes:
@@ -63,7 +63,7 @@ def foreign(kind: str, host: str) -> AnyAnswer:
 
 
 def front(folder: Path, behind: Server, lines: str) -> Nginx:
-    """The registry as the world sees it, with some of its answers replaced."""
+    """Start a front server before the registry, with some answers replaced."""
     proxied = (
         f"location / {{ proxy_pass http://127.0.0.1:{behind.port}; client_max_body_size 0;"
         " proxy_set_header Host $http_host; }"

@@ -110,7 +110,7 @@ def _report() -> Report:
 
 
 def _attempts() -> tuple[Attempt, ...]:
-    """Many that are near each other, as of a real search, and some far below the budget."""
+    """Return many attempts near each other, like a real search, and some far below the budget."""
     rng = np.random.default_rng(0)
     near = rng.normal((0.993, 300_000), (0.003, 30_000), (20, 2)).tolist()
     far = [(0.2, 240_000), (0.91, 240_000), (0.4, 380_000)]
@@ -129,7 +129,7 @@ def _attempts() -> tuple[Attempt, ...]:
 
 
 def _lay_out(folder: Path, width: int, *options: str) -> tuple[dict[str, Any], str]:
-    """Opens the page in a browser; gives what was measured, and the page it made of it."""
+    """Open the page in a browser; return the measurements and the browser's page."""
     page = folder / "report.html"
     page.write_text(render_report(_report()).replace("</body>", _MEASURE), encoding="utf-8")
     done = subprocess.run(

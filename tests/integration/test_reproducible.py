@@ -1,4 +1,4 @@
-"""Two builds of the same inputs give the same bytes, whatever the surroundings are."""
+"""Two builds of the same inputs give the same bytes, in any surroundings."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ _SURROUNDINGS = (
 
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, samples, profiles and a key."""
+    """Make a folder with a model, samples, profiles and a key."""
     folder = tmp_path_factory.mktemp("material")
     save(small_cnn(batch=1), folder / "small.onnx")
     write_stack(folder / "samples.npz", 24)
@@ -47,7 +47,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _build(material: Path, folder: Path, number: int, profiles: tuple[str, ...]) -> Path:
-    """Builds in another process, place, time zone, language, mask and number of threads."""
+    """Build in another process, place, time zone, language, mask and number of threads."""
     elsewhere = folder / f"somewhere else {number}"
     elsewhere.mkdir()
     temporary = folder / f"temporary-{number}"

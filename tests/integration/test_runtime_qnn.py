@@ -34,7 +34,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model, 8 bit QDQ."""
+    """Return the tiny model, 8 bit QDQ."""
     folder = tmp_path_factory.mktemp("qdq")
     onnx.save(conv_model(), folder / "float.onnx")
     quantize_static(

@@ -1,4 +1,4 @@
-"""The documentation site, built strictly: it loads nothing from another host."""
+"""The documentation site, built strictly: the site loads nothing from another host."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ def test_diagrams_are_drawn_and_wait_for_no_script(site: Path) -> None:
 
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
-    """Where the site is served: a browser lets no page of a file write to its clipboard."""
+    """Serve the site: a browser lets no page of a file write to its clipboard."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""`edgepack build` takes models as they are exported, or says which part of one it cannot take."""
+"""`edgepack build` accepts models from exporters, or names the unsupported part."""
 
 import numpy as np
 import onnx
@@ -19,9 +19,9 @@ from tests.integration.source_graphs import (
 
 
 def _old_style(opset: int, *, foreign: bool) -> onnx.ModelProto:
-    """What changed most from opset 11 to 17: axes, split and softmax over several axes.
+    """Return the main changes from opset 11 to 17: axes, split and softmax over several axes.
 
-    An operator of another domain keeps onnx's own converter from reading it.
+    An operator of another domain prevents onnx's own converter from reading the model.
     """
     nodes = [
         node("MatMul", ["x", "w"], ["h"], name="product"),
@@ -141,8 +141,9 @@ def test_sparse_weights_are_quantized_like_others(builder: Builder) -> None:
 
 
 def test_untidy_graphs_are_built(builder: Builder) -> None:
-    """Weights in Constant nodes and read twice, equal and empty names, an unused input, an output
-    that is an input, initializers listed as inputs, and metadata."""
+    """The graph has weights in Constant nodes and read twice, equal and empty names, an unused
+    input, an output that is an input, initializers listed as inputs, and metadata.
+    """
     weight = random_weight("", 8, 8)
     model = model_of(
         [
@@ -201,7 +202,7 @@ def test_tokens_and_several_inputs_and_outputs(builder: Builder) -> None:
 
 
 def _gained(ir_version: int) -> onnx.ModelProto:
-    """A product times an input that has a default value."""
+    """Return a product times an input with a default value."""
     model = model_of(
         [
             node("MatMul", ["x", "w"], ["h"], name="product"),
@@ -235,7 +236,7 @@ def test_weights_that_are_inputs_too_as_the_oldest_format_wants_are_weights(
 
 
 def _scikit_learn_classifier() -> onnx.ModelProto:
-    """A linear classifier as skl2onnx exports it: its scores come as a list of dicts."""
+    """Return a linear classifier in skl2onnx's form: its scores are a list of dicts."""
     kind = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(1, []))
     return model_of(
         [

@@ -38,7 +38,7 @@ def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
 
 
 def make(root: Path, keys: Keys, release: int) -> ExampleBundle:
-    """A bundle, below its digest and as an archive."""
+    """Make a bundle, below its digest and as an archive."""
     bundle = make_bundle(root / f"r{release}", keys[0], release=release)
     (root / bundle.ref.digest).symlink_to(bundle.folder)
     pack(bundle.folder, root / f"{bundle.ref.name}-{bundle.ref.version}.edgepack")
@@ -46,7 +46,7 @@ def make(root: Path, keys: Keys, release: int) -> ExampleBundle:
 
 
 def update(controller: Controller, bundle: ExampleBundle, sequence: int = 1) -> str:
-    """Rolls it out; returns how the download ended."""
+    """Roll the bundle out; return the end of the download."""
     controller.hold(bundle)
     controller.offer(DEVICE, bundle.desired(sequence, soak_s=0.1))
     controller.wait_for(lambda report: report.state == "COMMITTED" and report.sequence == sequence)

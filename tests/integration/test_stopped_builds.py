@@ -1,4 +1,4 @@
-"""A build that is stopped, or whose disk is full, leaves what was there before and nothing else."""
+"""A build that is stopped, or with a full disk, leaves the previous files and nothing else."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ COMMAND = (sys.executable, "-m", "edgepack.cli")
 
 @pytest.fixture(scope="module")
 def yesterday(material: Path) -> Path:
-    """A bundle that was built before."""
+    """Return a bundle built before."""
     output = material / "yesterday-1.0.0.edgepack"
     warm_programs.run(
         (*COMMAND, *_words(material, output, "fp32")), check=True, capture_output=True
@@ -38,7 +38,7 @@ def yesterday(material: Path) -> Path:
 
 
 def _declared(folder: Path) -> Path:
-    """Return a file that says what the model's output means, so that no search is needed."""
+    """Return a file that declares the model's output, so that no search is needed."""
     path = folder / "small.toml"
     path.write_text('[outputs.scores]\ntask = "classification"\n')
     return path
@@ -89,7 +89,7 @@ def test_ctrl_c_in_any_phase_exits_130_and_leaves_the_old_bundle(
 def test_a_disk_that_fills_up_anywhere_leaves_the_old_bundle(
     material: Path, yesterday: Path, tmp_path: Path
 ) -> None:
-    """A file size limit stands in for the full disk: the write that goes beyond it fails."""
+    """A file size limit stands in for the full disk: the write beyond the limit fails."""
     whole_kib = yesterday.stat().st_size // 1024
     folder = tmp_path / "out"
     folder.mkdir()
@@ -144,7 +144,9 @@ def test_a_metric_that_fails_ends_the_build_with_its_name(
 def test_a_build_that_runs_out_of_time_publishes_the_finished_profiles(
     material: Path, tmp_path: Path, ends_in: str
 ) -> None:
-    """The clock of the build jumps to the end of its budget while a later profile is prepared."""
+    """The clock of the build jumps to the end of its budget during the preparation of a later
+    profile.
+    """
     names, now_s = ["fp32", "cpu", "openvino-cpu"], [0.0]
 
     def jump(step: BuildStep) -> None:
@@ -177,7 +179,7 @@ def test_a_build_that_runs_out_of_time_publishes_the_finished_profiles(
 
 
 def _endless() -> onnx.ModelProto:
-    """Counts for hours."""
+    """Return a model that counts for hours."""
     value = helper.make_tensor_value_info
     body = helper.make_graph(
         [

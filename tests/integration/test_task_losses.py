@@ -1,4 +1,4 @@
-"""Builds of models whose task edgepack must guess: no loss of the task in silence."""
+"""Builds of models with a guessed task: no loss of the task in silence."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`edgepack build` signs with a key inside a token, and stock tools accept what it signed."""
+"""`edgepack build` signs with a key inside a token, and stock tools accept the signature."""
 
 import os
 import subprocess

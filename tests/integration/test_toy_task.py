@@ -63,7 +63,7 @@ def recognize(name, values):
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources with the task, which no other file mentions."""
+    """Return the sources with the task, unknown to all other files."""
     copied = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         shutil.copytree(

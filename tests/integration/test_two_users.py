@@ -1,4 +1,4 @@
-"""Agent and application as different users of one device; only root can make them."""
+"""Agent and application as different users of the same device; only root can make users."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ with open_model("tiny", sys.argv[1]) as model:
 
 @pytest.fixture
 def users() -> Iterator[tuple[User, User]]:
-    """Who runs the agent, and who runs the application."""
+    """Make the users of the agent and of the application."""
     own = os.getpid()
     with made_user(f"edgepack-agent-{own}") as agent, made_user(f"edgepack-app-{own}") as other:
         yield agent, other
@@ -48,7 +48,7 @@ def users() -> Iterator[tuple[User, User]]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Other users may enter it, as they may not enter those of pytest."""
+    """Make a folder that other users may enter, unlike pytest's."""
     made = Path(tempfile.mkdtemp(dir="/tmp"))
     made.chmod(0o755)
     yield made
@@ -62,7 +62,7 @@ def device(
     release_keys: tuple[PrivateKey, Path],
     users: tuple[User, User],
 ) -> Device:
-    """Its state folder is as the documentation says."""
+    """Make a device with a state folder by the documentation."""
     agent, _ = users
     shutil.copy(release_keys[1], folder / "release.pub")
     device = Device(folder, mosquitto_broker.url, folder / "release.pub", user=agent)
@@ -83,7 +83,7 @@ def serve(
     release_keys: tuple[PrivateKey, Path],
     users: tuple[User, User],
 ) -> Iterator[Serve]:
-    """Updates the device while the application uses the model; its end, and what was said."""
+    """Update the device while the application uses the model; return its end and the output."""
     controller = Controller(mosquitto_broker.port)
     bundles = [
         make_bundle(tmp_path / str(release), release_keys[0], release=release) for release in (1, 2)

@@ -67,7 +67,7 @@ def _edgepack(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a model, samples, a key, and code that leaves a file `ran` when it runs."""
+    """Make a folder with a model, samples, a key, and code that leaves a file `ran` after a run."""
     save(small_cnn(), tmp_path / "small.onnx")
     write_stack(tmp_path / "samples.npz", 40)
     write_key_pair(generate_key(), tmp_path / "release")
@@ -81,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _renamed(name: str, path: Path) -> None:
-    """Write a model whose input, its first axis, and a node have a hostile name."""
+    """Write a model with hostile names of its input, its first axis, and a node."""
     model = small_cnn(batch=f"{name}\nbatch")
     model.graph.input[0].name = name
     for node in model.graph.node:

@@ -1,4 +1,4 @@
-"""Where MQTT's port is closed: brokers behind WebSockets and HTTP proxies, all of them real."""
+"""Networks without MQTT's port: brokers behind WebSockets and HTTP proxies, all real."""
 
 import time
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
 
 @pytest.fixture
 def web_broker(tmp_path: Path) -> Iterator[Ejabberd]:
-    """Speaks TLS; `ca.pem` says by whom."""
+    """Start a broker with TLS; `ca.pem` is its CA."""
     issue(tmp_path, "server", make_authority(tmp_path, "ca"), "127.0.0.1")
     with Ejabberd(tmp_path, tls=str(tmp_path / "server")) as broker:
         yield broker

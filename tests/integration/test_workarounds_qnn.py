@@ -1,4 +1,4 @@
-"""What is written otherwise for the HTP simulator is wrong there as it was, and right as it is."""
+"""Patterns rewritten for the HTP simulator are wrong there before, and right after the rewrite."""
 
 import importlib.metadata
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def _error_there(
     profile: Profile = _PROFILE,
     samples: Samples | None = None,
 ) -> float:
-    """How far a model, quantized, is off on the simulator, beside the CPU."""
+    """Return the error of a quantized model on the simulator, against the CPU."""
     folder.mkdir()
     samples = samples or samples_for(model, 4)
     context = PassContext(
@@ -132,7 +132,7 @@ def _sum() -> onnx.ModelProto:
 
 
 def _lookup() -> onnx.ModelProto:
-    """The last row of a table, 48 times, by indices that are computed."""
+    """Return the last row of a table, 48 times, by computed indices."""
     nodes = [
         _node("ArgMax", ["x"], ["greatest"], name="greatest", axis=2, keepdims=0),
         _node("Mul", ["greatest", "none"], ["zeros"], name="zeros"),
@@ -155,7 +155,7 @@ def _reciprocal() -> onnx.ModelProto:
 
 
 def _pad() -> onnx.ModelProto:
-    """Of integers, in a model that comes quantized."""
+    """Return a pad of integers, in a quantized source model."""
     pair = ["s", "z"]
     nodes = [
         _node("QuantizeLinear", ["x", *pair], ["q"], name="q"),
@@ -228,7 +228,7 @@ def test_outputs_with_16_bits_are_right_with_the_scales_that_the_simulator_compu
 
 
 def _gates(factor: float) -> onnx.ModelProto:
-    """A convolution and its HardSwish; all channels but the loudest have this weight scale."""
+    """Return a convolution and its HardSwish; all but the loudest have this weight scale."""
     shape = (1, 8, 4, 6)
     nodes = [
         _node("Conv", ["x", "w"], ["c"], name="conv"),

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.openvino
 
 @pytest.fixture(scope="module")
 def variant(tmp_path_factory: pytest.TempPathFactory) -> PreparedVariant:
-    """The digits model for `openvino-cpu`."""
+    """Return the digits model for `openvino-cpu`."""
     return prepare(
         DIGITS,
         load_profile("openvino-cpu"),
@@ -76,7 +76,9 @@ def test_a_plain_session_on_openvino_with_the_named_settings_is_right(
 
 
 def _two_attention_blocks() -> onnx.ModelProto:
-    """Two blocks of attention and two products each; OpenVINO of onnxruntime 1.24 crashes on it."""
+    """Return two blocks of attention and two products each; OpenVINO of onnxruntime 1.24 crashes on
+    this model.
+    """
     rng = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []
     weights: list[onnx.TensorProto] = []

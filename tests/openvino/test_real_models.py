@@ -1,4 +1,4 @@
-"""A model as its framework exported it, through `edgepack build`, on OpenVINO itself."""
+"""A framework's exported model, through `edgepack build`, on OpenVINO itself."""
 
 from pathlib import Path
 

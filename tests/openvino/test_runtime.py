@@ -1,4 +1,4 @@
-"""OpenVINO for real, in the environment whose `onnxruntime` is onnxruntime-openvino."""
+"""OpenVINO for real, in the environment with onnxruntime-openvino as its `onnxruntime`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A server on loopback that answers with bytes as they are, and hangs up."""
+"""A server on loopback that answers with given bytes, and closes the connection."""
 
 import contextlib
 import socket
@@ -13,8 +13,8 @@ class AnyAnswer:
     """Listens as long as the process lives, or until `close`.
 
     Attributes:
-        answer: What it says; may be changed at any time.
-        requests: What it was asked, in order.
+        answer: The answer; may be changed at any time.
+        requests: Received requests, in order.
     """
 
     def __init__(self, answer: Answer, host: str = "127.0.0.1") -> None:
@@ -47,7 +47,7 @@ class AnyAnswer:
 
 
 def read_request(opened: socket.socket) -> bytes:
-    """Head and body of a request."""
+    """Read head and body of a request."""
     request = b""
     while b"\r\n\r\n" not in request:
         request += _more(opened)
@@ -66,7 +66,9 @@ def _more(opened: socket.socket) -> bytes:
 
 
 def http_answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
-    """A whole answer of HTTP, which says that the server hangs up: nobody asks there once more."""
+    """Return a complete HTTP answer with a close header, so that the client sends no second
+    request.
+    """
     fixed = (f"Content-Length: {len(body)}", "Connection: close")
     lines = [f"HTTP/1.1 {status}", *fixed, *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body

@@ -23,8 +23,8 @@ class Broker:
     Args:
         folder: Holds its settings and log.
         settings: Further lines of its settings, instead of letting everybody in.
-        listener: Lines that belong to the listener, such as TLS files.
-        port: Where it listens; 0 takes a free one.
+        listener: Lines of the listener, for example TLS files.
+        port: Port to listen on; 0 selects a free port.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ WIDTH = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleBundle:
-    """A signed bundle on the disk and how an offer names it."""
+    """A signed bundle on the disk with its name in an offer."""
 
     folder: Path
     ref: BundleRef
@@ -87,7 +87,7 @@ def make_bundle(
     slow_layers: int = 0,
     slow_above: float | None = None,
 ) -> ExampleBundle:
-    """Builds and signs a bundle; its first weight is the same in every release.
+    """Build and sign a bundle; its first weight is the same in every release.
 
     Args:
         folder: Is made.
@@ -98,10 +98,10 @@ def make_bundle(
         provider: Of every variant.
         requires: Of every variant.
         hooks: Shell scripts by path below `hooks/`.
-        is_wrong: Whether the model gives other outputs than the golden ones.
-        tuned_from: An older bundle: the second weight is nearly that one's, and a delta from it is
-            in the bundle.
-        spoil_delta: What is written in place of the delta.
+        is_wrong: Whether the model's outputs differ from the golden outputs.
+        tuned_from: An older bundle: the second weight is nearly the old weight, and a delta from
+            the old bundle is in the bundle.
+        spoil_delta: Bytes in place of the delta.
         slow_layers: Further layers, which change no output and take their time.
         slow_above: If given, these layers run only if the first value of the input is above.
     """
@@ -158,13 +158,13 @@ def _tuned(seed: int, step: int) -> np.ndarray:
 
 
 def expected_output(x: np.ndarray, release: int) -> np.ndarray:
-    """What the model of a release answers to float32 (1, WIDTH)."""
+    """Return the answer of a release's model to float32 (1, WIDTH)."""
     answer: np.ndarray = np.maximum(x @ _weight(0), 0) @ _weight(release)
     return answer
 
 
 def describe_bundle(folder: Path) -> ExampleBundle:
-    """Names a signed bundle as an offer does, without checking it."""
+    """Return a signed bundle's name in an offer, unchecked."""
     facts = decode_manifest((folder / MANIFEST_FILE).read_bytes()).facts
     return ExampleBundle(
         folder=folder,

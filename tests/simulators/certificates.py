@@ -45,7 +45,7 @@ def issue(
 
 
 def self_signed(key: ec.EllipticCurvePrivateKey, name: str) -> str:
-    """A certificate (PEM) of a key, by itself."""
+    """Return a self-signed certificate (PEM) of a key."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     return _certificate(subject, key, (subject, key), is_authority=False).decode()
 
@@ -53,14 +53,14 @@ def self_signed(key: ec.EllipticCurvePrivateKey, name: str) -> str:
 def sign_until(
     pki: Path, key: ec.EllipticCurvePrivateKey, name: str, *, left_s: float, life_days: float = 300
 ) -> str:
-    """A device's certificate (PEM) as the fleet whose CA lies in `pki` gave it long ago.
+    """Return a device's old certificate (PEM) by the fleet's CA in `pki`.
 
     Args:
         pki: Holds `ca.key` and `ca.crt`.
         key: The device's.
         name: The device's id.
-        left_s: How long it lasts from now on.
-        life_days: How long it lasts in all.
+        left_s: Remaining validity.
+        life_days: Total validity.
     """
     ca_key = serialization.load_pem_private_key((pki / "ca.key").read_bytes(), None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)

@@ -1,4 +1,4 @@
-"""Child processes for tests: such as run code, such as hang, and whether one has ended."""
+"""Child processes for tests: running code, hanging, and checks of their end."""
 
 import sys
 import time
@@ -10,12 +10,14 @@ takes its while to start a process."""
 
 
 def child(code: str) -> tuple[str, ...]:
-    """The command of a child that runs Python code."""
+    """Return the command of a child that runs Python code."""
     return (sys.executable, "-P", "-c", code)
 
 
 def hanging_child(note: Path) -> tuple[str, ...]:
-    """The command of a child that hangs, as does a child of its own, whose pid it notes."""
+    """Return the command of a child that hangs, with a hanging child of its own and a note of its
+    pid.
+    """
     return child(
         "import subprocess, sys, time; "
         "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
@@ -24,13 +26,13 @@ def hanging_child(note: Path) -> tuple[str, ...]:
 
 
 def noted_pid(note: Path) -> int | None:
-    """The pid that a child has noted; None before it has."""
+    """Read the pid noted by a child; None before the note."""
     words = note.read_text() if note.exists() else ""
     return int(words) if words else None
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie, soon: a killed one takes a moment to die."""
+    """Wait until a process is gone, or a zombie: a killed process takes a moment to die."""
     status = Path(f"/proc/{pid}/stat")
     for _ in range(500):
         try:

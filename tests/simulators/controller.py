@@ -1,4 +1,4 @@
-"""A controller and depot in one, small but real: retained offers, needs answered chunk by chunk."""
+"""A small but real controller and depot: retained offers, needs answered chunk by chunk."""
 
 import threading
 import time
@@ -33,7 +33,7 @@ ROUTER = Router({topics.up(TENANT, topics.DEVICE, kind): kind for kind in topics
 
 
 class Controller:
-    """Holds bundles, offers them, answers needs, and remembers what devices said.
+    """Holds bundles, offers bundles, answers needs, and stores devices' messages.
 
     Args:
         port: Of the broker on this machine.
@@ -96,7 +96,7 @@ class Controller:
     def wait_for(
         self, is_so: Callable[[ReportedModel], bool], timeout_s: float = 30, *, model: str = "tiny"
     ) -> ReportedModel:
-        """Waits for what a report says of a model, from the latest one on."""
+        """Wait for a state in the reports of a model, from the latest report on."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             last = self.last()

@@ -18,21 +18,21 @@ DEVICE = "cam-1"
 
 
 class Device:
-    """Its settings lie in `folder`, its state in `folder/state`.
+    """A device with its settings in `folder`, its state in `folder/state`.
 
     Args:
         folder: Is made.
         broker_url: The broker.
-        key: PEM file of the public key that it trusts.
+        key: PEM file of the trusted public key.
         broker_lines: Further lines of the section [broker].
         hooks: The device's hook folder.
-        memory_bytes: What the models may take together; 0 sets no limit.
+        memory_bytes: Memory limit of the models together; 0 sets no limit.
         decryption_key: PEM file of the private key that opens encrypted bundles.
         name: Its id.
-        user: Runs it; None is who runs the test.
+        user: User of the agent; None is the test's user.
         groups: Further groups of that user.
         sources: URLs of web servers that have bundles.
-        sources_ca: PEM of the authority that they are trusted by; None is the system's.
+        sources_ca: PEM of the sources' authority; None is the system's.
     """
 
     def __init__(
@@ -105,24 +105,24 @@ class Device:
             )
 
     def kill(self) -> None:
-        """SIGKILL: nothing in the agent can react to it."""
+        """Kill by SIGKILL: the agent cannot react."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(10)
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
+        """Stop by SIGTERM; return the exit code."""
         assert self._process is not None
         self._process.terminate()
         return self._process.wait(20)
 
     def wait(self) -> int:
-        """Waits until the agent ends by itself; returns the exit code."""
+        """Wait until the agent ends by itself; return the exit code."""
         assert self._process is not None
         return self._process.wait(20)
 
     def processes(self) -> list[int]:
-        """Return the live agent and its children, whose environments name its folder."""
+        """Return the live agent and its children, found by the folder in their environments."""
         mark = str(self.state_dir).encode()
         found = [self._process.pid] if self._process and self._process.poll() is None else []
         for path in Path("/proc").glob("[0-9]*/environ"):

@@ -1,8 +1,8 @@
-"""Two real nodes of ejabberd that are one broker, as processes of the tests' own.
+"""Two real nodes of ejabberd as a single broker, as processes of the tests' own.
 
-Settings are what `edgepack fleet broker-config ejabberd` wrote; `ejabberdctl`, too, gives its
-`vm.args` to Erlang. Each node has its own port, folder and loopback address for what nodes say to
-each other. No daemon is left behind: the nodes know each other's port without `epmd`.
+Settings come from `edgepack fleet broker-config ejabberd`; `ejabberdctl`, too, passes its `vm.args`
+to Erlang. Each node has its own port, folder and loopback address for traffic between nodes.
+No daemon is left behind: the nodes know each other's port without `epmd`.
 """
 
 import os
@@ -26,12 +26,13 @@ def is_installed() -> bool:
 
 
 class Node:
-    """One node; `ports[0]` is for clients, `ports[1]` for the other node.
+    """A node; `ports[0]` is for clients, `ports[1]` for the other node.
 
     Args:
         number: 1 or 2.
         folder: Of its own.
-        settings: The written `ejabberd.yml`, whose port is replaced; `vm.args` lies beside it.
+        settings: The written `ejabberd.yml`, with the port replaced; `vm.args` is in the same
+            folder.
         between: Port on which both nodes speak to each other.
         cookie: Known to both nodes alone.
     """
@@ -60,7 +61,7 @@ class Node:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        """Starts it, and does not wait."""
+        """Start the node, without waiting."""
         address = f"{{127,0,0,{self._number}}}"
         spool = f'"{self._folder / "spool"}"'
         words = ("-kernel", "inet_dist_use_interface", address, "-mnesia", "dir", spool)
@@ -79,7 +80,7 @@ class Node:
             )
 
     def await_clients(self) -> None:
-        """Waits until clients can come in."""
+        """Wait until clients can connect."""
         assert self._process is not None
         until = time.monotonic() + START_S
         while True:
@@ -91,7 +92,7 @@ class Node:
             time.sleep(0.05)
 
     def await_started(self) -> None:
-        """Waits until all of it has started: one that joins another before that comes up broken."""
+        """Wait until the node has started completely: a node that joins earlier starts broken."""
         until = time.monotonic() + START_S
         while True:
             try:
@@ -104,12 +105,12 @@ class Node:
                 return
 
     def said(self) -> str:
-        """What it logged."""
+        """Return the log."""
         logs = [path for path in sorted(self._folder.glob("*.log")) if path.is_file()]
         return "\n".join(path.read_text(errors="replace") for path in logs)
 
     def ask(self, *command: str) -> str:
-        """Runs a command of `ejabberdctl` on it."""
+        """Run a command of `ejabberdctl` on the node."""
         name = f"ask-{secrets.token_hex(4)}@127.0.0.1"
         words = ("-dist_listen", "false", "-hidden", "-noinput", "-s", "ejabberd_ctl")
         done = subprocess.run(
@@ -125,7 +126,7 @@ class Node:
         return done.stdout
 
     def kill(self) -> None:
-        """SIGKILL: it says goodbye to nobody."""
+        """Kill by SIGKILL: the node sends no goodbye."""
         if self._process is not None:
             # Its helpers (erl_child_setup, inet_gethost) are of the same group.
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -134,10 +135,10 @@ class Node:
 
 
 class EjabberdPair:
-    """Starts both nodes and joins them.
+    """Starts and joins both nodes.
 
     Args:
-        folder: Holds what they keep.
+        folder: Holds the nodes' files.
         settings: The written `ejabberd.yml`.
     """
 
@@ -163,7 +164,7 @@ class EjabberdPair:
 
     @property
     def url(self) -> str:
-        """Both nodes, as clients name them."""
+        """Both nodes as a URL for clients."""
         return "mqtts://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def stop(self) -> None:

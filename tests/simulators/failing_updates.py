@@ -1,6 +1,6 @@
-"""One device after the other, each with a disk that fails from another call of its update on.
+"""Successive devices, each with a disk that fails from another call of its update on.
 
-Run with a faulty disk preloaded; prints what came of it as JSON. The update is that of
+Runs with a faulty disk preloaded; prints the result as JSON. The update is that of
 `tests.simulators.world`: real files, keys and bundles, and no network.
 """
 
@@ -27,18 +27,18 @@ TURNS = 12
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What to try.
+    """Request of a trial.
 
     Attributes:
         control: Of the faulty disk.
         template: State folder of a device that serves the first bundle.
-        folder: Where the devices' folders are; the faulty one.
+        folder: Parent folder of the devices' folders, on the faulty disk.
         key: PEM file of the public key.
         bundles: The first bundle and the next.
         error: The errno.
-        is_lasting: Whether every call fails from then on; otherwise one does.
-        step: Each so many calls, one is tried.
-        offset: The first of them.
+        is_lasting: Whether every later call fails; otherwise a single call fails.
+        step: Distance between tried calls.
+        offset: The first tried call.
     """
 
     control: str
@@ -53,14 +53,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """Result of a trial.
 
     Attributes:
-        calls: Calls of one undisturbed update.
-        tried: How many devices were tried, and how many of them had a call that failed.
+        calls: Calls of an undisturbed update.
+        tried: Number of tried devices, and number of devices with a failed call.
         hit: See `tried`.
-        silent: Calls after whose failure the device reported no trouble while the disk failed.
-        problems: What went wrong, by number of the call.
+        silent: Failed calls without a report of the device while the disk failed.
+        problems: Problems by number of the call.
     """
 
     calls: int
@@ -109,7 +109,7 @@ def _check_serving(world: World, bundles: list[ExampleBundle]) -> None:
 
 @contextlib.contextmanager
 def _working(disk: FaultyDisk, request: Request) -> Iterator[None]:
-    """The disk works while the test looks at it."""
+    """Restore the disk during the test's checks."""
     calls, failed = disk.calls, disk.failed
     disk.works()
     yield
@@ -117,7 +117,7 @@ def _working(disk: FaultyDisk, request: Request) -> Iterator[None]:
 
 
 def _try_one(request: Request, number: int, bundles: list[ExampleBundle], disk: FaultyDisk) -> int:
-    """One device; 0 when no call failed, 1 when one did, 2 when the device reported it."""
+    """Try a device; return 0 without a failed call, 1 after a failure, 2 if reported."""
     world = _device(request, number, bundles)
     world.models.start()
     disk.fail(request.error, first=number, count=FOREVER if request.is_lasting else 1)

@@ -26,12 +26,12 @@ def build_library(folder: Path) -> Path | None:
 
 
 class FaultyDisk:
-    """What fails now, shared with the process.
+    """Current faults, shared with the process.
 
     Args:
         control: A file, which is made.
-        library: What `build_library` returned.
-        folder: Calls below it may fail.
+        library: Result of `build_library`.
+        folder: Folder with failing calls.
     """
 
     def __init__(self, control: Path, library: Path | None, folder: Path) -> None:
@@ -43,7 +43,7 @@ class FaultyDisk:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the process needs in its environment."""
+        """Environment variables of the process."""
         return {
             "LD_PRELOAD": str(self._library),
             "FAULTY_DISK": str(self._control),

@@ -1,8 +1,8 @@
-"""A client that holds connections whose requests never end, and opens each again when it ends.
+"""Client with connections and unfinished requests; reopens each closed connection.
 
     python -m tests.simulators.half_sent PORT COUNT head|body
 
-Each line that it prints is the number of connections that it opened so far.
+Each printed line is the number of opened connections so far.
 """
 
 import contextlib

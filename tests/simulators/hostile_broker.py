@@ -1,4 +1,4 @@
-"""What a broker in the wrong hands has seen, and how it alters and forges messages."""
+"""View of a hostile broker on messages, and its alterations and forgeries."""
 
 import random
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ _FOREIGN = CryptoSigner.generate_ecdsa()
 
 @dataclass(frozen=True)
 class History:
-    """What was ever said in a fleet, and what of it was meant for this device.
+    """All messages of a fleet, with the messages for this device.
 
     Attributes:
-        world: The fleet, as it is at the end.
+        world: The fleet at the end.
         said: Everything that went over the broker, by file; the director's words are `desired`.
-        before: What the device had accepted before the broker fell.
+        before: The device's accepted messages before the attack.
         meant: The releases that the director ever ordered for this device.
-        last: What it is to run at the end.
-        number: Of the director's last word to it.
+        last: The device's final order.
+        number: Number of the director's last order to the device.
     """
 
     world: RepositoryWorld
@@ -40,7 +40,7 @@ class History:
 def tell_history(
     folder: Path, one: ExampleBundle, two: ExampleBundle, other: ExampleBundle
 ) -> History:
-    """Makes a fleet in which much happens; cam-1 runs release one, and is to run two at the end.
+    """Make a fleet with a long history; cam-1 runs release one, and is to run two at the end.
 
     Args:
         folder: For the fleet's files.
@@ -84,7 +84,7 @@ def tell_history(
 
 
 def altered(rng: random.Random, content: bytes) -> bytes:
-    """Bytes as a broker may change them."""
+    """Return bytes with a broker's alterations."""
     match rng.randrange(5):
         case 0:
             return content[: rng.randrange(len(content))]
@@ -105,7 +105,7 @@ def altered(rng: random.Random, content: bytes) -> bytes:
 
 
 def forged(rng: random.Random, world: RepositoryWorld, *bundles: ExampleBundle) -> bytes:
-    """A word that nobody signed who may, about one of these bundles."""
+    """Return an order without a valid signature, about these bundles."""
     bundle = rng.choice(bundles)
     sequence = rng.choice([6, 8, 2**32, MAX_SEQUENCE])
     desired = wants(bundle, sequence=sequence)

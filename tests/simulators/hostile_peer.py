@@ -1,4 +1,4 @@
-"""A peer on loopback that answers as the other side, and then misbehaves in one of five ways."""
+"""A peer on loopback that answers correctly at first, and then misbehaves in five ways."""
 
 import contextlib
 import socket
@@ -12,13 +12,13 @@ DRIP_S = 0.2
 
 
 class HostilePeer:
-    """Listens until `close`; the connections that it holds end then.
+    """Listens until `close`, which ends its connections.
 
     Args:
         answer: Gives the whole honest answer, from the bytes that came first.
         way: `drip` sends a byte now and then, `hang` nothing, `hang halfway` the first half,
             `flood` the first half and then more without an end, `close` as many bytes as `cut`.
-        filler: What a flood repeats.
+        filler: Repeated bytes of a flood.
 
     Attributes:
         cut: Bytes that are sent before a `close`.

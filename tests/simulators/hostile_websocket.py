@@ -23,7 +23,7 @@ class HostileWebSocket:
 
     Args:
         broker_port: Of a broker on this machine, without TLS.
-        ways: What is done with each connection in turn; later ones are honest. `close with data`
+        ways: Behaviour of each connection in turn; later connections are honest. `close with data`
             sends the broker's second answer and a close frame in one segment; `ping` sends pings
             after the first answer, and reads nothing any more; `violate` sends a reserved frame.
 

@@ -1,9 +1,9 @@
-"""A host whose name server knows no name, and tells each that it is asked for.
+"""A host with a name server without names that prints each question.
 
     unshare --net --mount python tests/simulators/isolated_host.py COMMAND …
 
-In a network namespace of its own it sets up the loopback interface and a name server, runs the
-command, prints each question on a line, and ends with the command.
+In a separate network namespace the program sets up the loopback interface and a name server, runs
+the command, prints each question on a line, and ends with the command.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ def _answer(questions: socket.socket) -> None:
 
 
 def main(command: list[str]) -> int:
-    """Runs the command on such a host."""
+    """Run the command on an isolated host."""
     _set_up_loopback()
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as settings:
         settings.write("nameserver 127.0.0.1\n")

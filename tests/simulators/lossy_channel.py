@@ -1,6 +1,6 @@
-"""A depot and devices with a broker between them that loses, doubles, delays and mixes up messages.
+"""A depot and devices with a lossy broker: messages are lost, doubled, delayed and reordered.
 
-Depot, downloads and schedulers are the real ones; time is that of the test.
+Depot, downloads and schedulers are real; time is simulated.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ START_S = 1000.0
 
 @dataclass(kw_only=True)
 class Faults:
-    """What the broker does to each message on its way to a device.
+    """Faults of the broker for messages to a device.
 
     Attributes:
         loss, duplication: Shares, 0..1.
         reorder: Share that comes up to five messages late.
-        queue_bytes: What waits for a device at most; what is more is lost.
+        queue_bytes: Longest queue of a device; further messages are lost.
     """
 
     loss: float = 0.0
@@ -81,7 +81,7 @@ class Receiver:
         self.is_asleep = False
 
     def drain(self, now: float) -> None:
-        """Takes what its rate lets it take in a step."""
+        """Receive the data of a step at the device's rate."""
         self.credit = min(self.credit + self.bytes_per_s * STEP_S, 1e6)
         while self.queue and self.credit > 0 and not self.is_asleep:
             sha256, is_coded, payload = self.queue.popleft()
@@ -107,13 +107,13 @@ class LossyFleet:
     Args:
         folder: For all files.
         devices: How many.
-        size_bytes: Of the bundle's one file.
-        faults: What the broker does.
-        slow: By number of a device: bytes a second that it takes; the others take 50 MB.
+        size_bytes: Of the bundle's only file.
+        faults: Faults of the broker.
+        slow: By number of a device: its rate, bytes per second; other devices have 50 MB.
         spread_s: Devices begin within so many seconds.
         limits: By number of a device: its own bandwidth.
         bandwidth: The depot's.
-        plain: Numbers of devices that say nothing of coded messages, as older ones do.
+        plain: Numbers of devices without coded messages, like older devices.
         refusing: Numbers of devices that ask for coded messages, of which the broker gives none.
     """
 
@@ -167,7 +167,7 @@ class LossyFleet:
         ]
 
     def start_depot(self) -> Depot:
-        """A new one, that knows nothing of the one before."""
+        """Start a new depot without state."""
         self.depot = Depot(
             tenant="t",
             releases=self._releases,
@@ -178,7 +178,7 @@ class LossyFleet:
         return self.depot
 
     def restart_broker(self, *, keeps_queues: bool) -> None:
-        """Devices notice that the connection was opened anew."""
+        """Reconnect the devices after a restart of the broker."""
         for one in self.receivers:
             if not keeps_queues:
                 one.queue.clear()
@@ -187,10 +187,10 @@ class LossyFleet:
                 one.scheduler.note_connected(self.now)
 
     def run(self, until_s: float = 300.0, *, until_done: int | None = None) -> None:
-        """Lets time pass until enough devices are done.
+        """Advance the time until enough devices are done.
 
         Args:
-            until_s: It must be so by then, since the start.
+            until_s: Deadline since the start.
             until_done: How many; None is all.
         """
         wanted = len(self.receivers) if until_done is None else until_done
@@ -199,7 +199,7 @@ class LossyFleet:
             self.step()
 
     def step(self) -> None:
-        """A hundredth of a second."""
+        """Advance by a hundredth of a second."""
         self.now += STEP_S
         for one in self.receivers:  # what was sent before: nothing comes in the moment it is sent
             one.drain(self.now)
@@ -209,7 +209,7 @@ class LossyFleet:
             pass
 
     def missing(self) -> dict[str, int]:
-        """By device that is not done: how many chunks it lacks."""
+        """Return the number of missing chunks by unfinished device."""
         return {
             one.name: sum(len(file.chunks) for file in one.download.missing())
             for one in self.receivers
@@ -217,7 +217,7 @@ class LossyFleet:
         }
 
     def check_files(self) -> None:
-        """Every device has what was sent, byte for byte."""
+        """Check that every device has the sent files, byte for byte."""
         for one in self.receivers:
             one.download.finish()
             assert one.download._path(one.download._files[0]).read_bytes() == self.content

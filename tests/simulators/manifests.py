@@ -32,7 +32,7 @@ def make_variant(
     cosine_min: float = 0.99,
     nrmse_max: float = 0.1,
 ) -> Variant:
-    """A float variant whose one output is `y`; see `Variant` and `VariantFacts`."""
+    """Return a float variant with the single output `y`; see `Variant` and `VariantFacts`."""
     return Variant(
         name=name,
         provider=provider,

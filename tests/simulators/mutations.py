@@ -14,11 +14,11 @@ _DEEP = 100_000
 
 
 def mutated(content: bytes, others: Sequence[bytes], seed: int, count: int) -> Iterator[bytes]:
-    """Changed bytes, one after the other.
+    """Yield changed bytes in sequence.
 
     Args:
-        content: What is valid.
-        others: Valid bytes of the same kind, of which pieces come in.
+        content: Valid bytes.
+        others: Valid bytes of the same kind, as a source of pieces.
         seed: Decides everything.
         count: How many.
     """
@@ -54,12 +54,12 @@ def _document(content: bytes) -> Any:
 
 
 def _encode(document: Any) -> bytes:
-    """JSON; text that is not Unicode stays what it is, as an escape."""
+    """Encode as JSON; keep text that is not Unicode as an escape."""
     return json.dumps(document).encode()
 
 
 def _change(rng: random.Random, document: Any) -> Any:
-    """One value somewhere in a document is another, is gone, or has another name."""
+    """Change, remove or rename a value somewhere in a document."""
     places = list(_places(document))
     if not places:
         return rng.choice(_VALUES)

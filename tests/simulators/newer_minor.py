@@ -20,7 +20,7 @@ _encode = messages.encode
 
 
 def main() -> None:
-    """Change the program's encoding of messages, then run it."""
+    """Change the program's encoding of messages, then run the program."""
     program, *arguments = sys.argv[1:]
     version = Version(messages.WIRE_VERSION.major, messages.WIRE_VERSION.minor + 1)
 

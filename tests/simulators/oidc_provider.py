@@ -1,4 +1,4 @@
-"""A provider of OpenID Connect without a network: it signs for real, checks PKCE, and can lie."""
+"""A provider of OpenID Connect without a network: real signatures, PKCE checks, lies on request."""
 
 import base64
 import hashlib
@@ -20,9 +20,9 @@ class SimulatedProvider:
     """Give `get` to a `Provider`.
 
     Attributes:
-        claims: Changes those of the next ID token; None as a value leaves one out.
+        claims: Changes of the next ID token's claims; None as a value removes a claim.
         header: Changes its header.
-        document: Changes what discovery says.
+        document: Changes of the discovery document.
         asked: The paths that were asked for.
     """
 
@@ -39,7 +39,7 @@ class SimulatedProvider:
         self._challenge, self._nonce = "", ""
 
     def visit(self, url: str) -> dict[str, str]:
-        """What a browser does there: logs in, and is sent back with this."""
+        """Simulate a browser: log in, and return the redirect's query."""
         query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
         assert (query["response_type"], query["code_challenge_method"]) == ("code", "S256")
         assert query["client_id"] == CLIENT

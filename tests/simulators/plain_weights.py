@@ -12,7 +12,7 @@ _PIECE_BYTES = 32
 
 
 def secrets(model: Path, golden: Path) -> tuple[bytes, ...]:
-    """What nobody may find: pieces of weights, and of golden samples.
+    """Return secret pieces of weights, and of golden samples.
 
     Args:
         model: The source, ONNX.
@@ -30,7 +30,9 @@ def secrets(model: Path, golden: Path) -> tuple[bytes, ...]:
 
 
 def shows(folder: Path, pieces: Sequence[bytes]) -> list[str]:
-    """Names of files below a folder that hold one of them; those that go meanwhile have none."""
+    """Return names of files below a folder that contain a secret; skip files that disappear
+    meanwhile.
+    """
     found = []
     for path in folder.rglob("*"):
         try:

@@ -1,4 +1,4 @@
-"""Switching what serves, as the agent does, where a test has no agent."""
+"""Switches of the serving release, like an agent's, for tests without an agent."""
 
 from pathlib import Path
 

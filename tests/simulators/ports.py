@@ -1,8 +1,8 @@
 """Loopback ports that no two tests use at the same time, in any process.
 
 Another process may take a port that the kernel picked and the test released. The ports here lie
-below the range from which the kernel picks. Each process takes ports from one block, which the
-process owns by a lock on a file until the process ends.
+below the range from which the kernel picks. Each process takes ports from a block, owned by a lock
+on a file until the process ends.
 """
 
 import fcntl
@@ -52,5 +52,5 @@ _owned_block = cache(_Block)
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 for one server of one test."""
+    """Return a port of 127.0.0.1 for a server of a test."""
     return _owned_block().take()

@@ -29,7 +29,7 @@ class RepositoryWorld:
     """A repository, its keys and the time.
 
     Args:
-        folder: Where it lies; made, or found as an earlier one left it.
+        folder: Folder of the repository; made, or reused from an earlier instance.
         now: Seconds since the epoch.
     """
 
@@ -41,7 +41,7 @@ class RepositoryWorld:
 
     @property
     def root(self) -> bytes:
-        """The first root: what a device is enrolled with."""
+        """The first root, for enrolment."""
         content = self.repository.files.content("1.root.json")
         assert content is not None
         return content
@@ -51,7 +51,7 @@ class RepositoryWorld:
         return bundle.ref
 
     def rotate(self, role: str) -> None:
-        """New keys instead of all that a role has."""
+        """Replace all keys of a role."""
         repository = self.repository
         old = [key.keyid for key in repository.state.keys(role)]
         folder = repository.online if role in ONLINE else repository.offline

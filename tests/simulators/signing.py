@@ -1,4 +1,4 @@
-"""Who signs what devices publish: keys, and a device that speaks over a real broker."""
+"""Signers of devices' messages: keys, and a device with a real broker."""
 
 import threading
 from pathlib import Path
@@ -28,7 +28,7 @@ def sign_with(key: ec.EllipticCurvePrivateKey) -> Sign:
 
 
 def read_messages(payload: bytes) -> tuple[Batch | None, tuple[bytes, ...]]:
-    """What a payload holds, whoever signed it: a batch and its messages, or a last will."""
+    """Return a payload's contents, with any signature: a batch and its messages, or a last will."""
     if payload.startswith(b"{"):
         return None, (payload,)
     batch = read_batch(payload).batch
@@ -80,7 +80,7 @@ def _as_json(content: bytes) -> bytes:
 
 
 class Speaker:
-    """A device that was enrolled into a folder, and says what a test wants, at a real broker.
+    """An enrolled device, with its folder, that publishes a test's messages at a real broker.
 
     Args:
         folder: With its `agent.toml`.
@@ -136,7 +136,7 @@ class Speaker:
             self._offered.set()
 
     def greet(self) -> "Speaker":
-        """Gets a session, as an agent does that has just started."""
+        """Get a session, like a just started agent."""
         self._offered.clear()
         self.signer.word = ""
         self._greeting = self.signer.sign_raw("reported", b'{"v":1,"online":true,"at":1}')
@@ -147,13 +147,13 @@ class Speaker:
         raise AssertionError("no session was offered")
 
     def say(self, kind: topics.UpKind, *messages: Message | bytes, retain: bool = False) -> bytes:
-        """Publishes messages, signed if their kind is; gives the payload."""
+        """Publish messages, signed if their kind requires signatures; return the payload."""
         contents = [it if isinstance(it, bytes) else encode(it) for it in messages]
         payload = self.signer.sign_raw(kind, *contents) if kind in SIGNED_KINDS else contents[0]
         self.publish(kind, payload, retain=retain)
         return payload
 
     def publish(self, kind: topics.UpKind, payload: bytes, *, retain: bool = False) -> None:
-        """Publishes any bytes, and waits for the broker."""
+        """Publish any bytes, and wait for the broker."""
         topic = topics.up(self.tenant, self.device, kind)
         self.client.publish(topic, payload, qos=1, retain=retain).wait_for_publish(30)

@@ -13,9 +13,9 @@ CONFIG_VARIABLE = "SOFTHSM2_CONF"
 
 
 def start_tokens(folder: Path) -> None:
-    """Makes this process, and those that it starts, keep SoftHSM's tokens in a folder.
+    """Set SoftHSM's token folder for this process and its children.
 
-    SoftHSM reads where that is once a process, so a whole test session has one such folder.
+    SoftHSM reads the folder once per process, so a whole test session has a single folder.
     """
     if not MODULE.exists() or shutil.which("softhsm2-util") is None:
         pytest.skip("softhsm2 is not installed")
@@ -26,7 +26,7 @@ def start_tokens(folder: Path) -> None:
 
 
 def make_token(label: str) -> None:
-    """Makes an empty token."""
+    """Make an empty token."""
     subprocess.run(
         (
             *("softhsm2-util", "--init-token", "--free", "--label", label),

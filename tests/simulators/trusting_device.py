@@ -1,4 +1,4 @@
-"""A device that trusts a root, without a broker: what it believes, and what it would install."""
+"""A device that trusts a root, without a broker: accepted metadata, and releases to install."""
 
 from pathlib import Path
 
@@ -20,19 +20,19 @@ TENANT = "default"
 
 
 class TrustingDevice:
-    """One device of a repository's fleet.
+    """A device of a repository's fleet.
 
     Args:
         world: The fleet.
-        state_dir: Its state folder; made when it is missing.
+        state_dir: Its state folder; created when missing.
         name: Its id.
         arch: Its machine name.
-        cache: Where it keeps metadata; in its state folder when not given.
+        cache: Folder of metadata; in its state folder when not given.
 
     Attributes:
-        installs: Releases that it would install, by model, in order.
-        refused: Why it would not, by model.
-        dropped: Why what came was not believed.
+        installs: Releases to install, by model, in order.
+        refused: Reasons of rejections, by model.
+        dropped: Reasons of dropped messages.
         clock_s: How far its clock is from the true time.
     """
 
@@ -55,7 +55,7 @@ class TrustingDevice:
         self.restart()
 
     def restart(self) -> None:
-        """A new agent process on the same disk."""
+        """Start a new agent process on the same disk."""
         self.trust = DeviceTrust(
             self.root,
             self.cache,
@@ -66,7 +66,7 @@ class TrustingDevice:
         )
 
     def hear(self, name: str, content: bytes) -> None:
-        """A file of metadata, or the director's word, comes."""
+        """Receive a file of metadata, or the director's order."""
         if name == "desired":
             self.trust.put_orders(content)
         else:
@@ -87,31 +87,31 @@ class TrustingDevice:
                 self.installs.append((name, order.bundle.release))
 
     def hear_metadata(self) -> None:
-        """All metadata comes, as the controller sends it, and is judged together."""
+        """Receive all metadata together, as sent by the controller."""
         for name, content in self.world.repository.messages().items():
             self.trust.put_metadata(name, content)
         self.turn()
 
     def hear_all(self, desired: Desired) -> None:
-        """What a fleet that is in nobody's hands says."""
+        """Receive the messages of an honest fleet."""
         self.hear_metadata()
         self.hear("desired", word(self.world, self.name, desired))
 
 
 def word(world: RepositoryWorld, device: str, desired: Desired) -> bytes:
-    """The director's word to a device."""
+    """Return the director's order to a device."""
     director = Director(world.repository, TENANT, lambda: world.now)
     return director.sign(device, encode(desired))
 
 
 def wants(*bundles: ExampleBundle, sequence: int) -> Desired:
-    """What the fleet wants: these bundles."""
+    """Return an order for these bundles."""
     models = {bundle.ref.name: bundle.order(sequence) for bundle in bundles}
     return Desired(sequence=sequence, models=dict(models))
 
 
 def resigned(payload: bytes, **changes: object) -> bytes:
-    """A message with other fields under the same signatures."""
+    """Return a message with other fields under the same signatures."""
     document = msgspec.json.decode(payload)
     document["signed"] |= changes
     return msgspec.json.encode(document)
@@ -126,7 +126,7 @@ def sign_word(
     tenant: str = TENANT,
     lives_s: float = DAY_S,
 ) -> bytes:
-    """A word that somebody signs who may not be the director."""
+    """Return an order signed by a key that may not be the director's."""
     orders = SignedOrders(
         desired=desired,
         issued_at=world.now,

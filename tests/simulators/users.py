@@ -1,4 +1,4 @@
-"""Other users of this machine, made for a test that root runs, and a Python that they may start."""
+"""Other users of this machine, made for a test by root, with a usable Python."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """A user, and the Python that it may start."""
+    """A user, and a Python for the user."""
 
     uid: int
     gid: int
@@ -26,7 +26,7 @@ class User:
     def popen(
         self, command: list[str], *, groups: tuple[int, ...] = (), **words: object
     ) -> "Popen":
-        """Starts a command as this user, with a umask that lets nobody else look."""
+        """Start a command as this user, with a private umask."""
         started: Popen = subprocess.Popen(
             command,
             user=self.uid,
@@ -45,7 +45,7 @@ Popen = subprocess.Popen[bytes]
 
 @contextlib.contextmanager
 def made_user(name: str) -> Iterator[User]:
-    """A user of the system with a group of its own, while the block runs.
+    """Make a user of the system with a group of its own, while the block runs.
 
     Tests run side by side, so the name must hold the id of this process.
     """
@@ -60,7 +60,7 @@ def made_user(name: str) -> Iterator[User]:
 
 
 def _change_users(*command: str) -> None:
-    """Run a command that fails, instead of waiting, while another one changes the users."""
+    """Run a command that fails, instead of waiting, during another change of users."""
     with Path(tempfile.gettempdir(), "edgepack-t-users.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         subprocess.run(command, check=True)
@@ -71,7 +71,7 @@ def _output(*command: str) -> str:
 
 
 def _python_for(uid: int) -> tuple[str, dict[str, str]]:
-    """This Python, or the system's of the same version where this one lies in root's home."""
+    """Return this Python, or the system's of the same version if this Python is in root's home."""
     packages = f"{sysconfig.get_path('purelib')}:{ROOT / 'agent'}:{ROOT}"
     system = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     found: list[str] = []

@@ -1,9 +1,10 @@
 """`edgepack` and `edgepack-agent` as processes that start in a tenth of the processor time.
 
-Imports take most of the time of a short command. A server process for each program imports them
-once and forks for each start: with its own arguments, environment, folder, files and process id,
-as a child of the test. Command lines that name neither a console script nor its module start as
-usual, as do those whose environment differs in what Python or the loader reads at the start.
+Imports take most of the time of a short command. A server process for each program imports the
+modules
+once and forks for each start: with its own arguments, environment, folder, files and process id, as
+a child of the test. Command lines without a console script or its module start as usual, as do
+command lines with other variables that Python or the loader reads at the start.
 
     test            server              program
       │ fork/exec ───▶│ imports
@@ -60,7 +61,7 @@ _SUBREAPER = 36
 
 
 class Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen` for programs that start warm, and for all others as it is."""
+    """`subprocess.Popen` for programs that start warm, and unchanged for all others."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         given = dict(zip(_PARAMETERS, rest, strict=True))
@@ -141,7 +142,9 @@ def _start_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Server:
-    """A process that has imported a program and forks it. It ends when its socket is closed."""
+    """A process that has imported a program and forks the program. The process ends when its socket
+    is closed.
+    """
 
     def __init__(self, program: str) -> None:
         self._lock = threading.Lock()
@@ -191,7 +194,7 @@ def _read(source: socket.socket, count: int) -> bytes:
 
 
 def _await_request(control: socket.socket) -> dict[str, Any]:
-    """Fork for each request; return in the fork, with its files in place of the standard ones."""
+    """Fork for each request; return in the fork, with its files in place of the standard files."""
     while True:
         header, files, _, _ = socket.recv_fds(control, 4, 3)
         if not header:

@@ -1,7 +1,7 @@
 """Ways to a broker that are not MQTT's own port: WebSockets, and an HTTP proxy.
 
-And a web server, for what need not come from a broker. Debian's mosquitto speaks no WebSockets; its
-ejabberd does.
+And a web server, for files from elsewhere than a broker. Debian's mosquitto speaks no WebSockets;
+its ejabberd does.
 """
 
 import os
@@ -25,7 +25,7 @@ START_S = 180.0
 
 
 def missing() -> list[str]:
-    """What of it is not installed."""
+    """Return the programs that are not installed."""
     found = {
         "nginx": Path(NGINX).exists(),
         "tinyproxy": Path(TINYPROXY).exists(),
@@ -38,9 +38,9 @@ class Server:
     """A process that listens on a port of loopback, from here to the end of the block.
 
     Args:
-        command: Starts it in the foreground.
-        port: Where it shall listen.
-        log: What it says.
+        command: Starts the server in the foreground.
+        port: Port to listen on.
+        log: Log file.
         environment: Its own; None takes that of the test.
     """
 
@@ -119,17 +119,18 @@ _HANDSHAKE = (
 
 
 class Ejabberd(Server):
-    """A broker that speaks WebSockets, and pings them every second.
+    """A broker with WebSockets, and a ping every second.
 
-    It lets in any name with any password.
+    The broker accepts any name with any password.
 
     Args:
         folder: For its settings, log and database.
-        tls: Path of a certificate without its ending, its key beside it; "" speaks no TLS.
+        tls: Path of a certificate without its ending, with its key in the same place; "" means no
+            TLS.
 
     Attributes:
-        port: Where it speaks MQTT itself.
-        web_port: Where it speaks it in WebSockets, below /mqtt.
+        port: MQTT port.
+        web_port: WebSocket port, below /mqtt.
     """
 
     def __init__(self, folder: Path, *, tls: str = "") -> None:
@@ -161,7 +162,7 @@ class Ejabberd(Server):
         self._open_first(is_tls=bool(tls))
 
     def _open_first(self, *, is_tls: bool) -> None:
-        """The first WebSocket takes it ten seconds and more, which clients do not wait."""
+        """Open the first WebSocket, which takes ten seconds and more, too long for clients."""
         opened = socket.create_connection(("127.0.0.1", self.web_port), START_S)
         if is_tls:
             opened = _believing().wrap_socket(opened)
@@ -172,18 +173,18 @@ class Ejabberd(Server):
 
 
 def _believing() -> ssl.SSLContext:
-    """Believes any certificate."""
+    """Accept any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 def tinyproxy(folder: Path, *allowed_ports: int, password: str = "") -> Server:
-    """An HTTP proxy.
+    """Start an HTTP proxy.
 
     Args:
         folder: For its settings and log.
-        allowed_ports: Where it opens tunnels to.
+        allowed_ports: Allowed target ports of tunnels.
         password: Of its user `user`; "" lets everybody in.
     """
     port = free_port()
@@ -222,9 +223,10 @@ class Nginx(Server):
 
     Args:
         folder: For its settings and log.
-        root: What it serves.
+        root: Served folder.
         lines: Further settings of the server.
-        tls: Path of a certificate without its ending, its key beside it; "" speaks no TLS.
+        tls: Path of a certificate without its ending, with its key in the same place; "" means no
+            TLS.
     """
 
     def __init__(self, folder: Path, root: Path, *, lines: str = "", tls: str = "") -> None:
@@ -242,7 +244,7 @@ class Nginx(Server):
         super().__init__([NGINX, "-c", str(settings)], port, folder / "nginx.log")
 
     def answers(self) -> list[tuple[str, int, int]]:
-        """What it answered: path, status, bytes of the body."""
+        """Return the answers: path, status, bytes of the body."""
         found = []
         for line in self._access.read_text().splitlines():
             request, numbers = line.split('"')[1:3]
@@ -265,11 +267,12 @@ http:
 
 
 def registry(folder: Path, *, tls: str = "", auth: str = "") -> Server:
-    """An OCI registry.
+    """Start an OCI registry.
 
     Args:
         folder: For its settings, log and blobs.
-        tls: Path of a certificate without its ending, its key beside it; "" speaks no TLS.
+        tls: Path of a certificate without its ending, with its key in the same place; "" means no
+            TLS.
         auth: Its section `auth`; "" lets everybody in.
     """
     port = free_port()

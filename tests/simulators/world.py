@@ -1,7 +1,7 @@
 """A device without hardware, network or time: real files, keys and bundles, and chosen failures.
 
-Everything durable is real, below a folder. The clock moves when the test lets it, chunks come
-from bundles on the disk, and the power can be cut at any write or call.
+Everything durable is real, below a folder. The test moves the clock, chunks come from bundles on
+the disk, and the power can be cut at any write or call.
 """
 
 import errno
@@ -51,12 +51,12 @@ START = 1_000_000.0
 
 
 class PowerCutError(BaseException):
-    """The power is cut: no `except Exception` may see it."""
+    """A power cut: no `except Exception` may catch the error."""
 
 
 @dataclass
 class Faults:
-    """What goes wrong, and when.
+    """Faults, and their times.
 
     Attributes:
         cut_at: The power is cut at this moment: writes and calls are counted from 0.
@@ -87,7 +87,7 @@ class Faults:
 
 
 class DepotLink:
-    """Answers needs from bundles on the disk when the test lets it."""
+    """Answers needs from bundles on the disk when the test allows this."""
 
     def __init__(self) -> None:
         self.files: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class DepotLink:
         self.heard.append(need)
 
     def deliver(self, updater: Updater | Models) -> int:
-        """Sends what was asked for; returns the number of chunks."""
+        """Send the requested chunks; return their number."""
         needs, self.needs = self.needs, []
         sent = 0
         for need in needs:
@@ -133,21 +133,21 @@ class DepotLink:
 
 @dataclass
 class World:
-    """One device.
+    """A device.
 
     Attributes:
         state_dir: Its state folder; exists.
-        keys: Keys that it trusts.
+        keys: Trusted keys.
         limits: Its limits.
         shadow: Its settings of shadow inferences.
         hook_folder: Of the device; "" for none.
-        hook_answers: By `<stage>.<when>`: what its hooks say, in turn; the last one stays.
-        wrong: Variants whose probe is wrong here.
-        collected: What serving processes say next, while a model soaks.
-        said_at_rest: What they say next while none does.
+        hook_answers: By `<stage>.<when>`: answers of its hooks, in turn; the last answer stays.
+        wrong: Variants with a wrong probe here.
+        collected: Next numbers of serving processes, during a soak.
+        said_at_rest: Next numbers without a soak.
         paces: How fast releases served, by digest.
-        facts: What it is.
-        faults: What goes wrong.
+        facts: The device's facts.
+        faults: Faults.
         disk_patience_s: How long an update waits for a disk that does not work.
     """
 
@@ -192,7 +192,7 @@ class World:
         return read_pointer(self.state_dir, self.model)
 
     def has_heard(self, sequence: int) -> bool:
-        """Whether an order has reached the journal."""
+        """Return whether an order has reached the journal."""
         orders = (self.journal.offer, self.journal.pending)
         return any(order is not None and order.sequence >= sequence for order in orders)
 
@@ -200,7 +200,7 @@ class World:
         return [event for event in self.journal.outbox if event.kind == kind]
 
     def boot(self) -> Models:
-        """A new agent process on the same disk."""
+        """Start a new agent process on the same disk."""
 
         def write(path: Path, content: bytes) -> None:
             if path.name == POINTER_FILE:
@@ -239,7 +239,7 @@ class World:
         self.boot().start()
 
     def settle(self, *, max_turns: int = 400) -> str:
-        """Lets the device work until its update is over; time passes as it asks for."""
+        """Run the device until its update is finished; time passes on request."""
         for _ in range(max_turns):
             wait_s = self.models.advance()
             if self.link.deliver(self.models):
@@ -251,7 +251,7 @@ class World:
         raise AssertionError(f"the updates did not end: {states}")
 
     def settle_through_power_cuts(self) -> str:
-        """The same; when the power is cut the device starts again, which may be cut as well."""
+        """Run the same; after a power cut the device starts again, with possible further cuts."""
         while True:
             try:
                 return self.settle()
@@ -260,7 +260,7 @@ class World:
                 self.restart()
 
     def check_pointer(self) -> None:
-        """Whatever serves is whole."""
+        """Check that any serving release is complete."""
         pointer = self.pointer
         if pointer is not None:
             folder = self.state_dir / "slots" / pointer.digest

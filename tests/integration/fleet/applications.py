@@ -1,4 +1,4 @@
-"""Real agents on devices, with applications that run inferences: what gates on measures look at."""
+"""Real agents on devices, with applications that run inferences: input of the gates."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -18,14 +18,14 @@ Infer = Callable[[Model, np.random.Generator, threading.Event], object]
 
 
 class Applications:
-    """One a device, in a thread.
+    """An application for each device, in a thread.
 
     Args:
-        name: The model that they open.
-        infer: What they do again and again.
+        name: The model to open.
+        infer: Repeated inference.
 
     Attributes:
-        models: Those that are open.
+        models: The open models.
     """
 
     def __init__(self, name: str, infer: Infer) -> None:
@@ -60,7 +60,7 @@ class Applications:
 
 @contextmanager
 def applications_of(name: str, infer: Infer) -> Iterator[Applications]:
-    """Applications that are stopped at the end; none may have failed."""
+    """Start applications and stop all at the end; none may have failed."""
     running = Applications(name, infer)
     try:
         yield running
@@ -69,11 +69,11 @@ def applications_of(name: str, infer: Infer) -> Iterator[Applications]:
 
 
 def start_cameras(fleet: FleetProcess, start_agent: StartAgent, folder: Path, more: str) -> None:
-    """Enrols the cameras, each in its folder, and starts their agents.
+    """Enrol the cameras, each in its folder, and start their agents.
 
     Args:
-        fleet: Whose.
-        start_agent: Starts one.
+        fleet: Fleet of the cameras.
+        start_agent: Starts an agent.
         folder: For their files.
         more: Lines of their settings.
     """
@@ -87,6 +87,6 @@ def start_cameras(fleet: FleetProcess, start_agent: StartAgent, folder: Path, mo
 
 
 def gate_of(fleet: FleetProcess, rollout: str, name: str) -> GateView:
-    """What a rollout's gate says, which has one hardware class to judge."""
+    """Return the result of a rollout's gate with a single hardware class."""
     (view,) = [view for view in fleet.rollout(rollout).gates if view.name == name]
     return view

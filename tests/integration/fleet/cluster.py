@@ -1,4 +1,4 @@
-"""A pair of ejabberd's nodes as the broker of one fleet after the other."""
+"""A pair of ejabberd's nodes as the broker of successive fleets."""
 
 import shutil
 import threading
@@ -39,8 +39,8 @@ class Cluster:
         """Return the credentials of a controller or of the leader.
 
         Args:
-            name: One that the nodes know.
-            url: Of one node; "" is both.
+            name: A name known to the nodes.
+            url: Of a node; "" is both.
         """
         folder = DataFolder(self.data)
         authority = Authority(folder.pki)

@@ -1,4 +1,4 @@
-"""A fleet as people run it: `edgepack fleet serve` as a process, real brokers, real bundles."""
+"""A fleet in production form: `edgepack fleet serve` as a process, real brokers, real bundles."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def key_prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def make_bundle(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> Callable[..., Path]:
-    """Makes signed archives: a version, and a model of random bytes of a size."""
+    """Make signed archives: a version, and a model of random bytes of a size."""
 
     def make(version: str = "1.0.0", release: int = 1, size_bytes: int = 300_000) -> Path:
         root = tmp_path_factory.mktemp("bundle")
@@ -208,7 +208,7 @@ class Simulation:
 
 @pytest.fixture
 def serve(tmp_path: Path, key_prefix: Path) -> Iterator[Callable[..., FleetProcess]]:
-    """Starts fleets; ends them afterwards."""
+    """Start fleets, and end all afterwards."""
     fleets: list[FleetProcess] = []
 
     def start(
@@ -233,7 +233,7 @@ def serve(tmp_path: Path, key_prefix: Path) -> Iterator[Callable[..., FleetProce
 
 @pytest.fixture
 def simulation() -> Iterator[Callable[..., Simulation]]:
-    """Starts simulated devices; ends them afterwards."""
+    """Start simulated devices, and end all afterwards."""
     running: list[Simulation] = []
 
     def start(fleet: FleetProcess, **settings: object) -> Simulation:
@@ -247,7 +247,7 @@ def simulation() -> Iterator[Callable[..., Simulation]]:
 
 @pytest.fixture
 def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
-    """Enrols a device, the first time, and runs its agent."""
+    """Enrol a device, the first time, and run its agent."""
     agents: list[subprocess.Popen[bytes]] = []
 
     def start(fleet: Any, device: str, age: str = "") -> subprocess.Popen[bytes]:
@@ -271,7 +271,7 @@ def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
 
 @pytest.fixture
 def release(tmp_path: Path, key_prefix: Path) -> Callable[..., Path]:
-    """Real bundles with a model that runs, as archives."""
+    """Make real bundles with a runnable model, as archives."""
 
     def make(number: int, *, is_wrong: bool = False) -> Path:
         folder = tmp_path / f"release-{number}"
@@ -355,7 +355,7 @@ on_all = pytest.mark.parametrize("begin", [SMALL, GROWN, CLUSTER], indirect=True
 def begin(
     request: pytest.FixtureRequest, serve: Callable[..., FleetProcess], tmp_path: Path
 ) -> Callable[[], FleetProcess]:
-    """Serves a fleet, a small one or a grown one."""
+    """Start a small or a grown fleet."""
     if request.param == SMALL:
         return serve
     database = request.getfixturevalue("postgresql").empty_database()
@@ -400,7 +400,7 @@ def tls_broker(tmp_path: Path) -> Iterator[TlsBroker]:
 
 @pytest.fixture
 def tls_fleet(serve: Callable[..., FleetProcess], tls_broker: TlsBroker) -> FleetProcess:
-    """A fleet on such a mosquitto."""
+    """Start a fleet on a mosquitto with TLS."""
     fleet = serve("--broker", tls_broker.url)
     fleet.broker, fleet.broker_folder = tls_broker.process, tls_broker.folder
     return fleet

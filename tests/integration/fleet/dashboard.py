@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 
 
 class Answer(NamedTuple):
-    """What the dashboard answered."""
+    """Answer of the dashboard."""
 
     status: int
     headers: Mapping[str, str]
@@ -22,7 +22,7 @@ class Visitor:
 
     Args:
         url: Where the fleet serves.
-        trusting: Whose certificates are believed; None for plain HTTP.
+        trusting: CA file to trust; None for plain HTTP.
     """
 
     def __init__(self, url: str, trusting: ssl.SSLContext | None = None) -> None:
@@ -30,22 +30,22 @@ class Visitor:
         self.cookies: dict[str, str] = {}
 
     def get(self, path: str, **headers: str) -> Answer:
-        """Opens a page; redirections are not followed."""
+        """Open a page; redirections are not followed."""
         return self._ask("GET", path, "", headers)
 
     def post(self, path: str, form: Mapping[str, str], **headers: str) -> Answer:
-        """Sends a form."""
+        """Send a form."""
         given = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return self._ask("POST", path, urlencode(form), given)
 
     def log_in(self, token: str) -> "Visitor":
-        """Opens a session."""
+        """Open a session."""
         answer = self.post("/login", {"token": token})
         assert answer.status == 303, answer.text
         return self
 
     def form_token(self, path: str) -> str:
-        """What the forms of a page carry."""
+        """Return the token in the forms of a page."""
         found = re.search(r'name="form_token" value="([0-9a-f]{64})"', self.get(path).text)
         assert found is not None
         return found[1]

@@ -21,7 +21,9 @@ _EMPTY = (
 
 
 class PostgreSQL:
-    """A server in a temporary folder; it refuses to run as root, so root starts it as another."""
+    """A server in a temporary folder; the server refuses to run as root, so root starts the server
+    as another user.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -64,7 +66,7 @@ class PostgreSQL:
         shutil.rmtree(self._root)
 
     def empty_database(self) -> str:
-        """URL of the database, with nothing left in it of an earlier test."""
+        """Return the URL of the emptied database."""
         engine = create_engine(self._url.replace("postgresql:", "postgresql+psycopg:"))
         with engine.begin() as connection:
             for statement in _EMPTY:

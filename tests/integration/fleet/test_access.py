@@ -1,4 +1,4 @@
-"""Who may do what: tokens with roles, for programs and for the dashboard; https."""
+"""Access by tokens with roles, for programs and for the dashboard; https."""
 
 import datetime
 import ipaddress
@@ -154,7 +154,7 @@ def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    """Write a self-signed certificate for 127.0.0.1, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fleet")])
     now = datetime.datetime.now(datetime.UTC)

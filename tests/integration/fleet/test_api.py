@@ -1,4 +1,4 @@
-"""The API as it describes itself: every route is described, and none answers otherwise."""
+"""The API and its description: every route is described, and answers as described."""
 
 import json
 import re
@@ -93,7 +93,7 @@ def test_prometheus_reads_what_dashboard_and_alerts_ask_for(rolled_out: FleetPro
 
 
 def asked() -> Iterator[str]:
-    """The metrics that the Grafana dashboard and the alert rules speak of."""
+    """Yield the metrics in the Grafana dashboard and the alert rules."""
     board = json.loads((MONITORING / "grafana-dashboard.json").read_bytes())
     words = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     words.append((MONITORING / "alerts.yml").read_text())

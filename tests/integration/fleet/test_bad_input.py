@@ -1,4 +1,4 @@
-"""What a fleet is given wrong, on the command line and on the wire: each has its own answer."""
+"""Wrong input to a fleet, on the command line and on the wire: each has its own answer."""
 
 import json
 import os
@@ -271,7 +271,7 @@ def test_a_setting_beyond_its_bounds_is_a_usage_error_that_names_option_and_boun
 
 @pytest.fixture(scope="module")
 def one_fleet(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> Iterator[FleetProcess]:
-    """A fleet with one device, for questions that change nothing."""
+    """Start a fleet with a single device, for read-only requests."""
     trust = ("--trust", str(key_prefix.with_suffix(".pub")))
     folder = tmp_path_factory.mktemp("one")
     fleet = FleetProcess(folder / "fleet", *trust, "--broker-port", str(free_port())).start()

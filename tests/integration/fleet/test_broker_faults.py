@@ -1,4 +1,4 @@
-"""Brokers that die with many devices on them, and controllers that hang on to what is shared."""
+"""Brokers that die with many devices connected, and controllers that hang with shared resources."""
 
 import sqlite3
 from collections import Counter
@@ -50,7 +50,7 @@ def test_three_hundred_devices_that_come_back_at_once_are_all_there_and_commit_o
 
 
 class Heard:
-    """A controller's connections, and the topics that it heard of."""
+    """A controller's connections, and the received topics."""
 
     def __init__(self, name: str, mosquitto: Mosquitto) -> None:
         self.topics: list[str] = []
@@ -94,7 +94,7 @@ def test_what_devices_measure_goes_to_the_others_while_a_controller_hangs(
     client.loop_start()
 
     def say(count: int) -> None:
-        """Says so much, and waits until somebody has heard it."""
+        """Publish a number of messages, and wait for their receipt."""
         before = len(first.topics) + len(second.topics)
         for _ in range(count):
             topic = topics.up("default", "cam-1", "telemetry")

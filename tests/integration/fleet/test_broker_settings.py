@@ -29,7 +29,7 @@ REPORT = b'{"v":1,"online":true,"at":1}'
 def device(
     fleet: FleetProcess, tmp_path: Path, name: str, client_id: str = ""
 ) -> Iterator[Speaker]:
-    """A client with an enrolled device's certificate and key."""
+    """Return a client with an enrolled device's certificate and key."""
     folder = tmp_path / name
     done = edgepack(fleet, "fleet", "enroll", name, "--group", "g", "-o", str(folder))
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,9 @@ IN_FIELD = (0.2, 0.7, 0.1)
 
 
 def classifier() -> onnx.ModelProto:
-    """Picture [1, 3, 16, 16] to probabilities [1, 3]: the brightest channel wins."""
+    """Return a model from picture [1, 3, 16, 16] to probabilities [1, 3]: the brightest channel
+    wins.
+    """
     kernel = np.zeros((3, 3, 3, 3), np.float32)
     for channel in range(3):
         kernel[channel, channel] = 1 / 9

@@ -1,4 +1,4 @@
-"""`FleetClient` against a real fleet: a program does what a person does."""
+"""`FleetClient` against a real fleet: programs can do the same as users."""
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise

@@ -96,7 +96,7 @@ def test_a_finished_rollout_told_to_go_on_or_stop_advises_nothing_worse(
 
 @pytest.fixture
 def finished_fleet(serve: Serve, simulation: Simulate, make_bundle: MakeBundle) -> Any:
-    """A fleet of one device with a rollout that is over."""
+    """Return a fleet of a single device with a finished rollout."""
     fleet = serve()
     simulation(fleet, count=1)
     fleet.wait_for(fleet.roll_out(make_bundle(), waves="100%"), "FINISHED")
@@ -155,7 +155,7 @@ def test_a_person_at_a_terminal_is_asked_and_may_say_no(
 
 
 def at_a_terminal(fleet: Any, *arguments: str, says: str) -> tuple[int, str]:
-    """The exit code and what was printed when a person types something."""
+    """Return the exit code and the output after a user's input."""
     outer, inner = os.openpty()
     place = ("--data", str(fleet.data), "--url", fleet.url)
     with warm_programs.Popen(

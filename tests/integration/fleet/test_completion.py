@@ -1,4 +1,4 @@
-"""The shell completes what a running fleet knows, by click's own protocol with bash."""
+"""Shell completion of names from a running fleet, by click's own protocol with bash."""
 
 import os
 import shlex
@@ -21,7 +21,7 @@ COMMAND = str(Path(sys.executable).with_name("edgepack"))
 
 
 def complete(line: str, **environment: str) -> list[str]:
-    """What bash would offer for the last word of a line."""
+    """Return the words that bash would offer for the last word of a line."""
     words = shlex.split(line) + ([""] if line.endswith(" ") else [])
     given = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     done = subprocess.run(
@@ -37,7 +37,7 @@ def complete(line: str, **environment: str) -> list[str]:
 
 
 def offer(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The same within this process, which is sooner."""
+    """Return the same within this process, which is faster."""
     words = shlex.split(line) + ([""] if line.endswith(" ") else [])
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))

@@ -1,4 +1,4 @@
-"""Every command runs in a folder full of traps: Python files named like the modules it imports."""
+"""Every command runs in a folder full of traps: Python files named like imported modules."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ SECRETS = {
 
 
 def commands(command: click.Command, *path: str) -> Iterator[tuple[str, ...]]:
-    """Yield every command, but not the groups that only contain others."""
+    """Yield every command, without groups that only contain other commands."""
     if not isinstance(command, click.Group):
         yield path
         return
@@ -70,7 +70,7 @@ class Traps:
         return sorted(path.name for path in self._marks.iterdir())
 
     def words(self, *words: str | Path) -> list[str]:
-        """Return a console script's command line; its command counts as one that ran."""
+        """Return a console script's command line; its command counts as run."""
         shown = tuple(map(str, words))
         self.ran.add(
             max((known for known in ALL_COMMANDS if shown[: len(known)] == known), key=len)
@@ -87,7 +87,7 @@ class Traps:
 
 
 class User:
-    """A person who runs commands in the folder with the traps.
+    """A user who runs commands in the folder with the traps.
 
     Args:
         traps: The folder.

@@ -1,4 +1,4 @@
-"""The dashboard without a browser: who is let in, what pages say, and that nothing bites."""
+"""The dashboard without a browser: access, texts of pages, and escaping."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ def say(folder: Path, reported: Reported) -> None:
 def fleet(
     serve: Callable[..., FleetProcess], make_bundle: MakeBundle, tmp_path: Path
 ) -> FleetProcess:
-    """A fleet of one device that says hostile things of a rollout that it failed."""
+    """Return a fleet of a single device that reports hostile text about a failed rollout."""
     running = serve()
     running.client.enroll("cam-1", group="g", folder=tmp_path / "cam-1", labels={"site": "<b>"})
     release = running.client.publish(make_bundle())

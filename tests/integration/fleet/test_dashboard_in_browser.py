@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, as an operator uses it: start, breach, reason, roll back."""
+"""The dashboard in a real browser, from an operator's view: start, breach, reason, roll back."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def fleet(
     simulation: Callable[..., object],
     make_bundle: Callable[..., Path],
 ) -> FleetProcess:
-    """Nine cameras, three of which fail whatever comes; 1.0.0 is rolled out, 1.1.0 lies ready."""
+    """Return nine cameras, three of these always fail; 1.0.0 is rolled out, 1.1.0 is ready."""
     running = serve()
     simulation(running, count=GOOD, group="cameras", prefix="good")
     simulation(running, count=BAD, group="cameras", prefix="bad", fail_rate=1.0)
@@ -141,7 +141,7 @@ def test_pages_fit_and_are_usable_by_everybody(browser: Browser, fleet: FleetPro
 
 
 def sticks_out(page: Page) -> list[str]:
-    """What is wider than the screen, and does not scroll by itself."""
+    """Return elements wider than the screen that do not scroll by themselves."""
     found: list[str] = page.evaluate(
         """() => {
           const room = document.documentElement.clientWidth;

@@ -1,4 +1,4 @@
-"""A rollout that a gate took back is shown as it was decided: command, page, report, first page."""
+"""A rollout that a gate rolled back is shown as decided: command, page, report, start page."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -41,7 +41,7 @@ def test_a_device_that_runs_the_older_release_is_sent_the_delta(
 
 
 def _sent_by(fleet: FleetProcess, bundle: ExampleBundle, folder: Path) -> int:
-    """Bytes that the depot sends for a rollout that everybody commits."""
+    """Return the bytes that the depot sends for a rollout that every device commits."""
     archive = folder / f"{bundle.ref.version}.edgepack"
     pack(bundle.folder, archive)
     before = sum(fleet.info().sent_bytes.values())

@@ -1,4 +1,4 @@
-"""One device that says too much, too long or nonsense: cut off, counted, and shown to people."""
+"""A device with too many, too long or invalid messages: limited, counted, and shown to users."""
 
 from pathlib import Path
 

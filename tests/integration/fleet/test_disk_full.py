@@ -1,4 +1,4 @@
-"""A fleet whose disk takes no more: it says so, loses nothing, and goes on when there is room."""
+"""A fleet with a full disk: reports this, loses nothing, and continues once there is space."""
 
 import resource
 import sqlite3
@@ -25,7 +25,7 @@ DEVICES = 20
 
 
 class SmallFiles:
-    """Lets no file of a process grow beyond a size: the kernel refuses what is written there."""
+    """Limit on the size of a process's files: the kernel rejects writes beyond the limit."""
 
     def __init__(self, fleet: FleetProcess) -> None:
         assert fleet.process is not None
@@ -50,7 +50,7 @@ def fleet(serve: Callable[..., FleetProcess], mosquitto: Mosquitto) -> Iterator[
 
 
 def committed(fleet: FleetProcess) -> int:
-    """Devices that have said that they committed a release, each once."""
+    """Return the devices that reported a commit of a release, each once."""
     with closing(sqlite3.connect(fleet.data / "fleet.db")) as database:
         query = "SELECT count(*), count(DISTINCT device) FROM events WHERE to_state = 'COMMITTED'"
         said, devices = database.execute(query + " AND device != ''").fetchone()
@@ -112,7 +112,7 @@ def test_a_release_that_has_no_room_is_refused_and_taken_later(
 
 
 def test_what_finds_no_room_in_the_middle_of_a_statement_is_taken_again(tmp_path: Path) -> None:
-    """A database of a few pages: SQLite itself says that it is full, at a statement."""
+    """Use a database of a few pages: SQLite itself reports a full disk, at a statement."""
     world = World(tmp_path)
     world.enroll("a")
     world.start()

@@ -1,4 +1,4 @@
-"""Real agents measure drift, and a rollout stops by it: real bundles, a real broker."""
+"""Real agents measure drift, and a rollout stops by drift: real bundles, a real broker."""
 
 import json
 import threading
@@ -34,14 +34,14 @@ SHIFTED = "1.2.0"
 
 
 def infer(model: Model, rng: np.random.Generator, _: threading.Event) -> None:
-    """What cameras see is shifted once a release serves there."""
+    """Run inferences with inputs that shift once a release serves."""
     images = rng.normal(0, 1, (1, 3, 8, 8)).astype(np.float32)
     model.run({"images": images + 2 * (model.bundle.version == SHIFTED)})
 
 
 @pytest.fixture
 def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
-    """Each looks at many inferences a second, and writes often what it saw."""
+    """Start applications with many inferences a second and frequent writes of their sketches."""
     monkeypatch.setattr(sketches, "SAMPLE_S", 0.02)
     monkeypatch.setattr(serving, "SPOOL_S", 0.5)
     with applications_of("small", infer) as running:

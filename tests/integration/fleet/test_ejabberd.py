@@ -1,4 +1,4 @@
-"""A pair of ejabberd's nodes, set up by `broker-config`: one dies, and who may say what."""
+"""A pair of ejabberd's nodes, set up by `broker-config`: failure of a node, and access rules."""
 
 import subprocess
 import threading
@@ -25,7 +25,7 @@ SIMULATED = 30
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Nodes of this test's own."""
+    """Start nodes for this test."""
     cluster = start_cluster(tmp_path / "ejabberd")
     yield cluster
     cluster.stop()
@@ -67,7 +67,7 @@ def test_nodes_are_killed_in_the_middle_of_rollouts_and_then_the_controller_too(
 
 
 class Client:
-    """One with a certificate of the fleet's CA, on either node."""
+    """A client with a certificate of the fleet's CA, on either node."""
 
     def __init__(self, cluster: Cluster, name: str, *, node: int, client_id: str = "") -> None:
         folder = cluster.folder / "clients"
@@ -111,7 +111,7 @@ class Client:
 
     @property
     def is_alive(self) -> bool:
-        """Whether paho's thread runs: without the connection it does not."""
+        """True if paho's thread runs: without the connection the thread ends."""
         thread = self._client._thread
         return thread is not None and thread.is_alive()
 

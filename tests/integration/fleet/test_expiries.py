@@ -1,4 +1,4 @@
-"""What expires soon is a warning wherever a person or a program looks, with the command."""
+"""Upcoming expiries are warnings in every view, with the command for the renewal."""
 
 import sqlite3
 import sys

@@ -22,7 +22,7 @@ WIDTH, ROWS = 8, 4
 
 
 def fragile_model() -> onnx.ModelProto:
-    """x / |x|² times a row of a table: of zeros NaN, and of a row that is not there an error."""
+    """Return x / |x|² times a row of a table: NaN for zeros, and an error for a missing row."""
     table = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)
     nodes = [
         helper.make_node("Mul", ["x", "x"], ["squares"], "square"),

@@ -1,6 +1,6 @@
-"""Whoever holds the broker can publish in a device's name, and repeat what the device published.
+"""A holder of the broker can publish in a device's name, and repeat the device's messages.
 
-The broker is a real mosquitto that lets everybody in; `Forger` is the party that controls it.
+The broker is a real mosquitto without access rules; `Forger` is the party that controls the broker.
 """
 
 import shutil
@@ -60,7 +60,7 @@ class Forger:
         self._client.publish(topic, payload, qos=1).wait_for_publish(10)
 
     def desired(self, device: str) -> Desired | None:
-        """What the fleet wants of a device, as whoever holds the broker reads it."""
+        """Return the fleet's order for a device, as read by a holder of the broker."""
         topic = topics.desired("default", device)
         said = [payload for found, payload in tuple(self.heard) if found == topic and payload]
         return decode(said[-1], Desired) if said else None
@@ -85,7 +85,7 @@ def fleet(serve: Serve, mosquitto: Mosquitto) -> FleetProcess:
 def report(
     state: str, bundle: BundleRef, sequence: int, *, boot: str = "b1", count: int = 0
 ) -> bytes:
-    """A report as an agent makes it, with the counter that reports once had."""
+    """Return a report in an agent's form, with the counter of older reports."""
     choice = Choice(wanted="", chosen="cpu", provider="x", because="", is_fallback=False)
     model = ReportedModel(
         state=state,
@@ -106,7 +106,7 @@ def report(
 
 
 def offered(forger: Forger, device: str) -> tuple[BundleRef, int]:
-    """The release that a device is offered, and the sequence of the order."""
+    """Return the release offered to a device, and the sequence of the order."""
     wait_until(lambda: bool((said := forger.desired(device)) and said.models), "it is offered")
     desired = forger.desired(device)
     assert desired is not None
@@ -115,7 +115,7 @@ def offered(forger: Forger, device: str) -> tuple[BundleRef, int]:
 
 
 def first_offered(forger: Forger) -> str:
-    """The device of the first wave."""
+    """Return the device of the first wave."""
 
     def found() -> list[str]:
         wanted = {name: forger.desired(name) for name in ("cam-1", "cam-2")}
@@ -131,7 +131,7 @@ def enroll(fleet: FleetProcess, folder: Path) -> None:
 
 
 def forgeries(folder: Path, other: Path, content: bytes) -> Iterator[bytes]:
-    """A report in a device's name by who has not its key: in every form there is."""
+    """Yield reports in a device's name without its key: in every form."""
     yield content
     for sign in (sign_with(make_key()), read_signer(read_config(other / "agent.toml").signing_key)):
         signer = RawSigner(tenant="default", device=folder.name, boot="b1", sign=sign)

@@ -1,4 +1,4 @@
-"""Clients that begin requests and never end them, against a real `edgepack fleet serve`."""
+"""Clients that begin requests and never end the requests, against a real `edgepack fleet serve`."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Whatever devices and people write into names and reasons: no command lets it steer a terminal."""
+"""Hostile text from devices and users in names and reasons: no command lets the text steer a
+terminal.
+"""
 
 import json
 import os
@@ -181,7 +183,7 @@ def said(digest: str) -> Iterator[tuple[topics.UpKind, Message]]:
 
 
 def speak(folder: Path, digest: str) -> None:
-    """Says all of it, and something that cannot be read, for the log."""
+    """Publish all hostile texts, and an unreadable message for the log."""
     with Speaker(folder, HOSTILE) as device:
         device.greet()
         for kind, message in said(digest):
@@ -192,7 +194,7 @@ def speak(folder: Path, digest: str) -> None:
 
 
 def on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
-    """All that a command writes to its terminal, stdout and stderr."""
+    """Return the output of a command on its terminal, stdout and stderr."""
     ours, theirs = pty.openpty()
     with warm_programs.Popen(
         command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment

@@ -43,7 +43,7 @@ def agent_command(*words: str) -> "subprocess.CompletedProcess[str]":
 
 @contextmanager
 def running_agent(config: Path) -> Iterator[Path]:
-    """An agent as a process; its log."""
+    """Run an agent as a process; yield its log."""
     log_file = config.with_suffix(".log")
     with log_file.open("a") as log:
         process = warm_programs.Popen(
@@ -59,7 +59,7 @@ def running_agent(config: Path) -> Iterator[Path]:
 
 
 def enroll(fleet: FleetProcess, folder: Path, *words: str) -> Path:
-    """Takes `cam-1` in; its package."""
+    """Enrol `cam-1`; return its package."""
     folder.mkdir(exist_ok=True)
     package = folder / "cam-1.enrol"
     place = ("--package", str(package), "--state-dir", str(folder / "state"))
@@ -73,13 +73,13 @@ def is_online(fleet: FleetProcess) -> bool:
 
 
 def warning(fleet: FleetProcess) -> str:
-    """What the device says of its certificate."""
+    """Return the device's warning about its certificate."""
     said = fleet.client.device("cam-1").warnings
     return next((one for one in said if "certificate" in one), "")
 
 
 def tell_broker(fleet: FleetProcess) -> "list[int]":
-    """Gives the broker the list of revoked certificates; their numbers."""
+    """Give the broker the list of revoked certificates; return their numbers."""
     path = fleet.broker_folder / "ca.crl"
     done = edgepack(fleet, "fleet", "revocations", "-o", str(path))
     assert done.returncode == 0, done.stderr
@@ -91,7 +91,7 @@ def tell_broker(fleet: FleetProcess) -> "list[int]":
 def give_old_certificate(
     fleet: FleetProcess, certificate: Path, left_days: float, pki: Path | None = None
 ) -> str:
-    """As if the device had got its certificate long ago, from the fleet's CA or another one."""
+    """Replace the device's certificate by an old certificate of the fleet's CA or another CA."""
     key = load_key(certificate.with_name("device.key").read_bytes(), "")
     old = sign_until(pki or fleet.data / "pki", key, "cam-1", left_s=left_days * DAY_S)
     facts = read_certificate(old)

@@ -1,4 +1,4 @@
-"""Who leads of controllers that share a PostgreSQL, without a broker and without waiting."""
+"""Leadership of controllers that share a PostgreSQL, without a broker and without waiting."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def url(postgresql: PostgreSQL) -> str:
 
 @pytest.fixture
 def stores(url: str) -> Iterator[dict[str, Store]]:
-    """A controller's store by its name."""
+    """Yield a controller's store by its name."""
     opened = {name: open_store(url, name) for name in ("a", "b")}
     yield opened
     for store in opened.values():
@@ -41,7 +41,7 @@ def elected(
     reaches_the_broker: bool = True,
     heartbeat: Heartbeat | None = None,
 ) -> LeaseElection:
-    """A controller that has tried to take the lease once."""
+    """Return a controller that has tried to take the lease once."""
     lead = LeaseElection(
         stores[name],
         holder=name,

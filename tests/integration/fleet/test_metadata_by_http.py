@@ -1,4 +1,4 @@
-"""A real agent whose broker brings no metadata fetches it from the fleet, and updates."""
+"""A real agent without metadata from its broker fetches metadata from the fleet, and updates."""
 
 import getpass
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""People log in at a real provider of OpenID Connect, as a process; its word gives them a role."""
+"""Users log in at a real provider of OpenID Connect, as a process; the provider's claims give the
+role.
+"""
 
 import contextlib
 import json
@@ -68,7 +70,7 @@ def fleet(serve: Callable[..., FleetProcess], issuer: str, tmp_path: Path) -> Fl
 
 
 def consent(visitor: Visitor, person: str, then: str = "/") -> str:
-    """Goes to the provider and logs in there; the path that it sends the browser back to."""
+    """Go to the provider and log in there; return the path of the redirect back."""
     away = visitor.get(f"/login/oidc?{urlencode({'then': then})}")
     assert away.status == 303, away.text
     place = urlsplit(away.headers["location"])

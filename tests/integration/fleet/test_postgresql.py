@@ -1,4 +1,4 @@
-"""A fleet on a real PostgreSQL: the controller's own tests, and what only a server can do."""
+"""A fleet on a real PostgreSQL: the controller's own tests, and tests that need a server."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Releases on a fleet that serves: what a stock TUF client finds, and what publishers sign."""
+"""Releases on a running fleet: view of a stock TUF client, and signatures of publishers."""
 
 import urllib.request
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Controllers that keep releases each for itself, and fetch what they lack from where it rests."""
+"""Controllers with separate release folders, which fetch missing releases from the source."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def _installed() -> None:
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A certificate of 127.0.0.1, and an authority that every process of the test trusts."""
+    """Make a certificate of 127.0.0.1, and an authority that every process of the test trusts."""
     issue(tmp_path, "server", make_authority(tmp_path, "ca"), "127.0.0.1")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))

@@ -25,7 +25,7 @@ WILL = b'{"v":1,"online":false,"at":1}'
 
 
 def gets_in(folder: Path) -> bool:
-    """Whether the broker takes a device with the credentials of a folder."""
+    """Return whether the broker accepts a device with the credentials of a folder."""
     broker = read_config(folder / "agent.toml").broker
     assert broker is not None
     access = BrokerAccess(

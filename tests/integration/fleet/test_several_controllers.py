@@ -1,4 +1,4 @@
-"""Several controllers on one PostgreSQL: real processes, killed and stopped while they lead."""
+"""Several controllers on the same PostgreSQL: real processes, killed and stopped while leading."""
 
 import random
 import signal
@@ -34,8 +34,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A broker that controllers share.
 
     Attributes:
-        kind: Which one.
-        access: How somebody gets in who hears all that is said there.
+        kind: Kind of the broker.
+        access: Access of a listener to all topics.
         listener: His name.
     """
 
@@ -45,7 +45,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listener:
-    """Hears all that devices are told, in order."""
+    """Receives all orders of devices, in sequence."""
 
     def __init__(self, place: Place) -> None:
         self.told: dict[str, list[bytes]] = defaultdict(list)
@@ -67,9 +67,10 @@ class Listener:
         self._client.loop_stop()
 
     def check(self, answers: int) -> None:
-        """No device heard an older word after a newer one, or two under one number.
+        """Check that no device received an older order after a newer order, or two orders with the
+        same number.
 
-        The first one, of number 0, says that nothing is wanted yet.
+        The first order, with number 0, is empty.
         """
         for device, payloads in self.told.items():
             documents = [decode(payload, Desired) for payload in payloads]

@@ -1,4 +1,6 @@
-"""Real agents measure shadow agreement, and a rollout stops by it: real bundles, a real broker."""
+"""Real agents measure shadow agreement, and a rollout stops by the gate: real bundles, a real
+broker.
+"""
 
 import json
 import threading
@@ -36,7 +38,7 @@ INFERENCES = 300
 
 
 def infer(model: Model, rng: np.random.Generator, stopping: threading.Event) -> None:
-    """No faster than the release before, whose processes are many on this machine."""
+    """Run inferences no faster than the previous release's many processes on this machine."""
     opened = model._serving
     before = opened.record.shadowed.snapshot()
     model.run({"x": rng.standard_normal((1, WIDTH)).astype(np.float32)})
@@ -47,7 +49,7 @@ def infer(model: Model, rng: np.random.Generator, stopping: threading.Event) -> 
 
 @pytest.fixture
 def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
-    """Each writes often what it saw."""
+    """Start applications with frequent writes of their sketches."""
     monkeypatch.setattr(serving, "SPOOL_S", 0.2)
     with applications_of("tiny", infer) as running:
         yield running

@@ -33,7 +33,7 @@ BRIGHT = 10.0
 
 
 def classifier(*, is_wrong_when_bright: bool) -> onnx.ModelProto:
-    """A classifier by a matrix; a wrong one adds a class's score where the input is bright."""
+    """Return a classifier by a matrix; a wrong classifier adds a score for bright inputs."""
     rng = np.random.default_rng(1)
     values = {
         "weights": rng.standard_normal((WIDTH, CLASSES)),
@@ -94,7 +94,7 @@ def infer(model: Model, rng: np.random.Generator, stopping: threading.Event) -> 
 
 @pytest.fixture
 def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
-    """Applications that often write what they saw."""
+    """Start applications with frequent writes of their sketches."""
     monkeypatch.setattr(serving, "SPOOL_S", 0.2)
     with applications_of("shapes", infer) as running:
         yield running

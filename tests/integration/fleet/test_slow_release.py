@@ -44,7 +44,7 @@ LIGHT = 1000.0
 
 
 class Light:
-    """What the devices see: the first of them that serves release 2 sees what makes it slow."""
+    """Input of the devices: the first device with release 2 gets inputs that slow down."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class Light:
 
 @pytest.fixture
 def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
-    """Each writes often what it saw."""
+    """Start applications with frequent writes of their sketches."""
     monkeypatch.setattr(following, "SPOOL_S", 0.1)
     with applications_of("tiny", Light().infer) as running:
         yield running
@@ -70,7 +70,7 @@ def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
 
 @pytest.fixture
 def archive(tmp_path: Path, key_prefix: Path) -> MakeArchive:
-    """Makes a release, as an archive; returns its digest with it."""
+    """Make a release as an archive, with its digest."""
 
     def make(
         release: int, *, slow_layers: int = 0, slow_above: float | None = None
@@ -122,7 +122,7 @@ def known(
     archive: MakeArchive,
     tmp_path: Path,
 ) -> FleetProcess:
-    """A fleet of 3 cameras that serve release 1, whose pace they and the fleet know."""
+    """Return a fleet of 3 cameras with release 1 and a known pace."""
     fleet: FleetProcess = serve("--broker", mosquitto.url)
     start_cameras(fleet, start_agent, tmp_path, SETTINGS)
     packed, one = archive(1)

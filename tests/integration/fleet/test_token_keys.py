@@ -1,4 +1,4 @@
-"""A fleet whose keys are in tokens: what SoftHSM signs, stock python-tuf and agents believe."""
+"""A fleet with keys in tokens: signatures by SoftHSM, accepted by stock python-tuf and agents."""
 
 import os
 import sys
@@ -41,7 +41,7 @@ def _token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def uri(label: str) -> str:
-    """A new key in the token."""
+    """Make a new key in the token."""
     generate_token_key(parse_uri(f"{TOKEN}{label}"), "P-256")
     return f"{TOKEN}{label}"
 

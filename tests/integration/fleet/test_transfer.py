@@ -1,4 +1,4 @@
-"""Chunks over a real mosquitto: what restarts, and what is lost, costs time alone."""
+"""Chunks over a real mosquitto: restarts and losses cost time alone."""
 
 import getpass
 import time
@@ -23,7 +23,7 @@ def sent_bytes(fleet: FleetProcess) -> int:
 
 
 def in_the_middle(fleet: FleetProcess, archive: Path) -> str:
-    """Starts a rollout to all at once, and returns while a third of it was sent."""
+    """Start a rollout to all devices at once, and return after a third was sent."""
     name = fleet.roll_out(archive, waves="100%", deadline_s=120.0)
     fleet.wait_until(lambda: sent_bytes(fleet) > SIZE_BYTES // 3, "a third of it was sent")
     assert sent_bytes(fleet) < SIZE_BYTES

@@ -72,7 +72,7 @@ def test_by_wss_controller_and_devices_show_certificates_and_nobody_gets_in_with
     start_agent: StartAgent,
     release: Callable[..., Path],
 ) -> None:
-    """The web server before the broker asks for certificates of the fleet's authority."""
+    """The web server before the broker requires certificates of the fleet's authority."""
     if missing := web_ways.missing():
         pytest.skip(f"not installed: {', '.join(missing)}")
     folder = write_broker_folder(

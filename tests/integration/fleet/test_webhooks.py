@@ -1,4 +1,4 @@
-"""Webhooks with a real receiver: it fails, the fleet is killed, and each message comes at last."""
+"""Webhooks with a real receiver: failures, a killed fleet, and delivery of each message."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ from tests.simulators.ports import free_port
 
 
 class Receiver:
-    """Takes what is posted; answers `status`, or says nothing at all."""
+    """Receiver of posts; answers `status`, or nothing at all."""
 
     def __init__(self, port: int = 0) -> None:
         self.taken: list[tuple[dict[str, str], bytes]] = []
@@ -44,7 +44,7 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Nobody reads it."""
+                """Ignore the message."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
@@ -69,7 +69,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def is_signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
-    """As a receiver checks it, by the text of Standard Webhooks."""
+    """Return whether a message is signed, by the text of Standard Webhooks."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     moment = headers["webhook-timestamp"]
     assert abs(time.time() - int(moment)) < 300

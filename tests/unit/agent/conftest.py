@@ -1,4 +1,4 @@
-"""Devices with committed models, and newer bundles to offer them; nothing but files and time."""
+"""Devices with committed models, and newer bundles to offer; only files and time."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.simulators.world import World
 
 @dataclass(frozen=True)
 class Releases:
-    """Bundles that are made once, and the key that signed them."""
+    """Shared bundles, and their signing key."""
 
     key: PrivateKey
     public_key: PublicKey
@@ -53,7 +53,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
 
 @pytest.fixture
 def fresh(tmp_path: Path, releases: Releases) -> World:
-    """A device on which nothing was ever installed."""
+    """Return a device without any installation."""
     world = World(state_dir=tmp_path, keys=(releases.public_key,))
     for bundle in (
         releases.one,
@@ -70,7 +70,7 @@ def fresh(tmp_path: Path, releases: Releases) -> World:
 
 @pytest.fixture
 def world(fresh: World, releases: Releases) -> World:
-    """A device that serves release 1."""
+    """Return a device that serves release 1."""
     fresh.updater.orders.offer(releases.one.order(1))
     assert fresh.settle() == "COMMITTED"
     fresh.seen.clear()
@@ -96,7 +96,7 @@ class Shelf:
         return Desired(sequence=sequence, models=dict(orders))
 
     def lie(self, name: str) -> RunModel:
-        """An order for a model of that name that no bundle is of."""
+        """Return an order for a model of that name without a bundle."""
         order = self.second["det"].order(2, expires_at=1.0)
         return replace(order, bundle=replace(order.bundle, name=name))
 
@@ -119,7 +119,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory, releases: Releases) -> Shelf
 
 @pytest.fixture
 def device(tmp_path: Path, releases: Releases, shelf: Shelf) -> World:
-    """A device that runs the first release of all three."""
+    """Return a device that runs the first release of all three."""
     world = World(state_dir=tmp_path, keys=(releases.public_key,))
     for bundle in (*shelf.first.values(), *shelf.second.values(), shelf.other):
         world.link.hold(bundle)

@@ -1,4 +1,4 @@
-"""A device's certificate is renewed in time; what is not its own changes nothing, and is told."""
+"""A device's certificate is renewed in time; foreign certificates are only reported."""
 
 import time
 from pathlib import Path
@@ -25,7 +25,7 @@ DAY_S = 86400.0
 
 
 class Device:
-    """A device whose certificate has 300 days of life, of which some are left."""
+    """A device with a certificate of 300 days, partly elapsed."""
 
     def __init__(self, folder: Path, *, left_days: float) -> None:
         self.authority = Authority(folder / "pki")

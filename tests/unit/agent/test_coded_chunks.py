@@ -1,4 +1,4 @@
-"""What a device makes of a coded message: the one chunk that it lacks, or nothing."""
+"""Effect of a coded message on a device: the only missing chunk, or nothing."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -80,7 +80,7 @@ HOWS: tuple[Callable[[Path, Path], None], ...] = (
 
 @pytest.fixture
 def serving(tmp_path: Path, releases: Releases) -> World:
-    """A device that serves a release with hooks, which came after another one."""
+    """Return a device that serves a release with hooks, after another release."""
     (tmp_path / "state").mkdir()
     world = World(state_dir=tmp_path / "state", keys=(releases.public_key,))
     for bundle in (releases.one, releases.hooked):
@@ -187,7 +187,7 @@ def test_a_slot_that_is_damaged_without_a_last_good_release_is_repaired_in_place
 def test_an_incomplete_fallback_does_not_serve(
     serving: World, releases: Releases, path: str
 ) -> None:
-    """Both slots lack a file: the pointer stays, so that nobody is sent from bad to worse."""
+    """Both slots lack a file: the pointer stays, since a switch would not help."""
     for bundle in (releases.one, releases.hooked):
         (slot(serving, bundle) / path).unlink(missing_ok=True)
     (slot(serving, releases.one) / "golden/golden.npz").unlink(missing_ok=True)

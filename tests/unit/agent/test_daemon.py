@@ -1,4 +1,4 @@
-"""What the daemon does with messages, good and bad, without a broker."""
+"""The daemon's handling of messages, good and bad, without a broker."""
 
 import struct
 from collections.abc import Callable
@@ -38,7 +38,7 @@ DESIRED = topics.desired("default", "cam-1")
 
 @dataclass
 class MemoryPublisher:
-    """Keeps what was published."""
+    """Publisher that stores messages."""
 
     is_connected: bool = True
     looked_after: int = 0
@@ -87,7 +87,7 @@ class MemoryPublisher:
 
 @dataclass
 class Daemon:
-    """An agent whose world is a simulation."""
+    """An agent in a simulated world."""
 
     world: World
     agent: Agent

@@ -1,4 +1,6 @@
-"""Whatever lies in the state folder, the agent starts, says so, and serves what is proven."""
+"""With any contents of the state folder, the agent starts, reports problems, and serves verified
+releases.
+"""
 
 import json
 import os

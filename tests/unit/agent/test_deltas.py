@@ -1,4 +1,4 @@
-"""A device makes chunks from those that it has and a delta; it never depends on one."""
+"""A device makes chunks from old chunks and a delta; the delta is optional."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def delta_of(bundle: ExampleBundle) -> FileEntry:
 
 
 def install(world: World, bundle: ExampleBundle) -> int:
-    """Installs a bundle; returns the bytes that were sent for it."""
+    """Install a bundle; return the sent bytes."""
     sent = 0
 
     def count(_: int, chunk: bytes) -> bytes:
@@ -66,7 +66,7 @@ def test_a_disk_without_room_for_the_delta_takes_the_chunks(
     world: World, tuned: ExampleBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def free_bytes(slots: Slots) -> int:
-        """Enough for the bundle's files, and once they are reserved too little for the delta."""
+        """Return enough for the bundle's files, and afterwards too little for the delta."""
         is_reserved = (slots.folder(tuned.ref.digest) / "model").exists()
         return delta_of(tuned).size_bytes - 1 if is_reserved else 10**9
 

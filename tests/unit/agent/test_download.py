@@ -1,4 +1,4 @@
-"""Chunks in any order, spoilt, twice, or not at all; and when the device asks for them."""
+"""Chunks in any order, spoilt, twice, or not at all; and times of the device's requests."""
 
 import hashlib
 import random

@@ -1,4 +1,4 @@
-"""A device is set up from one file, and its key is made where it can be."""
+"""Setup of a device from a single file, with its key made there if possible."""
 
 import json
 import os
@@ -200,7 +200,9 @@ SOURCES = ("https://files.example/{name}-{version}.edgepack", "oci://registry.ex
 
 
 def without_a_token(package: Package, authority: Authority) -> Package:
-    """Of a broker without TLS: the device has a key and a certificate all the same."""
+    """Return the package of a broker without TLS: the device has a key and a certificate all the
+    same.
+    """
     key = make_key()
     certificate = authority.sign_client(make_signing_request(key, "cam-1").decode(), "cam-1")
     made = replace(package, key=key_pem(key).decode(), certificate=certificate)

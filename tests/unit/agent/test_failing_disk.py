@@ -1,4 +1,4 @@
-"""The disk fails at every call of an update: once, or from then on until it works again."""
+"""The disk fails at every call of an update: once, or until repaired."""
 
 import errno
 import os
@@ -54,7 +54,7 @@ def fail_updates(
 
 @pytest.fixture
 def world(fresh: World, releases: Releases, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A device that serves release 1."""
+    """Return a device that serves release 1."""
     folder = tmp_path_factory.mktemp("served")
     world = World(state_dir=folder, keys=(releases.public_key,))
     world.link.hold(releases.one)

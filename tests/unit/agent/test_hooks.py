@@ -49,7 +49,7 @@ def run(folder: Path, facts: dict[str, str] | None = None, timeout_s: float = 30
 
 
 def run_what_never_ends(folder: Path) -> tuple[HookVerdict, float]:
-    """The verdict on a hook that is ended after it has said something, and its time limit."""
+    """Return the verdict on a hook ended after some output, and its time limit."""
     for timeout_s in LONGER_AND_LONGER_S:
         verdict = run(folder, timeout_s=timeout_s)
         if verdict.output:
@@ -120,7 +120,7 @@ def test_a_hook_that_ignores_sigterm_is_killed_all_the_same(folder: Path, add: A
 
 
 def halted(folder: Path, begun: Path, halt: Halt) -> None:
-    """Runs hooks that are halted once the first has begun."""
+    """Run hooks that are halted once the first has begun."""
 
     def stop() -> None:
         while not begun.exists():
@@ -320,7 +320,7 @@ Places = dict[str, Path]
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
-    """Hooks that are reached through links, and everything on the way to one of them."""
+    """Make hooks that are reached through links, and all files on the way to a hook."""
     above, store = tmp_path / "above", tmp_path / "store"
     stage = above / "hooks" / "staged.before.d"
     stage.mkdir(parents=True)

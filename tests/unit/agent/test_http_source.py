@@ -1,4 +1,4 @@
-"""What a web server can do to a device that takes chunks from it: nothing but send them."""
+"""Power of a web server over a device that fetches its chunks: only sending chunks."""
 
 import hashlib
 import socket
@@ -30,7 +30,7 @@ Reply = Callable[[str, int, int], bytes]
 
 
 class Raw:
-    """A web server that says what a test wants it to, one request a connection.
+    """A web server with a test's answers, for a single request a connection.
 
     Args:
         reply: Makes its answers.
@@ -92,7 +92,7 @@ def source_at(headers: Mapping[str, str] = {}, *, read_s: float = 5.0) -> HttpSo
 
 
 class Case:
-    """A bundle, a device without it, and what a server is asked for."""
+    """A bundle, a device without the bundle, and the requested ranges."""
 
     def __init__(self, folder: Path) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
@@ -144,7 +144,7 @@ def serve() -> Iterator[Callable[..., Raw]]:
 def partial(
     content: bytes, first: int, last: int, *, total: int | None = None, sent: int = -1
 ) -> bytes:
-    """A whole and honest answer, unless it is told to send less."""
+    """Return a complete and honest answer, unless limited."""
     body = content[first : last + 1]
     head = (
         f"HTTP/1.1 206 Partial Content\r\nContent-Length: {len(body)}\r\n"
@@ -291,7 +291,7 @@ def test_work_that_is_told_to_end_ends_though_the_server_hangs(
 
 
 class Waits(Halt):
-    """Notes how long it is waited, and waits not."""
+    """Halt that notes the waiting times without waiting."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The life cycle as a table: what fails where, is killed where, and where it ends."""
+"""The life cycle as a table: failures and kills by place, and final states."""
 
 from pathlib import Path
 from typing import get_args

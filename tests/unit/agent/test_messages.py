@@ -1,4 +1,4 @@
-"""What a person reads of `edgepack-agent`."""
+"""Texts of `edgepack-agent` for users."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Several models on one device: each its own life, what they share, and what does not fit."""
+"""Several models on the same device: separate life cycles, shared resources, and limits."""
 
 import pytest
 
@@ -112,7 +112,7 @@ def test_disk_that_was_promised_to_another_model_is_not_promised_twice(
 def test_several_updates_at_once_survive_power_cuts(
     tmp_path_factory: pytest.TempPathFactory, releases: Releases, shelf: Shelf
 ) -> None:
-    """Cuts all along three updates; each then ends as if there was none."""
+    """Cut the power all along three updates; each then ends as without a cut."""
     folder = tmp_path_factory.mktemp("cuts")
 
     def start(name: str) -> World:

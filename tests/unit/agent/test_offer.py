@@ -11,7 +11,7 @@ from tests.unit.agent.conftest import Releases
 
 
 def refusal(world: World, desired: RunModel) -> str:
-    """Offers and returns the reason of the refusal; nothing of a model was fetched."""
+    """Offer and return the reason of the rejection; no part of a model was fetched."""
     before = {slot.name for slot in (world.state_dir / "slots").iterdir()}
     assert world.updater.orders.offer(desired) == "taken"
     assert world.settle() == "REJECTED"

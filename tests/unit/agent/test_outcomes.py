@@ -1,4 +1,4 @@
-"""How a device counts the outcomes of recent inferences, and when it warns."""
+"""Counts of recent inferences by outcome, and warnings."""
 
 import pytest
 

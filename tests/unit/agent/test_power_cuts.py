@@ -11,7 +11,7 @@ from tests.unit.agent.conftest import Releases
 
 
 def count_moments(world: World, releases: Releases) -> Faults:
-    """How many moments and writes one undisturbed update has."""
+    """Count the moments and writes of an undisturbed update."""
     world.faults.moments = world.faults.writes = 0
     world.updater.orders.offer(releases.two.order(2, soak_s=1))
     assert world.settle() == "COMMITTED"
@@ -20,12 +20,12 @@ def count_moments(world: World, releases: Releases) -> Faults:
 
 @pytest.fixture
 def serving_one(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state folder of a device that serves release 1, to be copied."""
+    """Return the state folder of a device that serves release 1, to be copied."""
     return shutil.copytree(world.state_dir, tmp_path_factory.mktemp("template") / "state")
 
 
 def new_world(folder: Path, serving_one: Path, releases: Releases) -> World:
-    """A device that serves release 1, and bundle 2 to offer it."""
+    """Return a device that serves release 1, and bundle 2 to offer."""
     shutil.copytree(serving_one, folder)
     world = World(state_dir=folder, keys=(releases.public_key,))
     for bundle in (releases.one, releases.two):
@@ -35,7 +35,7 @@ def new_world(folder: Path, serving_one: Path, releases: Releases) -> World:
 
 
 def offer_with_a_controller(world: World, releases: Releases) -> None:
-    """Offers until the device has taken it down, as a controller does that hears no report."""
+    """Offer until the device has stored the offer, like a controller without reports."""
     while not world.has_heard(2):
         try:
             world.updater.orders.offer(releases.two.order(2, soak_s=1))
@@ -142,7 +142,7 @@ def test_an_update_that_does_not_wait_for_a_full_disk_fails_and_loses_nothing(
 def test_chunks_that_a_power_cut_swallowed_are_fetched_again(
     world: World, releases: Releases
 ) -> None:
-    """The note says that they are there, but the disk had not kept what it was told to."""
+    """The note lists the chunks, but the disk had not kept the synced bytes."""
 
     def damage(state: str) -> None:
         if state == "VERIFIED":

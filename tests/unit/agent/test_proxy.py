@@ -1,4 +1,4 @@
-"""Which proxy is taken, and what a hostile one can do."""
+"""Selection of a proxy, and the power of a hostile proxy."""
 
 import socket
 import threading
@@ -80,7 +80,7 @@ def test_what_is_no_url_of_a_broker_is_refused(url: str) -> None:
 
 @contextmanager
 def answering(answer: bytes, *, drip_s: float = 0.0) -> Iterator[Proxy]:
-    """A server that says this to whoever connects, byte by byte where it drips."""
+    """Start a server with this answer to any client, byte by byte with a drip."""
     ended = threading.Event()
 
     def serve() -> None:

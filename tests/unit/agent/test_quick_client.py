@@ -1,4 +1,4 @@
-"""What a quick client takes in by itself is what paho would have; the rest is left to paho."""
+"""Messages that a quick client handles by itself equal paho's; paho handles the rest."""
 
 import random
 import socket
@@ -33,7 +33,7 @@ def published(topic: bytes, payload: bytes, qos: int, properties: bytes = b"\0")
 
 
 class Peer:
-    """A client, the broker's end of its connection, and what each of its two ways brought."""
+    """A client, the broker's end of its connection, and the results of both ways."""
 
     def __init__(self) -> None:
         own, self.broker = socket.socketpair()

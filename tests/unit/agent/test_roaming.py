@@ -1,4 +1,4 @@
-"""A client of a broker with several nodes, on real sockets: it goes on to the next one."""
+"""A client of a broker with several nodes, on real sockets: failover to the next node."""
 
 import socket
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.simulators.ports import free_port
 
 @pytest.fixture
 def nodes() -> Iterator[list[socket.socket]]:
-    """Two that take connections."""
+    """Open two sockets that accept connections."""
     taking = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     yield taking
     for one in taking:

@@ -1,4 +1,4 @@
-"""The agent's settings: every version of their form, and what a newer one added."""
+"""The agent's settings: every version of their form, and additions of newer versions."""
 
 from pathlib import Path
 

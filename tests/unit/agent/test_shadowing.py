@@ -1,4 +1,4 @@
-"""The release before runs beside one that soaks, where the settings ask for it and it fits."""
+"""The previous release runs next to a soaking release, if enabled and if resources suffice."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ ASKED = ShadowConfig(share=0.1, busy_share=0.05, memory_bytes=2**30)
 
 
 def update(world: World, releases: Releases, shadow: ShadowConfig = ASKED) -> list[Shadow | None]:
-    """Brings release 2; what the pointer named for each state that it was seen in."""
+    """Bring release 2; return the pointer's shadow for each observed state."""
     named: list[Shadow | None] = []
 
     def note(state: str) -> None:

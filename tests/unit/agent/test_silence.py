@@ -1,4 +1,4 @@
-"""What an agent concludes of what comes back, and of connections that are taken away."""
+"""An agent's conclusions from replies, and from connections taken over."""
 
 import random
 
@@ -10,7 +10,7 @@ from edgepack.agent.broker.takeovers import DELAY_S, TAKEN_OVER, TakeoverCounter
 
 @pytest.fixture
 def watch() -> SilenceWatch:
-    """Of a device that has just been connected and has reported."""
+    """Return the watch of a device that just connected and reported."""
     watch = SilenceWatch("default", "cam-1")
     watch.connected(100.0)
     watch.sent_report(1)

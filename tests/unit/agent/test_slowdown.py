@@ -1,4 +1,4 @@
-"""A device compares the pace of a release with that of the previous one: tables and a disk."""
+"""A device compares the pace of a release with the previous release's pace: tables and a disk."""
 
 import math
 import random
@@ -44,7 +44,7 @@ def window(
 
 
 def pace_of(levels_ms: Sequence[float], *, count: int = 20) -> Pace:
-    """A pace with one interval for each level."""
+    """Return a pace with an interval for each level."""
     pace = Pace()
     for level in levels_ms:
         pace = pace.plus(window([level] * count), 60.0)
@@ -180,7 +180,7 @@ def test_releases_of_long_ago_are_forgotten(tmp_path: Path) -> None:
 
 
 def soak_slowly(world: World, releases: Releases, **order: object) -> None:
-    """Brings release 2, which takes three times as long as release 1 did."""
+    """Bring release 2, three times as slow as release 1."""
     new = releases.two.ref.digest
     world.paces[releases.one.ref.digest] = pace_of(STEADY)
     world.boot().start()

@@ -1,4 +1,4 @@
-"""A WebSocket as a socket: what it reads, what it sends, and what a hostile server can do."""
+"""A WebSocket as a socket: reads, writes, and the power of a hostile server."""
 
 import contextlib
 import socket

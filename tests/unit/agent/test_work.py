@@ -1,4 +1,6 @@
-"""Work beside the agent's loop: one piece at a time, halted when nobody wants it any more."""
+"""Work in the background of the agent's loop: a single piece at a time, halted when no longer
+needed.
+"""
 
 import subprocess
 import sys

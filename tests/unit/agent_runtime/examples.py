@@ -74,7 +74,7 @@ def make_facts(
 
 
 def conv_model(scale: float = 1.0, side: int = 8) -> onnx.ModelProto:
-    """Conv, Relu, pool, Flatten: x float32 (1, 3, side, side) -> y (1, 4), times `scale`."""
+    """Return Conv, Relu, pool, Flatten: x float32 (1, 3, side, side) -> y (1, 4), times `scale`."""
     rng = np.random.default_rng(0)
     weight = (rng.standard_normal((4, 3, 3, 3)) * 0.3 * scale).astype(np.float32)
     graph = helper.make_graph(
@@ -96,7 +96,7 @@ def conv_model(scale: float = 1.0, side: int = 8) -> onnx.ModelProto:
 
 
 def make_inputs(count: int = 3, side: int = 8) -> tuple[dict[str, np.ndarray], ...]:
-    """Samples for `conv_model`, the same on every call."""
+    """Return samples for `conv_model`, the same on every call."""
     rng = np.random.default_rng(5)
     shape = (1, 3, side, side)
     return tuple({"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(count))
@@ -105,7 +105,7 @@ def make_inputs(count: int = 3, side: int = 8) -> tuple[dict[str, np.ndarray], .
 def save_variant(
     bundle_folder: Path, variant: Variant, *, scale: float = 1.0, side: int = 8
 ) -> None:
-    """Writes `conv_model` as the variant's model file."""
+    """Write `conv_model` as the variant's model file."""
     folder = bundle_folder / variant.folder
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(conv_model(scale, side), folder / variant.model_file)
@@ -121,9 +121,9 @@ def install_model(
     side: int = 8,
     recipient: PublicKey | None = None,
 ) -> ActivePointer:
-    """Lays out a slot whose model multiplies by `scale`, and returns a pointer to it.
+    """Write a slot with a model that multiplies by `scale`, and return its pointer.
 
-    With a recipient it is encrypted, to that key.
+    With a recipient the slot is encrypted, to that key.
     """
     folder = slot_folder(state_dir, f"{name}-{release}")
     variant = make_variant()

@@ -1,4 +1,4 @@
-"""Inputs are kept for a build where the settings ask for it: few, small, private, and no longer."""
+"""Inputs are captured for a build if enabled: few, small, private, and for a limited time."""
 
 import os
 import stat
@@ -49,7 +49,7 @@ def keep(state_dir: Path, value: int, kept: CaptureSettings, *, priority: int = 
 
 @pytest.fixture
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder with a model that serves; every inference is offered."""
+    """Return a state folder with a serving model; every inference is offered."""
     monkeypatch.setattr(capture, "OFFER_S", 0.0)
     write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     return tmp_path

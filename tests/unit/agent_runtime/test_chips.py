@@ -1,4 +1,4 @@
-"""Chips: what is in the table is found by number or architecture, what is not is refused."""
+"""Chips: known chips are found by number or architecture, unknown chips are rejected."""
 
 import pytest
 

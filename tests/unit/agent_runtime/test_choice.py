@@ -1,4 +1,4 @@
-"""Choice: the fastest that is right, with the reason in numbers and every fallback told."""
+"""Choice: the fastest correct candidate, with the reason in numbers and every fallback reported."""
 
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.choice import choose

@@ -50,7 +50,7 @@ def reference() -> tuple[Feature, ...]:
 
 @pytest.fixture
 def every_inference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All inferences are sketched, not one a second."""
+    """Sketch all inferences, instead of an inference per second."""
     monkeypatch.setattr(sketches, "SAMPLE_S", 0.0)
 
 

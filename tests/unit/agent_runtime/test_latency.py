@@ -1,4 +1,4 @@
-"""Latency: what processes spool becomes telemetry once, whatever restarts or dies in between."""
+"""Latency: spools of processes become telemetry once, despite restarts and deaths."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ def judge(
     providers: ProviderConfig = ANY,
     trust: TrustPolicy = STRICT,
 ) -> str:
-    """The reason of the rejection, or "" for a candidate."""
+    """Return the reason of the rejection, or "" for a candidate."""
     matches = match_variants(make_manifest(variant), facts or make_facts(), providers, trust)
     assert bool(matches.candidates) is not bool(matches.rejected)
     return matches.rejected.get(variant.name, "")

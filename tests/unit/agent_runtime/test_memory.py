@@ -15,7 +15,7 @@ WIDTH, LAYERS, SWAPS = 512, 24, 6
 
 
 def write_model(path: Path) -> None:
-    """A stack of matrices, 24 MB."""
+    """Write a stack of matrices, 24 MB."""
     rng = np.random.default_rng(0)
     nodes, weights = [], []
     for layer in range(LAYERS):

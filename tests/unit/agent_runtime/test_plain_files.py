@@ -1,4 +1,4 @@
-"""An encrypted variant is decrypted into memory, for as long as it is opened, and nowhere else."""
+"""An encrypted variant is decrypted into memory only, for the time of the open."""
 
 import fcntl
 import io
@@ -56,7 +56,7 @@ def key_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of this test alone in memory."""
+    """Make a folder in memory for this test alone."""
     folder = Path(tempfile.mkdtemp(prefix="edgepack-test-", dir="/dev/shm"))
     monkeypatch.setenv(MEMORY_VARIABLE, str(folder))
     yield folder

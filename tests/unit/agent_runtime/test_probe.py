@@ -27,7 +27,7 @@ LIMIT = ProbeConfig(timeout_s=60, runs=5)
 
 
 def make_bundle(folder: Path, variant: Variant, *, scale: float = 1.0) -> Path:
-    """A bundle's folder whose golden samples are those of the model at scale 1."""
+    """Make a bundle's folder with the golden samples of the model at scale 1."""
     save_variant(folder, variant)
     session = open_session(folder, variant)
     inputs = make_inputs(3)
@@ -143,7 +143,7 @@ def test_a_child_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) ->
 
 
 class AcceleratedSession(Session):
-    """A real session that says it is on an accelerator, and counts its runs."""
+    """A real session that claims an accelerator, and counts its runs."""
 
     def __init__(self, real: Session, *, taken: int) -> None:
         self.real = real
@@ -182,7 +182,7 @@ def test_two_samples_run_however_short_the_time(tmp_path: Path) -> None:
 
 
 class ScriptedSession:
-    """Answers with a factor on its input, and tells the times that it was given."""
+    """Answers with a factor on its input, and reports the given times."""
 
     provider = QNN
     placement = Placement(provider=QNN, taken=1, total=1, verified=True)

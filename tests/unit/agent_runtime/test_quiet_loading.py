@@ -1,4 +1,4 @@
-"""What ONNX Runtime writes as it is loaded stays off stderr, and nothing else does."""
+"""Messages of ONNX Runtime at its import stay off stderr, and nothing else does."""
 
 from edgepack.agent.runtime.child import run_child
 from tests.simulators.children import child

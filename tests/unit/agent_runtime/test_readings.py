@@ -1,4 +1,4 @@
-"""What a device reads of itself, from real files and from files that make no sense."""
+"""A device's readings of itself, from real files and from invalid files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime's words, as they come into messages."""
+"""ONNX Runtime's texts in messages."""
 
 from edgepack.agent.runtime.child import run_child
 from edgepack.agent.runtime.runtime_words import first_line, remedy_of

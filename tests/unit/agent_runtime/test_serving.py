@@ -1,4 +1,4 @@
-"""Serving: the pointer decides what runs, and nothing that goes wrong with a new model is felt."""
+"""Serving: the pointer decides the release, and no failure of a new model affects inferences."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ FAST_S = 0.005
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Gives the watching thread the time it needs, and fails when it needs ten seconds."""
+    """Wait for the watching thread, and fail after ten seconds."""
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline, "it did not happen within 10 s"

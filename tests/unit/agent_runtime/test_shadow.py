@@ -1,4 +1,4 @@
-"""Shadow inferences: the release before computes some, too, and nobody waits for it."""
+"""Shadow inferences: the previous release computes some, too, without delay for the application."""
 
 import io
 import subprocess
@@ -49,7 +49,7 @@ def wait_until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 
 def soaking(pointer: ActivePointer, before: ActivePointer, **changes: object) -> ActivePointer:
-    """A pointer to a release that soaks; of all its inferences as many as possible are tried."""
+    """Return a pointer to a soaking release; as many of its inferences as possible are compared."""
     shadow = Shadow(
         bundle=before.bundle,
         variant=before.choice.chosen,
@@ -62,7 +62,7 @@ def soaking(pointer: ActivePointer, before: ActivePointer, **changes: object) ->
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, ...]], None]:
-    """Sets what runs in place of the child."""
+    """Set the command in place of the child's."""
 
     def use(words: tuple[str, ...]) -> None:
         monkeypatch.setattr(shadow_process, "CHILD", words)
@@ -81,7 +81,7 @@ def pid(model: Model) -> int | None:
 
 
 def run_until(model: Model, is_so: Callable[[], bool]) -> None:
-    """Runs inferences, as an application does."""
+    """Run inferences, like an application."""
     feeds = make_inputs(1)[0]
 
     def is_done() -> bool:
@@ -95,7 +95,7 @@ def run_until(model: Model, is_so: Callable[[], bool]) -> None:
 def serving(
     state_dir: Path, *, scale: float = 1.0, side: int = 8, **changes: object
 ) -> Iterator[Model]:
-    """A model whose second release soaks; the first one is as it was."""
+    """Return a model with a soaking second release; the first release is unchanged."""
     before = install_model(state_dir, 1, scale=scale, side=side)
     write_pointer(state_dir, soaking(install_model(state_dir, 2, scale=1.0), before, **changes))
     with open_model("tiny", state_dir, threads=1, poll_s=FAST_S) as model:
@@ -277,7 +277,7 @@ def test_one_process_of_a_device_does_it_and_another_one_takes_over(
 
 
 def test_it_runs_for_no_more_than_its_share_of_the_time(tmp_path: Path) -> None:
-    """One that took a moment rests a thousand times as long."""
+    """A process that took a moment rests a thousand times as long."""
     with serving(tmp_path, busy_share=1e-6) as model:
         run_until(model, lambda: told(model).count == 1)
         for _ in range(100):

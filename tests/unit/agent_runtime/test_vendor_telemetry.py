@@ -1,4 +1,4 @@
-"""ONNX Runtime's telemetry is off before the library is loaded, wherever the agent loads it."""
+"""ONNX Runtime's telemetry is off before the import of the library, in all parts of the agent."""
 
 import os
 import re
@@ -34,7 +34,7 @@ READ_FACTS = "from edgepack.agent.cli import cli; cli(['providers'])"
 
 
 def watch(code: str, state_dir: Path, **variables: str) -> str:
-    """What was seen while the code ran in a process with these variables."""
+    """Return the observations during the code in a process with these variables."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run(
         [sys.executable, "-c", WATCH + code],

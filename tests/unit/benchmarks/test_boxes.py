@@ -1,4 +1,4 @@
-"""A text detector's map becomes boxes, and boxes are matched with those that were drawn."""
+"""Boxes from a text detector's map, and matches with the drawn boxes."""
 
 import numpy as np
 

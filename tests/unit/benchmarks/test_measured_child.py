@@ -1,4 +1,4 @@
-"""Child processes under measurement: real ones, small and short."""
+"""Child processes under measurement: real, small and short."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What builds take beside ONNX Runtime's MinMax, in the words of the benchmark's tables."""
+"""Cost of builds compared with ONNX Runtime's MinMax, in the benchmark's tables."""
 
 import msgspec
 

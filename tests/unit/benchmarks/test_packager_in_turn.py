@@ -1,4 +1,4 @@
-"""What is ours takes turns with ONNX Runtime's MinMax, and what short ones took are medians."""
+"""Our builds take turns with ONNX Runtime's MinMax, and short builds have medians."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ def _record(wall_s: float, outcome: Outcome = "made", others_s: float = 0.1) -> 
 def _made(
     ours: list[Record], references: list[float], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> tuple[Record, list[Path]]:
-    """What comes of builds that take so long, and the folders that they were made in."""
+    """Return the results of builds with given durations, and their folders."""
     made: Iterator[Record] = iter(ours)
     beside: Iterator[float] = iter(references)
     folders: list[Path] = []

@@ -27,7 +27,7 @@ from tests.simulators.manifests import DIGEST, make_variant
 
 @pytest.fixture(scope="session")
 def key_prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a key pair lies: with `.key` and `.pub` behind it, its two files."""
+    """Make a key pair; return the path without the endings `.key` and `.pub`."""
     prefix = tmp_path_factory.mktemp("keys") / "release"
     write_key_pair(generate_key(), prefix)
     return prefix
@@ -45,7 +45,7 @@ def public_key(private_key: PrivateKey) -> PublicKey:
 
 @pytest.fixture(scope="session")
 def other_key(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
-    """A key that nobody trusts."""
+    """Return an untrusted key."""
     prefix = tmp_path_factory.mktemp("keys") / "other"
     return load_private_key(write_key_pair(generate_key(), prefix)[0])
 
@@ -85,7 +85,7 @@ def make_manifest(folder: Path, *, release: int = 3) -> Manifest:
 
 @pytest.fixture
 def bundle(tmp_path: Path, private_key: PrivateKey) -> Path:
-    """The folder of a signed bundle with two variants, golden samples, a hook and a report."""
+    """Make the folder of a signed bundle with two variants, golden samples, a hook and a report."""
     folder = tmp_path / "digits-1.2.0"
     for name, content in {
         "model/cpu/model.onnx": b"float model",

@@ -1,7 +1,7 @@
 """Opens a bundle's folder with ONNX Runtime's own model package reader; prints JSON.
 
-Run as a program, in a process of its own: it calls C functions by their position in the structs
-`OrtApi` and `OrtModelPackageApi`, so a mistake would crash. They have no Python binding yet.
+Run as a program, in a separate process, since calls of C functions by their position in the structs
+`OrtApi` and `OrtModelPackageApi` crash after a mistake. The functions have no Python binding yet.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ CREATE_SESSION = 15
 
 
 def main(folder: str) -> None:
-    """Reads the package, lets ONNX Runtime choose a variant for its CPU, and loads it."""
+    """Read the package, let ONNX Runtime choose a variant for its CPU, and load the variant."""
     capi = Path(onnxruntime.__file__).parent / "capi"
     library = ctypes.CDLL(str(next(capi.glob("libonnxruntime.so*"))))
     library.OrtGetApiBase.restype = ctypes.POINTER(ctypes.c_void_p)

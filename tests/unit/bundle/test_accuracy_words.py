@@ -1,4 +1,4 @@
-"""What was measured of a variant, in a few words."""
+"""Measurements of a variant, in a few words."""
 
 import pytest
 

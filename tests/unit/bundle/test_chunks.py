@@ -1,4 +1,4 @@
-"""Files are cut along tensors, so that what did not change need not travel."""
+"""Files are cut along tensors, so that unchanged tensors need not travel."""
 
 import hashlib
 from pathlib import Path

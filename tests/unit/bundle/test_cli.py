@@ -1,4 +1,4 @@
-"""The commands around a bundle, as a person calls them."""
+"""Commands around a bundle, from a user's view."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A new chunk follows from an old one and a delta, whatever the bytes."""
+"""A new chunk follows from an old chunk and a delta, for any bytes."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever bytes come in, only `BundleError` comes out, and nothing is left behind."""
+"""Any input bytes cause only `BundleError`, and no file is left behind."""
 
 import contextlib
 import hashlib
@@ -29,7 +29,7 @@ Mutations = list[tuple[float, str, bytes]]
 
 
 def mutate(content: bytes, mutations: Mutations) -> bytes:
-    """Sets, deletes or inserts bytes at places given as shares of the length."""
+    """Set, delete or insert bytes at places given as shares of the length."""
     changed = bytearray(content)
     for share, action, new in mutations:
         at = int(share * len(changed))

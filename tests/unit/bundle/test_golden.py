@@ -1,4 +1,4 @@
-"""Golden samples keep their bytes, and outputs are judged against them."""
+"""Golden samples keep their bytes, and outputs are compared with the golden outputs."""
 
 import io
 import math

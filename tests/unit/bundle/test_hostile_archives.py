@@ -59,7 +59,7 @@ def archive(bundle: Path, tmp_path: Path) -> bytes:
 
 
 def refuse(content: bytes, tmp_path: Path, message: str) -> None:
-    """Unpacking is refused with that message, and no trace of it is left."""
+    """Check that unpacking is rejected with that message and without traces."""
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "bad.edgepack").write_bytes(content)

@@ -1,4 +1,4 @@
-"""What a newer minor version adds to a manifest is passed over; what is not edgepack's is not."""
+"""Additions of a newer minor version to a manifest are ignored; foreign keys are not."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def _own(part: Any) -> Any:
 
 
 def _grow(document: Any, *, minor: int) -> Any:
-    """As a newer edgepack might write it."""
+    """Add keys like a newer edgepack."""
     _own(document).update(minor=minor, mood="good")
     _own(document)["files"][0]["colour"] = "red"
     facts = _own(_variant(document))

@@ -38,7 +38,7 @@ def open_with_onnxruntime(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def package(bundle: Path, private_key: PrivateKey) -> Path:
-    """The bundle, with a model in its variant `cpu` that really loads."""
+    """Return the bundle, with a loadable model in its variant `cpu`."""
     helper = onnx.helper
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"], name="relu")],

@@ -1,4 +1,4 @@
-"""PKCS #11 URIs are read strictly, and a PIN is in none of them."""
+"""PKCS #11 URIs are parsed strictly, and contain no PIN."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A bundle's content key opens for whom it was sealed, and for nobody else."""
+"""A bundle's content key opens for its recipients, and for nobody else."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Names in registries, and who one is there."""
+"""Names in registries, and credentials there."""
 
 import base64
 import json

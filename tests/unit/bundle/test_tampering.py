@@ -1,4 +1,4 @@
-"""Whatever is changed in a signed bundle, it is refused, and the message names it."""
+"""Any change of a signed bundle is rejected, with a message that names the change."""
 
 import base64
 import json
@@ -144,7 +144,7 @@ def test_a_device_may_not_lack_half_a_variant_nor_golden_samples_nor_hooks(
 
 
 def resign(bundle: Path, key: PrivateKey, change: Callable[[Any], object]) -> bytes:
-    """The bundle's signature with a changed statement, signed again by the same key."""
+    """Return the bundle's signature with a changed statement, signed again by the same key."""
     document = json.loads((bundle / "model.sig").read_bytes())
     statement = json.loads(base64.b64decode(document["dsseEnvelope"]["payload"]))
     change(statement)

@@ -1,4 +1,4 @@
-"""Keys in a token sign bundles without leaving it; each mistake has its own words. SoftHSM."""
+"""Keys in a token sign bundles inside the token; each mistake has its own message. SoftHSM."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The trust policy says of a bundle whether it may be installed, and why not."""
+"""The trust policy decides about the installation of a bundle, with a reason."""
 
 import json
 from pathlib import Path

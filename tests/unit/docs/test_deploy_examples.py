@@ -22,7 +22,7 @@ def compose() -> Any:
 
 
 def manifests() -> Iterator[Any]:
-    """What the chart's templates say, with a word in place of each value."""
+    """Yield the chart's templates, with a word in place of each value."""
     for path in sorted((CHART / "templates").glob("*.yaml")):
         text = path.read_text()
         named = set(ACTION.findall(text))

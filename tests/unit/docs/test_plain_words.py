@@ -1,4 +1,4 @@
-"""The measure of plain words finds the exceptions that it names, and nothing else."""
+"""The measure of plain words finds the planted exceptions, and nothing else."""
 
 import subprocess
 from pathlib import Path

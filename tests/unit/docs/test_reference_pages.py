@@ -1,4 +1,4 @@
-"""The reference pages have every key of the files that they describe, and no others."""
+"""The reference pages have exactly the keys of the described files."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def keys(*structs: Any) -> set[str]:
 
 
 def sections(struct: Any) -> dict[str, set[str]]:
-    """The keys of each section of a file that a struct describes."""
+    """Return the keys of each section of a file described by a struct."""
     hints = get_type_hints(struct)
     return {
         field.encode_name: keys(section)
@@ -42,7 +42,7 @@ def _nested(hint: Any) -> Iterator[Any]:
 
 
 def documented(page: str, section: str) -> set[str]:
-    """What stands as code in the first column of a section's tables."""
+    """Return the code in the first column of a section's tables."""
     text = (REFERENCE / page).read_text(encoding="utf-8")
     parts = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
     rows = re.findall(r"^\| (`.*?) \|", parts[section], re.M)

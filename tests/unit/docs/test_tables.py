@@ -1,4 +1,4 @@
-"""Every table of README and the site is one: no row stands outside, where it would show as text."""
+"""Every table of README and the site is complete: a row outside would show as text."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ RULE = re.compile(r"\|( *:?-+:? *\|)+")
 
 
 def rows_outside(text: str) -> Iterator[str]:
-    """Rows of which no heading stands above."""
+    """Yield rows without a heading above."""
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     for block in re.split(r"\n[ \t]*\n", prose):
         rows = [line for line in block.splitlines() if line.startswith("|")]

@@ -1,4 +1,4 @@
-"""The hooks that call systemctl and rauc, against small programs that answer like them."""
+"""Hooks with systemctl and rauc, against small programs with the same answers."""
 
 import json
 from pathlib import Path
@@ -101,7 +101,7 @@ class TestRaucMarkGood:
         return program(tmp_path / "rauc", f"[ \"$2\" = mark-good ] || cat '{tmp_path}/status.json'")
 
     def status(self, boot_status: str) -> str:
-        """As `rauc status --output-format=json` prints it, shortened."""
+        """Return the output of `rauc status --output-format=json`, shortened."""
         return json.dumps(
             {
                 "compatible": "Example Board",

@@ -1,4 +1,4 @@
-"""Every `install` line of the page on hooks installs, and what it installs runs."""
+"""Every `install` line of the page on hooks installs a runnable hook."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Installing a reference hook, and running it as the agent does."""
+"""Installation of a reference hook, and its run by the agent."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The hooks that read and write sysfs, against a tree of files that looks like one."""
+"""Hooks that read and write sysfs, against a similar tree of files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What an act would mean is told in whole sentences, for one device and for several."""
+"""The effect of an action is stated in whole sentences, for a single device and for several."""
 
 from collections.abc import Mapping
 

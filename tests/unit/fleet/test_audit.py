@@ -1,4 +1,4 @@
-"""The audit log: who acted, on what, with which numbers; in the transaction of what it records."""
+"""The audit log: actor, object and numbers, in the transaction of the action."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def world(world: World) -> World:
 
 
 def log_of(world: World, limit: int = 1000, **wanted: object) -> list[AuditEntry]:
-    """The oldest first."""
+    """Return the log, oldest first."""
     with world.store.reading() as session:
         found = audit.entries(session, Wanted(**wanted), limit)  # type: ignore[arg-type]
     return list(reversed(found))

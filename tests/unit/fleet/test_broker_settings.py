@@ -1,4 +1,4 @@
-"""Settings for brokers that do not run here have the right form, and the rules of the others."""
+"""Settings for brokers that do not run here have the right form and rules."""
 
 import re
 import shlex

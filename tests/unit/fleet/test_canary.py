@@ -1,4 +1,4 @@
-"""A wave of one device: another device tries the release before it is stopped."""
+"""A wave of a single device: another device tries the release before a stop."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ def tried(world: World, name: str) -> str:
 
 
 def measure(world: World, name: str, latency_ms: float) -> str:
-    """Let the device that tries the release commit it and measure a latency; return the device."""
+    """Let the device under test commit the release and measure a latency; return the device."""
     device = tried(world, name)
     commit(world, device)
     world.hear(device, window(NEW, 2.0, latency_ms), "telemetry")
@@ -33,7 +33,7 @@ def measure(world: World, name: str, latency_ms: float) -> str:
 
 
 def roll_back_slow(world: World, name: str) -> str:
-    """Let the device that tries the release go back since it is slow there."""
+    """Let the device under test roll back from a slow release."""
     device = tried(world, name)
     said = says("ROLLED_BACK", world.orders(device)[-1].sequence, active=OLD, because="3 x as long")
     slow = {key: msgspec.structs.replace(m, is_too_slow=True) for key, m in said.models.items()}

@@ -1,4 +1,4 @@
-"""What a fleet issues to whom: by a token, anew in time, and never to who has not the key."""
+"""Certificates of a fleet: by a token, renewed in time, and never without the key."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which chunks go out as one message, and that every device gets what it lacks in the end."""
+"""Combination of chunks into messages, and completion of every device."""
 
 import random
 from collections import deque

@@ -1,4 +1,4 @@
-"""How many connections clients may have, and how long they may take, without a network."""
+"""Limits of clients' connections in number and time, without a network."""
 
 import ipaddress
 import logging

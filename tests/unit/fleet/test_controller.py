@@ -1,4 +1,4 @@
-"""The controller on a real database, without a broker: what it takes down and answers."""
+"""The controller on a real database, without a broker: stored messages and answers."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Counters of waves are what a recount gives, whatever happens to a rollout, and in what order."""
+"""Counters of waves equal a recount, after any events of a rollout in any order."""
 
 import contextlib
 import tempfile
@@ -46,7 +46,7 @@ def counted(world: World) -> dict[int, dict[int, Counter[str]]]:
 
 
 def hear(device: str, state: str, behind: int) -> Act:
-    """A report of what the device was told last, or of what it was told before."""
+    """Return a report about the last order, or about an earlier order."""
 
     def act(world: World) -> None:
         with world.store.reading() as session:
@@ -81,7 +81,7 @@ def tell(event: str, rollout: str) -> Act:
 
 
 def expire(world: World) -> None:
-    """The deadline of all that was offered has passed."""
+    """Move past the deadline of all offers."""
     with world.store.transaction() as session:
         for row in session.scalars(select(AssignmentRow)):
             row.offered_at = None if row.offered_at is None else 1.0

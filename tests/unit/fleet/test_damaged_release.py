@@ -1,4 +1,4 @@
-"""A damaged release of the controller is reported with its damage, however often it is retried."""
+"""A damaged release of the controller is reported with its damage, after any number of retries."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Databases: which ones are refused, who waits for whom, and that nothing is half done."""
+"""Databases: rejected databases, writers and readers, and complete transactions."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The depot and simulated devices, without a broker: what one sends the others take."""
+"""The depot and simulated devices, without a broker: sent chunks are received."""
 
 import queue
 import random
@@ -21,7 +21,7 @@ SHA = "cd" * 32
 
 
 class OneRelease(ReleaseFolder):
-    """A folder that holds one release of one file."""
+    """A folder with a single release of a single file."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / "releases", root / "incoming")

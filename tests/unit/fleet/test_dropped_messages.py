@@ -1,4 +1,4 @@
-"""The controller drops what is malformed, unknown or breaks the database, and goes on."""
+"""The controller drops malformed, unknown and harmful messages, and continues."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ IDLE = says("IDLE", boot="b")
 
 
 def newcomer(device: str) -> BatchSigner:
-    """What signs for a device that no fleet knows: it asks for a certificate of its key."""
+    """Return the signer of an unknown device, which requests a certificate of its key."""
     key = make_key()
     request = make_signing_request(key, device).decode()
     return BatchSigner(

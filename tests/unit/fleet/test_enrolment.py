@@ -1,4 +1,4 @@
-"""Devices come, move, get labels and go; releases go when nothing points to them."""
+"""Enrolment, moves, labels and removal of devices; unused releases are deleted."""
 
 from typing import Any
 

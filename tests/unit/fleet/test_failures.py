@@ -1,4 +1,4 @@
-"""The gate of failures: noise in a large wave stops nothing, what is sure stops it at once."""
+"""The gate of failures: noise stops nothing, certain failures stop a wave at once."""
 
 import math
 import random
@@ -31,12 +31,13 @@ def _is_breached(committed: int, failed: int, under_way: int) -> bool:
 
 
 def stops_after(devices: int, failing: float, seed: int) -> int | None:
-    """Devices that have decided when a wave is stopped that is looked at after each; None: never.
+    """Return the number of decided devices at the stop of a wave evaluated after each device; None:
+    never.
 
     Args:
         devices: Of the wave.
-        failing: Share of those that fail.
-        seed: Of the order in which they decide.
+        failing: Share of failing devices.
+        seed: Of the order of decisions.
     """
     fails = [n < round(devices * failing) for n in range(devices)]
     random.Random(seed).shuffle(fails)

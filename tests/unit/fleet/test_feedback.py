@@ -1,4 +1,4 @@
-"""Feedback: what devices reported and told is counted by variant, provider and hardware."""
+"""Feedback: reports and measurements of devices are counted by variant, provider and hardware."""
 
 from io import StringIO
 

@@ -1,4 +1,4 @@
-"""Gates: what is proved stops a rollout, noise does not, and what is not known is said."""
+"""Gates: proven regressions stop a rollout, noise does not, and missing evidence is reported."""
 
 import math
 import random
@@ -102,7 +102,9 @@ def test_drift_is_judged_and_waited_for_where_the_plan_asks_for_it_and_is_shown_
 
 
 def test_shadow_agreement_is_judged_as_it_stands() -> None:
-    """It is a comparison with the release before already, whatever that one told."""
+    """The measure compares with the previous release already, independent of the previous release's
+    own measure.
+    """
     view = view_of("shadow", sums_of([0.11, 0.12, 0.13, 0.12, 0.12]))
     assert (view.verdict, view.comparison, view.before) == ("breach", "share", None)
     assert view.now == pytest.approx(0.12)
@@ -158,7 +160,9 @@ def test_classes_are_judged_each_by_itself() -> None:
 
 
 def a_device(rng: random.Random, slower: float) -> float:
-    """The logarithm of a device's p95 by that of before: 200 inferences each, its own noise."""
+    """Return the logarithm of a device's p95 relative to before: 200 inferences each, its own
+    noise.
+    """
 
     def p95(median_ms: float) -> float:
         drawn = sorted(rng.lognormvariate(0.0, 0.25) * median_ms for _ in range(200))

@@ -1,4 +1,4 @@
-"""Where messages wait: how many, how long, and who may be kept waiting."""
+"""Queue of messages: number, time, and waiting."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Percentiles over any devices and any time, out of what was summed up."""
+"""Percentiles over any devices and any time, from sums."""
 
 import time
 from typing import Any
@@ -38,7 +38,7 @@ def step(world: World, now: float, **question: Any) -> int:
 
 @pytest.fixture
 def told(world: World) -> World:
-    """Two groups, two releases, and what they measured in the last minutes."""
+    """Make two groups and two releases, with measurements of the last minutes."""
     world.enroll("a", "doors")
     world.enroll("b", "cameras")
     for device, fast_ms in (("a", 10.0), ("b", 100.0)):
@@ -131,7 +131,7 @@ def test_a_release_that_the_fleet_does_not_know_has_no_name(world: World) -> Non
 
 
 def labelled(world: World, count: int = 4) -> None:
-    """Devices at two sites in turn, the second half of them without a floor."""
+    """Label devices at two sites in turn, the second half without a floor."""
     for n in range(count):
         world.enroll(f"l{n}")
         floor = {"floor": "1"} if n < count // 2 else {}

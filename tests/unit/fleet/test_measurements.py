@@ -1,4 +1,4 @@
-"""What devices measure is counted by wave and class, and compared with the release before."""
+"""Devices' measurements are counted by wave and class, and compared with the previous release."""
 
 import math
 import random
@@ -43,7 +43,7 @@ def window(
 
 
 def sums(world: World, name: str) -> dict[str, WaveSums]:
-    """Of the one class, all waves together."""
+    """Return the sums of the only class, all waves together."""
     with world.store.reading() as session:
         found = measurements.sums_of(session, int(name[1:]))
     together: dict[str, WaveSums] = defaultdict(WaveSums)
@@ -74,7 +74,7 @@ def recounted(world: World, rollout: int) -> dict[str, WaveSums]:
 
 
 def prepare(world: World, devices: Sequence[str], latency_ms: float = 8.0) -> None:
-    """Devices that run the old release, and have told what it takes."""
+    """Make devices with the old release and measured latencies."""
     for device in devices:
         world.enroll(device)
         serve_old(world, device)

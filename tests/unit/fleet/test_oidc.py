@@ -1,4 +1,4 @@
-"""What of a provider's word is believed: every way to lie about an ID token is refused."""
+"""Checks of a provider's tokens: every forgery of an ID token is rejected."""
 
 import base64
 import hmac

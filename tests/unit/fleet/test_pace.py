@@ -1,4 +1,4 @@
-"""What a rollout waits for: approval, its start, windows, room at a site; retry and supersede."""
+"""Conditions of a rollout: approval, its start, windows, room at a site; retry and supersede."""
 
 import tempfile
 import time

@@ -1,4 +1,4 @@
-"""Lists come in pages, so that no look at a large fleet reads all of it."""
+"""Lists come in pages, so that no request to a large fleet reads the whole fleet."""
 
 import pytest
 

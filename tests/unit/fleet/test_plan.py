@@ -1,4 +1,4 @@
-"""What the depot sends, and how much of it at a time."""
+"""Plan of the depot's sends, and their amount."""
 
 from collections import deque
 

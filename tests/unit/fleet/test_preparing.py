@@ -1,4 +1,4 @@
-"""A rollout to many devices is written piece by piece: nobody acts on half of one."""
+"""A rollout to many devices is written piece by piece: no device acts on a half."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ AT_ONCE = 3
 
 
 class Between:
-    """Acts between the pieces of a rollout that is being prepared: where it would pause."""
+    """Acts between the pieces of a rollout in preparation."""
 
     def __init__(self, acts: Mapping[int, Callable[[], object]]) -> None:
         self._acts = acts
@@ -47,7 +47,7 @@ def start(
     supersede: bool = False,
     digest: str = NEW.digest,
 ) -> str:
-    """Starts a rollout to all devices, in pieces; `acts` come after the first piece, and so on."""
+    """Start a rollout to all devices, in pieces; `acts` follow the first piece, and so on."""
     request = RolloutRequest(
         digest=digest,
         selector=Selector(kind="group", group="g"),

@@ -1,4 +1,4 @@
-"""What a rollout means to each device, said before it is started, and what is refused."""
+"""Effect of a rollout on each device, previewed before the start, and rejections."""
 
 import pytest
 from msgspec.structs import replace

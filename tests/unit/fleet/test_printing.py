@@ -1,4 +1,4 @@
-"""What a device says of itself is printed, and steers no terminal."""
+"""A device's own text is printed without terminal control."""
 
 import json
 import logging

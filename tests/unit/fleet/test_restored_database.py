@@ -1,4 +1,4 @@
-"""A database restored from an older copy knows less than the devices have heard: they go on."""
+"""A database restored from an older copy knows less than the devices: both continue."""
 
 import sqlite3
 from pathlib import Path
@@ -7,7 +7,7 @@ from tests.unit.fleet.world import NEW, OLD, World, says
 
 
 def restored(world: World, copy: Path) -> World:
-    """A new controller on the copy."""
+    """Return a new controller on the copy."""
     world.store.close()
     for left in copy.parent.glob("fleet.db*"):
         left.unlink()

@@ -1,4 +1,4 @@
-"""A release is taken back by rollouts of what its devices ran before, which they confirm."""
+"""A release is taken back by rollouts of previous releases, which the devices confirm."""
 
 from collections.abc import Collection
 from typing import Any
@@ -31,7 +31,7 @@ def look_ahead(
 
 @pytest.fixture
 def rolled_out(world: World) -> World:
-    """`a` and `b` have committed the new release, `c` is at it."""
+    """Return a world where `a` and `b` have committed the new release, and `c` is updating."""
     for device in ("a", "b", "c"):
         world.enroll(device)
         world.hear(device, says("IDLE", active=OLD))

@@ -1,4 +1,4 @@
-"""A rollout as one page: whole, harmless and alone."""
+"""A rollout as a single page: complete, harmless and self-contained."""
 
 import re
 

@@ -59,7 +59,7 @@ def rollout(
 
 
 def waves_of(text: str) -> tuple[Wave, ...]:
-    """`0:COMMITTED 1:WAITING` … as waves."""
+    """Return `0:COMMITTED 1:WAITING` … as waves."""
     found: dict[int, Counter[AssignmentState]] = defaultdict(Counter)
     for word in text.split():
         wave, state = word.split(":")
@@ -68,7 +68,7 @@ def waves_of(text: str) -> tuple[Wave, ...]:
 
 
 def breach(action: OnBreach, *, failed: int, decided: int, bound: float | None = None) -> Breach:
-    """Of the first wave, above 10 %."""
+    """Return a breach of the first wave, above 10 %."""
     numbers: dict[str, Number] = {} if bound is None else {"bound": bound}
     return Breach(
         action=action,
@@ -225,7 +225,7 @@ OUTCOMES: st.SearchStrategy[AssignmentState] = st.sampled_from(
 def test_a_whole_rollout_keeps_its_promises(
     waves: list[int], share: float, min_sample: int, data: st.DataObject
 ) -> None:
-    """Plays a rollout with any outcomes and checks what must hold at every step."""
+    """Play a rollout with any outcomes and check the invariants at every step."""
     state: list[Counter[AssignmentState]] = [Counter({"WAITING": devices}) for devices in waves]
     it = rollout(wave=-1, wave_count=len(waves), share=share, min_sample=min_sample)
     offered = 0

@@ -1,4 +1,4 @@
-"""What the controller signs for devices, and what it sends those that lack metadata."""
+"""Orders signed by the controller, and metadata for devices without metadata."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""A simulated device without a broker: what it asks for, what it takes, where it ends."""
+"""A simulated device without a broker: requests, received chunks, and final states."""
 
 import hashlib
 import random
@@ -70,14 +70,16 @@ class OneDevice:
             self.device.tick()
 
     def missing(self) -> dict[str, frozenset[int]]:
-        """By file: the chunks that the newest need lacks."""
+        """Return the missing chunks of the newest need by file."""
         return {
             file.sha256: frozenset(read_missing(file, file.chunk_count))
             for file in self.needs[-1].files
         }
 
     def serve(self, *, spoilt: int | None = None) -> None:
-        """Sends what the newest need lacks; every chunk of the index `spoilt` with other bytes."""
+        """Send the missing chunks of the newest need; every chunk with the index `spoilt` with
+        other bytes.
+        """
         for sha256, chunks in self.missing().items():
             content, starts = self._bounds[sha256]
             for index in sorted(chunks):
@@ -89,7 +91,7 @@ class OneDevice:
 
 
 def _bounds(bundle: ExampleBundle) -> dict[str, tuple[bytes, tuple[int, ...]]]:
-    """By digest: the content of each file, and where its chunks start."""
+    """Return the content of each file, and the starts of its chunks, by digest."""
     found = {}
     for ref in (bundle.manifest, bundle.signature):
         found[ref.sha256] = (

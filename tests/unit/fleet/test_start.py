@@ -1,4 +1,4 @@
-"""How a rollout begins: who is in which wave, and that it costs a large fleet little."""
+"""Start of a rollout: devices by wave, and low cost for a large fleet."""
 
 import hashlib
 from pathlib import Path
@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> World:
 
 
 def fill(world: World, count: int) -> None:
-    """Devices that run the release before; every third one is offline."""
+    """Add devices with the previous release; every third is offline."""
     facts = make_facts()
     rows = []
     for n in range(count):
@@ -58,7 +58,7 @@ def waves_of(world: World) -> dict[str, int]:
 
 
 def by_rule(devices: list[int], rollout: str) -> list[str]:
-    """The documented order: who is online first, then by a salted digest."""
+    """Return the documented order: online devices first, then by a salted digest."""
 
     def order(n: int) -> tuple[bool, str]:
         return n % 3 == 0, hashlib.sha256(f"{rollout}/d{n}".encode()).hexdigest()
@@ -116,7 +116,7 @@ def test_no_row_of_a_device_is_loaded_to_start_a_rollout(world: World) -> None:
 
 
 def steps_of_offer(world: World, rollout: int) -> int:
-    """Instructions of SQLite's machine, in hundreds, to find whom to offer the release next."""
+    """Count SQLite's machine instructions, in hundreds, to find the next devices to offer."""
     counted = 0
 
     def count() -> int:

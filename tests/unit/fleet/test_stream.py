@@ -1,4 +1,4 @@
-"""What a file's many listeners cost: they are gone over now and then, not at each word of one."""
+"""Cost of a file's many listeners: checked at intervals, not at each message of a listener."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ TICK_S = 0.001
 
 
 class Clock:
-    """Goes on by itself, as one does while somebody works."""
+    """Clock that advances by itself, as during work."""
 
     def __init__(self) -> None:
         self.now = 100.0

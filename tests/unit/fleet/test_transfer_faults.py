@@ -1,4 +1,4 @@
-"""Whatever a network does to chunks and needs costs time, and little else."""
+"""Any network faults on chunks and needs cost time, and little else."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ SIZE_BYTES = 2_000_000
 
 
 def cost(fleet: LossyFleet) -> float:
-    """What the depot sent, in files."""
+    """Return the bytes sent by the depot, in files."""
     return sum(fleet.depot.sent_bytes.values()) / SIZE_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Which releases could be withdrawn: old ones that nothing points to."""
+"""Old, unused releases that could be withdrawn."""
 
 from hashlib import sha256
 

@@ -1,4 +1,4 @@
-"""Waves: what a person writes, and who is in which."""
+"""Waves: parsing, and division of devices."""
 
 import pytest
 from hypothesis import given, settings

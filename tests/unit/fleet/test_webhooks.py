@@ -1,4 +1,4 @@
-"""Webhooks: where messages may go, how they are signed, and what is given up."""
+"""Webhooks: allowed URLs, signatures, and discarded messages."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def test_what_is_no_url_for_a_webhook_is_refused(url: str, problem: str) -> None
 
 
 class Told:
-    """A database with one webhook."""
+    """A database with a single webhook."""
 
     def __init__(self, folder: Path, types: tuple[str, ...]) -> None:
         self.store = open_store(f"sqlite:///{folder / 'fleet.db'}")

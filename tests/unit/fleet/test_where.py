@@ -1,4 +1,4 @@
-"""Which devices an expression means, and what is not an expression."""
+"""Devices of an expression, and invalid expressions."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What people read of gates and of what was decided: each thing once, and nothing that is empty."""
+"""Texts about gates and decisions: each fact once, and no empty text."""
 
 import io
 

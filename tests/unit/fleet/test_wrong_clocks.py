@@ -1,4 +1,4 @@
-"""Devices whose clocks are years off, and those of which nothing is known from before."""
+"""Devices with clocks years off, and devices without earlier data."""
 
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> World:
 
 
 def say(world: World, device: str, state: str, count: int) -> None:
-    """Says a state and the event of it, by the device's own clock."""
+    """Report a state with its event, by the device's own clock."""
     at = CLOCKS[device]
     active = NEW if state == "COMMITTED" else OLD
     said = says(state, 1 if count > 1 else 0, acted=1 if count > 1 else 0)

@@ -1,4 +1,4 @@
-"""A controller on a real database, without a broker, and what devices say to it."""
+"""A controller on a real database, without a broker, with messages of devices."""
 
 import hashlib
 import time
@@ -54,7 +54,7 @@ PROVIDER = "CPUExecutionProvider"
 
 
 class World:
-    """A controller, its database, and what it published; it is the controller's broker, too."""
+    """A controller, its database, and its published messages; also the controller's broker."""
 
     can_publish = True
 
@@ -108,10 +108,10 @@ class World:
         self.can_publish = False
 
     def look_after(self) -> None:
-        """There is no connection."""
+        """Do nothing: there is no connection."""
 
     def reopened(self) -> "World":
-        """Another controller on the same database, after this one ended."""
+        """Return another controller on the same database, after this controller ended."""
         self.store.close()
         return World(self._folder, url=self._url)
 
@@ -158,13 +158,13 @@ class World:
     def receive(
         self, device: str, message: Message | bytes, kind: topics.UpKind = "reported"
     ) -> None:
-        """Puts what a device says into the inbox, as the broker brings it."""
+        """Put a device's message into the inbox, like the broker."""
         self.inbox.receive(topics.up("t", device, kind), self.payload(device, message, kind))
 
     def payload(
         self, device: str, message: Message | bytes, kind: topics.UpKind = "reported"
     ) -> bytes:
-        """What a device publishes: signed, in the session of its process; a will goes unsigned."""
+        """Return a device's payload: signed, in the session of its process; a will is unsigned."""
         content = message if isinstance(message, bytes) else encode(message)
         is_will = isinstance(message, Reported) and not message.online
         if kind == "need" or is_will:
@@ -173,7 +173,7 @@ class World:
         return self.signer(device, boot).sign_raw(kind, content)
 
     def signer(self, device: str, boot: str = "") -> RawSigner:
-        """What signs for a device's process; "" is the one that spoke last."""
+        """Return the signer of a device's process; "" is the last process."""
         signer = self._signers.get(device)
         if signer is None or boot not in ("", signer.place[2]):
             signer = RawSigner(tenant="t", device=device, boot=boot or "b1", sign=sign_with(KEY))
@@ -187,7 +187,7 @@ class World:
         return signer
 
     def _greet(self, session: Transaction, row: DeviceRow, signer: RawSigner) -> None:
-        """As if the process had greeted, and reported in the session that it was given."""
+        """Simulate the greeting of a process, and a report in its session."""
         known = read_certificate(CERTIFICATE)
         session.merge(
             CertificateRow(
@@ -214,7 +214,7 @@ class World:
         return [decode(payload, Desired) for t, payload in self.published if t == topic and payload]
 
     def orders(self, device: str) -> list[RunModel]:
-        """What the device was told of its one model."""
+        """Return the orders for the device's only model."""
         told = (desired.models.get(NEW.name) for desired in self.told(device))
         return [order for order in told if isinstance(order, RunModel)]
 

@@ -1,7 +1,7 @@
-"""A small transformer that says one token after another, with drawn weights and a cache.
+"""A small transformer that generates tokens, with drawn weights and a cache.
 
-Its words follow each other as a drawn table says, and what came before moves them a little: so its
-choices are mostly clear, as those of a trained model are, and depend on the cache.
+Its words follow each other by a drawn table, and earlier words shift the table a little: so its
+choices are mostly clear, like a trained model's, and depend on the cache.
 """
 
 import numpy as np
@@ -16,11 +16,11 @@ Feeds = dict[str, npt.NDArray[np.generic]]
 
 
 def draw_decoder(*, past: int | None = None, memory: float = 1.0) -> onnx.ModelProto:
-    """The model.
+    """Return the model.
 
     Args:
-        past: Places of the cache, where sizes are fixed, with one token a step; else they are open.
-        memory: How much what came before says.
+        past: Places of the cache for fixed sizes with a token a step; else sizes are open.
+        memory: Influence of earlier words.
     """
     step, before, after = ("1", past, past + 1) if past else ("S", "P", "T")
     caches = [f"{layer}.{kind}" for layer in range(LAYERS) for kind in ("key", "value")]
@@ -46,11 +46,11 @@ def draw_decoder(*, past: int | None = None, memory: float = 1.0) -> onnx.ModelP
 
 
 def without_caches(model: onnx.ModelProto, *, backwards: bool = False) -> onnx.ModelProto:
-    """The same as a model that reads the whole text at each step.
+    """Return the same as a model that reads the whole text at each step.
 
     Args:
         model: With open sizes; changed.
-        backwards: Each token also sees those behind it, as in a model that fills gaps.
+        backwards: Each token also sees later tokens, as in a model that fills gaps.
     """
     graph = model.graph
     for cache in [value for value in graph.input if value.name.startswith("past")]:
@@ -65,13 +65,13 @@ def without_caches(model: onnx.ModelProto, *, backwards: bool = False) -> onnx.M
 
 
 def prompts(count: int, *, seed: int = 0, longest: int = 12) -> list[Feeds]:
-    """Samples with several tokens and an empty cache."""
+    """Return samples with several tokens and an empty cache."""
     rng = np.random.default_rng(seed)
     return [_prompt(rng.integers(0, WORDS, rng.integers(3, longest))) for _ in range(count)]
 
 
 def single_steps(count: int, past: int, *, seed: int = 0) -> list[Feeds]:
-    """Samples of one token, with a cache of fixed size that holds nothing yet."""
+    """Return samples of a single token, with an empty cache of fixed size."""
     rng = np.random.default_rng(seed)
     samples = []
     for token in rng.choice(WORDS, count, replace=False):

@@ -1,4 +1,4 @@
-"""Chains of tokens: what a candidate is fed, what it loses over time, and how long they are."""
+"""Chains of tokens: inputs of a candidate, loss over time, and lengths."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_candidate_is_never_fed_what_the_float_model_kept(tmp_path: Path) -> N
 
 
 def test_what_is_right_in_each_step_and_forgets_is_refused(tmp_path: Path) -> None:
-    """One step is right to the last bit; the cache that comes of it is a little off each time."""
+    """A step is right to the last bit; the resulting cache is a little off each time."""
     float_run, samples = _open(draw_decoder(memory=3.0), prompts(16), tmp_path)
 
     def forgetful(feeds: Feeds) -> Outputs:
@@ -161,7 +161,9 @@ _COUNTER = Decoder(
 
 
 def _count_down(wrong_at: int = -1) -> Run:
-    """Says one number less each time, and 0 for ever; at one number it says another one."""
+    """Return a run that counts down, and then returns 0 forever; at a given number the run returns
+    another number.
+    """
 
     def run(feeds: Feeds) -> Outputs:
         at = int(feeds["token"][0, 0])
@@ -174,7 +176,7 @@ def _count_down(wrong_at: int = -1) -> Run:
 
 
 def test_what_is_said_after_the_end_of_a_text_does_not_count() -> None:
-    """One text of two has a wrong word of four: not of sixty-four."""
+    """Check that a text of two has a wrong word of four: not of sixty-four."""
     feeds = [{"token": np.array([[n]]), "at": np.zeros(1)} for n in (10, 3) * 8]
     samples = Samples(count=16, read=lambda index: dict(feeds[index]), source="", decoder=_COUNTER)
     judge = CandidateJudge(_count_down(), samples, {}, None)

@@ -1,4 +1,4 @@
-"""A whole build of a decoder beside a roll-out that is done outside the tool."""
+"""A whole build of a decoder, compared with a roll-out outside the tool."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class _Outside:
         return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
 
     def choose(self, feeds: Feeds, forced: list[int] | None = None) -> list[int]:
-        """Sixty choices, after its own tokens or after others."""
+        """Return sixty choices, after its own tokens or after others."""
         chosen: list[int] = []
         for step in range(_STEPS):
             outputs = self.scores(feeds)
@@ -80,7 +80,7 @@ class _Outside:
         return chosen
 
     def choices_in(self, prompt: Feeds, said: list[int]) -> npt.NDArray[np.int64]:
-        """What it would have said in each place of a text, which it reads at once."""
+        """Return the choices in each place of a text, read at once."""
         tokens = np.concatenate([prompt["input_ids"][0], said[:-1]])
         caches = {name: value for name, value in prompt.items() if name.startswith("past")}
         read = self.scores(
@@ -95,7 +95,9 @@ class _Outside:
 
 
 def _roll_out(built: BuildResult, samples: list[Feeds]) -> dict[str, float]:
-    """How often the variant chooses the float model's token, after its own and after these."""
+    """Return the share of the variant's choices that equal the float model's, after its own tokens
+    and after these.
+    """
     variant = _Outside(built.output / "model" / "few-bits" / "model.onnx")
     source = _Outside(built.output.parent / "said.onnx")
     free, forced = [], []
@@ -108,7 +110,7 @@ def _roll_out(built: BuildResult, samples: list[Feeds]) -> dict[str, float]:
 
 
 def test_the_verdict_on_a_decoder_is_what_a_roll_out_outside_gives(built: BuildResult) -> None:
-    """Sixty steps, each model with its own cache: of what judged it, and of what nothing saw."""
+    """Sixty steps, each model with its own cache: on the verdict's and on unseen samples."""
     details = built.variants["few-bits"].accuracy.details
     for kind, value in _roll_out(built, prompts(40, seed=1)).items():
         assert value == pytest.approx(details[f"{kind}_token_agreement"], abs=0.005)

@@ -1,4 +1,4 @@
-"""Which models are told to be decoders, how each input goes on, and what is asked for."""
+"""Recognition of decoders, the successor of each input, and questions to the user."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ _WORDS, _WIDTH = 24, 8
 
 
 def _model(text: str) -> onnx.ModelProto:
-    """A model from its inputs, outputs and nodes; `words` and `to_scores` are its weights."""
+    """Return a model from its inputs, outputs and nodes; weights `words` and `to_scores`."""
     model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> said {text}')
     rng = np.random.default_rng(0)
     weights = {"words": (_WORDS, _WIDTH), "to_scores": (_WIDTH, _WORDS)}

@@ -1,4 +1,4 @@
-"""F1 of a variant's boxes against the float model's: what it refuses, and what it lets pass."""
+"""F1 of a variant's boxes against the float model's: rejected and accepted variants."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def _bias(verdict: Verdict, bound: str = "") -> float:
 
 
 def _without_faint(scenes: list[Floats], share: float = 1.0) -> list[Floats]:
-    """Of objects with scores below .4 only the others: their scores fall next to nothing."""
+    """Remove objects with scores below .4: their scores fall next to nothing."""
     rng = np.random.default_rng(1)
     return [
         with_scores(scene, np.where((scene[:, 4] < 0.4) & (rng.random(len(scene)) < share), -1, 0))

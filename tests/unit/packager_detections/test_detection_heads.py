@@ -1,4 +1,4 @@
-"""Which outputs tell boxes, as far as graph, metadata or a person says it."""
+"""Recognition of boxes by graph, metadata or declaration."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def _graph(
     weights: dict[str, np.ndarray] | None = None,
     metadata: dict[str, str] | None = None,
 ) -> onnx.ModelProto:
-    """A model of a picture of 320 x 320."""
+    """Return a model of a picture of 320 x 320."""
     graph = helper.make_graph(
         nodes,
         "detector",
@@ -50,7 +50,7 @@ def _graph(
 
 
 def _places(name: str, shape: _Shape, *, last: str = "Add") -> list[onnx.NodeProto]:
-    """Some convolution, brought to a shape, and one operator behind it."""
+    """Return a convolution, brought to a shape, with an operator behind."""
     ends = {"Add": ["flat_" + name, "one"], "Sigmoid": ["flat_" + name]}
     return [
         helper.make_node("Conv", ["image", "kernel"], ["map_" + name]),
@@ -103,7 +103,7 @@ def test_sizes_and_operators_tell_the_layout(
 
 
 def _levels(score: str = "Sigmoid", sides: int = 32) -> onnx.ModelProto:
-    """Scores and sides of three levels, as PicoDet gives them."""
+    """Return scores and sides of three levels, in PicoDet's form."""
     shapes: dict[str, tuple[_Shape, str]] = {}
     for stride in (8, 16, 32):
         places = (320 // stride) ** 2

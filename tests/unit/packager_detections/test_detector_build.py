@@ -24,7 +24,7 @@ _HEAD = DetectionHead(layout="text-map", outputs=("map",), order="xyxy", activat
 
 
 def _bright_things() -> onnx.ModelProto:
-    """A map of what is bright: means of 4 x 4 pixels, and a sigmoid of them, brought to size."""
+    """Return a map of bright places: means of 4 x 4 pixels, and a sigmoid, brought to size."""
     weights = {
         "mean": np.full((4, 1, 4, 4), 1 / 16, np.float32),
         "twice": np.stack(
@@ -48,7 +48,7 @@ def _bright_things() -> onnx.ModelProto:
 
 
 def _pictures(count: int) -> list[dict[str, np.ndarray]]:
-    """Some bright squares in each but every fourth."""
+    """Return some bright squares in each picture but every fourth."""
     pictures = []
     for number in range(count):
         rng = np.random.default_rng(number)
@@ -111,7 +111,7 @@ def test_a_text_detector_that_people_use_is_told_by_its_graph(tmp_path: Path) ->
 
 
 def test_a_detector_by_its_own_metric_needs_no_layout(tmp_path: Path) -> None:
-    """Whoever measures the task itself is not asked how boxes lie, nor judged by them."""
+    """A user with a metric is not asked for the layout of boxes, and boxes do not decide."""
     onnx.save(_bright_things(), tmp_path / "bright.onnx")
     write_key_pair(generate_key(), tmp_path / "release")
     with pytest.raises(BuildError) as refused:

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 class _Graph:
-    """Collects nodes and constants; names are made as it goes, as exporters do."""
+    """Collects nodes and constants; names are generated, like exporters' names."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -46,7 +46,7 @@ class _Graph:
 
 
 def tiny_bert() -> onnx.ModelProto:
-    """One layer of a BERT, opset 13, its axes open, its LayerNormalization decomposed.
+    """Return a layer of a BERT, opset 13, open axes, LayerNormalization decomposed.
 
     input_ids, attention_mask int64 (batch, length) to last_hidden_state float32 (…, 16). The mask
     adds -3.4e38 as exports do.
@@ -96,7 +96,7 @@ def _normalize(g: _Graph, x: str, width: int, output: str = "") -> str:
 
 
 def tiny_detector() -> onnx.ModelProto:
-    """The blocks of a YOLOv8, opset 13, its axes open: boxes and scores in one output.
+    """Return the blocks of a YOLOv8, opset 13, open axes: boxes and scores in a single output.
 
     images float32 (batch, 3, height, width) to output0 float32 (batch, 4 + 3, cells): SiLU
     convolutions, a split block, pooling at three sizes, an upsampled branch, and a head that

@@ -15,7 +15,9 @@ TOKENS = TensorSpec(name="ids", dtype="int64", shape=(1, 4))
 def small_cnn(
     *, opset: int = 17, batch: str | int = "batch", ir_version: int = 8
 ) -> onnx.ModelProto:
-    """Two convolutions and a classifier: images float32 (batch, 3, 8, 8) to scores (batch, 10)."""
+    """Return two convolutions and a classifier: images float32 (batch, 3, 8, 8) to scores (batch,
+    10).
+    """
     rng = np.random.default_rng(0)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
@@ -52,7 +54,7 @@ LAYER_WIDTH = 160
 
 
 def two_layers(*, opset: int = 17, nan: bool = False) -> onnx.ModelProto:
-    """Products with `w0` and `w1`, 102,400 bytes each, and a small bias `w2` between them."""
+    """Return products with `w0` and `w1`, 102,400 bytes each, and a small bias `w2` in between."""
     rng = np.random.default_rng(0)
     weights = [
         rng.normal(0, 0.1, (LAYER_WIDTH, LAYER_WIDTH)).astype(np.float32),
@@ -78,13 +80,13 @@ def two_layers(*, opset: int = 17, nan: bool = False) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: Path) -> Path:
-    """Writes the model as one file."""
+    """Write the model as a single file."""
     path.write_bytes(model.SerializeToString())
     return path
 
 
 def save_with_external_data(model: onnx.ModelProto, path: Path) -> Path:
-    """Writes the model with all its weights in `weights.bin` beside it."""
+    """Write the model with all its weights in `weights.bin` next to the model."""
     onnx.save_model(
         model,
         str(path),
@@ -97,7 +99,7 @@ def save_with_external_data(model: onnx.ModelProto, path: Path) -> Path:
 
 
 def write_stack(path: Path, count: int, *, seed: int = 1) -> Path:
-    """One .npz with `count` samples for `small_cnn`."""
+    """Write a .npz with `count` samples for `small_cnn`."""
     rng = np.random.default_rng(seed)
     np.savez(path, images=rng.normal(0, 1, (count, 3, 8, 8)).astype(np.float32))
     return path

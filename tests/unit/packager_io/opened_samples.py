@@ -1,4 +1,4 @@
-"""Opening calibration samples, and what a refusal says."""
+"""Opened calibration samples, and texts of rejections."""
 
 from pathlib import Path
 

@@ -48,14 +48,14 @@ DATASETS = {
 
 
 def make_entry(path: str, sha256: str = "ab" * 32) -> FileEntry:
-    """An entry of a file that is nowhere."""
+    """Return an entry of a missing file."""
     return FileEntry(
         path=path, size_bytes=1, sha256=sha256, chunks=ChunkIndex(sizes=(1,), sha256=bytes(32))
     )
 
 
 def make_record(**changes: Any) -> BuildRecord:
-    """A build of which nothing was said that a person must say; `changes` replace its fields."""
+    """Return a build without any user's facts; `changes` replace its fields."""
     variant = make_variant(
         "cpu",
         files=(make_entry("model/cpu/model.onnx"), make_entry("model/cpu/w.bin", "cd" * 32)),
@@ -84,13 +84,13 @@ def make_record(**changes: Any) -> BuildRecord:
 
 
 def make_described_record(**changes: Any) -> BuildRecord:
-    """A build of which everything was said."""
+    """Return a build with all of the user's facts."""
     facts = msgspec.structs.replace(make_record().facts, created_at="2026-01-01T00:00:00Z")
     return make_record(**{"facts": facts, "about": ABOUT, "datasets": DATASETS, **changes})
 
 
 def make_documents(record: BuildRecord) -> tuple[dict[str, bytes], Manifest]:
-    """Both documents of a build, and the manifest that belongs to them."""
+    """Return both documents of a build, and their manifest."""
     shared = [make_entry("golden/golden.npz"), make_entry("report.json"), make_entry(BILL_FILE)]
     of_variants = [file for variant in record.variants for file in variant.facts.files]
     documents = {

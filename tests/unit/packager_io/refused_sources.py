@@ -1,4 +1,4 @@
-"""What loading a model is refused with."""
+"""Errors of loading a model."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ CPU = "CPUExecutionProvider"
 
 
 def make_variant(**changes: Any) -> VariantReport:
-    """A variant that won with its second attempt; `changes` replace its fields."""
+    """Return a variant that won with its second attempt; `changes` replace its fields."""
     variant = VariantReport(
         name="cpu",
         profile="cpu",
@@ -66,7 +66,9 @@ def make_variant(**changes: Any) -> VariantReport:
 
 
 def make_report(*variants: VariantReport, **changes: Any) -> Report:
-    """A report of the variants, by default of one; `changes` replace its fields."""
+    """Return a report of the variants, by default of a single variant; `changes` replace its
+    fields.
+    """
     report = Report(
         name="ocr",
         version="1.2.0",

@@ -1,4 +1,4 @@
-"""What a person says of a model, and what its own files say."""
+"""A user's facts about a model, and facts in its own files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A bundle's folder holds what was made, and of the hooks what a device runs."""
+"""A bundle's folder holds the build's files, and of the hooks only a device's."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def _variant(folder: Path) -> PreparedVariant:
 
 
 def _assemble(tmp_path: Path, hooks: Path | None) -> VerifiedBundle:
-    """Lays out a bundle in a folder of its own, signs and verifies it."""
+    """Write a bundle into a separate folder, then sign and verify the bundle."""
     key = ec.generate_private_key(ec.SECP256R1())
     parts = BundleParts(
         facts=BundleFacts(

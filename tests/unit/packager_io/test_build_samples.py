@@ -1,4 +1,4 @@
-"""What a provider runs first, of the samples that a build has."""
+"""First samples for a provider, from a build's samples."""
 
 from pathlib import Path
 

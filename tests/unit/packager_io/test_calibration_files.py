@@ -1,4 +1,4 @@
-"""Samples come from plain files, and each bad one is named before a build begins."""
+"""Samples come from plain files, and each bad sample is named before a build begins."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two builds' layers and ranges are set against each other, where both tell of them."""
+"""Two builds' layers and ranges are compared if both recorded these."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`edgepack compare` says what differs, what is equal, and what a device would have to fetch."""
+"""`edgepack compare` lists differences, equal parts, and the download of a device."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ KEPT_BYTES = 200_000
 
 
 def _model(*, changed: float, is_second_quantized: bool = False) -> onnx.ModelProto:
-    """Two MatMuls of 200 kB each; `changed` decides the second one's weights."""
+    """Return two MatMuls of 200 kB each; `changed` decides the second weights."""
     values = np.random.default_rng(0).normal(0, 1, (250, 200)).astype(np.float32)
     weights = [
         numpy_helper.from_array(values, "w1"),

@@ -1,4 +1,4 @@
-"""Compiled templates are kept beside Python's own, and never believed when they are stale."""
+"""Compiled templates are stored next to Python's own, and stale templates are never used."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a person is told of calibration samples that do not cover the inputs, with numbers."""
+"""Warnings about calibration samples that do not cover the inputs, with numbers."""
 
 from collections.abc import Sequence
 

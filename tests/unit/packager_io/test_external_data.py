@@ -57,7 +57,7 @@ def test_external_data_without_a_length_are_as_long_as_the_tensor(tmp_path: Path
 
 
 def test_external_data_behind_a_link_to_elsewhere_say_so(tmp_path: Path) -> None:
-    """As the cache of Hugging Face holds them."""
+    """Like the links in Hugging Face's cache."""
     folder = tmp_path / "snapshot"
     folder.mkdir()
     path = save_with_external_data(small_cnn(), folder / "model.onnx")
@@ -127,7 +127,9 @@ def _external_constant(location: str) -> onnx.TensorProto:
 
 
 def _with_function(location: str) -> onnx.ModelProto:
-    """`small_cnn` with a model-local function that adds a constant from a file to its scores."""
+    """Return `small_cnn` with a model-local function that adds a constant from a file to its
+    scores.
+    """
     model = small_cnn()
     model.graph.node[-1].output[0] = "logits"
     model.graph.node.append(

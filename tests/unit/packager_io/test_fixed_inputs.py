@@ -1,4 +1,4 @@
-"""An input that never changes becomes a constant, and control flow that it decides goes."""
+"""A constant input becomes a constant, and its control flow is removed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ _RATE = {"rate": (16000,)}
 
 
 def _branch(name: str, factor: float) -> onnx.GraphProto:
-    """Adds twice, with a constant of its own and by way of a nested If on the rank of `x`.
+    """Return two additions, with a constant of its own and through a nested If on the rank of `x`.
 
     Both branches use the same names inside, as exporters do.
     """
@@ -50,7 +50,9 @@ def _branch(name: str, factor: float) -> onnx.GraphProto:
 
 
 def _two_rates(rate_shape: tuple[int | str, ...] = ()) -> onnx.ModelProto:
-    """x float32 (batch, 4) and rate int64 () to y = x * 2 at 16000, else x * 3; and the rate."""
+    """Return x float32 (batch, 4) and rate int64 () to y = x * 2 at 16000, else x * 3; and the
+    rate.
+    """
     graph = helper.make_graph(
         [
             _node("Constant", [], ["high"], value_int=16000),

@@ -1,4 +1,6 @@
-"""Feedback in a build: what lost to the CPU everywhere is left out, the others are ordered."""
+"""Feedback in a build: profiles that lost to the CPU everywhere are left out, the others are
+ordered.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the float model cannot run is an error that says what it was fed with."""
+"""Inputs that the float model cannot run are an error with the inputs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Weights of a build's models in files: they are shared, and nothing else is different."""
+"""Weights of a build's models in shared files, without any other difference."""
 
 from pathlib import Path
 

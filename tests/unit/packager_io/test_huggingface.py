@@ -1,6 +1,6 @@
 """A Hugging Face model folder is recognised, exported in a child, and refused with a remedy.
 
-The children here stand in for PyTorch: what they write is a real model.
+The children here stand in for PyTorch and write a real model.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`edgepack.toml` declares the inputs once, and what does not fit the model is refused."""
+"""`edgepack.toml` declares the inputs once, and mismatches with the model are rejected."""
 
 from pathlib import Path
 

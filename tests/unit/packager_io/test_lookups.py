@@ -17,7 +17,7 @@ _ROWS = 50
 
 
 def _reader(*before: onnx.NodeProto, indices: str = "ids", axis: int = 0) -> onnx.ModelProto:
-    """`ids` int64 [1,4] to rows of a table of 50."""
+    """Return `ids` int64 [1,4] to rows of a table of 50."""
     table = np.random.default_rng(0).normal(0, 1, (_ROWS, 3)).astype(np.float32)
     graph = helper.make_graph(
         [*before, helper.make_node("Gather", ["table", indices], ["y"], name="embed", axis=axis)],

@@ -1,4 +1,4 @@
-"""Where a bundle goes, what it is called, and which release it is."""
+"""Place, name and release number of a bundle."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a person says that outputs mean: read, checked, and judged by."""
+"""Declared meanings of outputs: parsed, checked, and used for the verdict."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def _described(name: str, task: str) -> ModelDescription:
 
 
 def _faces(noise: float, *, shift: float = 0.0) -> tuple[list[Outputs], list[Outputs]]:
-    """Vectors of several lengths, and the same with noise and a shift that all share."""
+    """Return vectors of several lengths, and the same with noise and a common shift."""
     rng = np.random.default_rng(0)
     faces = [rng.normal(0, 2, (1, 64)) for _ in range(20)]
     return (

@@ -1,4 +1,4 @@
-"""Padding is found by what a model does with it, and verdicts leave it out."""
+"""Padding is recognized by the model's behaviour, and ignored by verdicts."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ _ROWS, _WIDTH, _COUNT = 6, 16, 12
 
 
 def _attention(path: Path, *, obeys: bool) -> Path:
-    """Each token's vector plus the mean of all vectors, or of those that the mask leaves."""
+    """Return each token's vector plus the mean of all vectors, or of the unmasked vectors."""
     table = np.random.default_rng(0).normal(size=(20, _WIDTH)).astype(np.float32)
     weights = "as_float" if obeys else "ones"
     nodes = [
@@ -95,7 +95,7 @@ def test_samples_without_padding_have_no_mask(tmp_path: Path) -> None:
 
 
 def _noisy(feeds: Feeds, *, in_padding: bool) -> Outputs:
-    """What a model without loss gives, but for noise in the rows of one kind."""
+    """Return the outputs of a lossless model, with noise in the rows of a kind."""
     rng = np.random.default_rng(int(feeds["tokens"].sum()))
     hidden = np.repeat(feeds["tokens"][..., None], _WIDTH, axis=2).astype(np.float32)
     hidden *= rng.normal(1.0, 0.1, size=hidden.shape).astype(np.float32)

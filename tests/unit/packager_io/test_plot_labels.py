@@ -1,4 +1,4 @@
-"""Labels of a plot stand beside what they name, and cover nothing."""
+"""Labels of a plot are next to their points, and cover nothing."""
 
 from itertools import combinations
 

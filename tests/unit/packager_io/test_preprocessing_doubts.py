@@ -1,4 +1,4 @@
-"""Small classifiers, trained here on known preprocessing, and what is doubted of others."""
+"""Small classifiers, trained here on known preprocessing, and warnings about others."""
 
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,7 @@ _PREPARED = {
 
 
 def _pictures(count: int, paper: str, rng: np.random.Generator) -> tuple[Floats, np.ndarray]:
-    """Bars and squares on coloured or on black paper, pixels 0 … 1, and their kinds."""
+    """Return bars and squares on coloured or on black paper, pixels 0 … 1, and their kinds."""
     kinds = rng.integers(0, 3, count)
     dark = 0.0 if paper == "black" else 1.0
     pixels = dark * np.ones((count, 3, _SIDE, _SIDE)) * rng.uniform(0.3, 1.0, (count, 3, 1, 1))
@@ -36,7 +36,7 @@ def _pictures(count: int, paper: str, rng: np.random.Generator) -> tuple[Floats,
 
 
 def _train(inputs: Floats, kinds: np.ndarray, *, has_norm: bool, seed: int) -> onnx.ModelProto:
-    """A convolution, a mean over the picture and a linear layer, by gradient descent."""
+    """Train a convolution, a mean over the picture and a linear layer, by gradient descent."""
     rng = np.random.default_rng(seed)
     views = np.lib.stride_tricks.sliding_window_view(inputs, (_KERNEL, _KERNEL), (2, 3))
     rows = views[:, :, ::2, ::2].transpose(0, 2, 3, 1, 4, 5).reshape(len(inputs), -1, 27)

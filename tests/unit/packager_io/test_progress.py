@@ -1,4 +1,4 @@
-"""What a build tells of its steps: lines where it is piped, one bar on a terminal."""
+"""Progress of a build's steps: lines if piped, a bar on a terminal."""
 
 import re
 import threading
@@ -13,7 +13,7 @@ from edgepack.packager.progress import BuildStep, Progress, for_profile, within
 
 
 class _Clock:
-    """Goes on as a test says."""
+    """Clock of a test."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -23,7 +23,7 @@ class _Clock:
 
 
 def _lines(*told: tuple[float, BuildStep]) -> list[str]:
-    """The lines of steps that are told at those seconds; the last one ends at the last."""
+    """Return the lines of steps reported at given seconds; the last ends at the last second."""
     clock, lines = _Clock(), list[str]()
     show = ProgressLines(lines.append, clock)
     for clock.now, step in told:
@@ -113,7 +113,7 @@ def test_a_step_inside_another_is_a_part_of_it_and_keeps_the_time_that_is_left()
 
 
 def _last_frame(*steps: BuildStep, width: int = 80) -> list[str]:
-    """The lines that a terminal shows at the end, without what moves and colours."""
+    """Return the terminal's final lines, without control sequences and colours."""
     terminal = StringIO()
     console = Console(file=terminal, force_terminal=True, width=width, color_system=None)
     with progress_bar(console) as show:

@@ -1,4 +1,4 @@
-"""Tighter budgets are proposed where real devices lost more than a gate let pass."""
+"""Tighter budgets are proposed if real devices lost more than a gate's threshold."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime writes by itself does not get between a command's own lines."""
+"""ONNX Runtime's own messages stay out of a command's lines."""
 
 import subprocess
 import sys

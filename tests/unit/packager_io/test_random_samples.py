@@ -1,4 +1,4 @@
-"""Random calibration: only where it is asked for by name."""
+"""Random calibration: only on request by name."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""States are found by name and shape, and samples get those that the float model had."""
+"""States are found by name and shape, and samples get the float model's states."""
 
 from pathlib import Path
 
@@ -115,7 +115,7 @@ def test_a_declared_output_must_exist_and_fit() -> None:
 
 
 def _summing(path: Path) -> Path:
-    """stateN = state / 2 + x, y = stateN * 3."""
+    """Compute stateN = state / 2 + x, y = stateN * 3."""
     graph = helper.make_graph(
         [
             helper.make_node("Mul", ["state", "half"], ["kept"]),

@@ -26,7 +26,7 @@ def key() -> PrivateKey:
 
 
 class CountedProcess(ProviderProcess):
-    """A real process that tells what it was started for, and by which command."""
+    """A real process that records the reasons of its starts, and the commands."""
 
     def __init__(self) -> None:
         super().__init__()

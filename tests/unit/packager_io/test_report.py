@@ -1,4 +1,4 @@
-"""The report is one page that needs nothing else, and no name in it becomes markup."""
+"""The report is a self-contained page, and no name becomes markup."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""A look inside a lowered model: the error of each tensor, and what each scale covers."""
+"""Inspection of a lowered model: the error of each tensor, and the coverage of each scale."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def _samples(count: int = 6) -> Samples:
 
 
 def _model(*, scale: float | None) -> onnx.ModelProto:
-    """MatMul, Relu, MatMul; with a scale, what the Relu gives is quantized with it."""
+    """Return MatMul, Relu, MatMul; with a scale, the Relu's output is quantized."""
     weights = np.random.default_rng(1).normal(0, 0.2, (WIDTH, WIDTH)).astype(np.float32)
     initializers = [numpy_helper.from_array(weights, "w")]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="first")]
@@ -58,7 +58,7 @@ def _model(*, scale: float | None) -> onnx.ModelProto:
 
 @pytest.fixture
 def inspected(tmp_path: Path) -> inspection.Inspection:
-    """The model with a scale that covers only a part of what the Relu gives."""
+    """Return the model with a scale that covers only a part of the Relu's output."""
     return _inspect(tmp_path, 0.01)
 
 
