@@ -17,6 +17,7 @@ from edgepack.agent.broker.signing import read_signer
 from edgepack.agent.config import read_config
 from edgepack.agent.enrolment.identity import make_key
 from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.fleet.controller.quotas import QUOTAS
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import (
@@ -291,6 +292,39 @@ def test_a_report_from_before_a_database_was_restored_is_not_accepted_again(
         device.greet()
         device.say("reported", report("ROLLED_BACK", bundle, sequence))
         fleet.wait_until(lambda: fleet.rollout(name).counts == {"FAILED": 1}, "it is heard")
+
+
+def test_a_flood_of_forged_messages_does_not_use_up_the_quota_of_the_device(
+    fleet: FleetProcess, forger: Forger, tmp_path: Path
+) -> None:
+    enroll(fleet, tmp_path / "cam-1")
+    event = encode(Event(at=1.0, kind="warning", bundle="x", because="it was hot"))
+    signer = RawSigner(tenant="default", device="cam-1", boot="b1", sign=sign_with(make_key()))
+    forged = signer.sign_raw("event", event)
+    will = b'{"v":1,"online":false,"at":1,"boot":"b2"}'
+    with Speaker(tmp_path / "cam-1") as device:
+        device.greet()
+        device.say("reported", b'{"v":1,"online":true,"at":1,"boot":"b1"}')
+        burst = round(QUOTAS["event"].burst)
+        for _ in range(burst + 50):
+            forger.publish("cam-1", "event", forged)
+        for _ in range(700):
+            forger.publish("cam-1", "reported", will)
+        fleet.wait_until(
+            lambda: (
+                drops(fleet, "cam-1").get("event not signed by the device", 0) >= burst
+                and drops(fleet, "cam-1").get("will over quota", 0) > 600
+            ),
+            "the flood is seen",
+        )
+        flooded = drops(fleet, "cam-1")
+        for _ in range(5):
+            device.say("event", event)
+            device.say("reported", b'{"v":1,"online":true,"at":1,"boot":"b1"}')
+        fleet.wait_until(lambda: fleet.info().counters.get("event") == 5, "true events count")
+        fleet.wait_until(lambda: fleet.info().online == 1, "the true device is heard")
+        assert "reported over quota" not in drops(fleet, "cam-1")
+        assert drops(fleet, "cam-1")["event over quota"] == flooded["event over quota"]
 
 
 def test_a_forged_last_will_marks_a_device_offline_and_changes_no_result(

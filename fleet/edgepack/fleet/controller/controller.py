@@ -312,6 +312,8 @@ class Controller:
                     counters[error.reason.replace(" ", "_")] += 1
                     if error.is_forged:
                         self._inbox.quotas.note_forged(message.device, message.at)
+                        if message.is_charged:
+                            self._inbox.quotas.give_back(message.device, message.kind)
                     reason = f"{message.kind} {error.reason}"
                     self._inbox.quotas.note_dropped(message.device, reason, error.problem)
                 except TransferError as error:

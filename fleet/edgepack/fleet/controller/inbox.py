@@ -31,12 +31,14 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
         device: Id of the sender.
         kind: Kind of the message, by its topic.
         at: Receive time, monotonic clock, seconds.
+        is_charged: Whether the message was charged to the device before its signature is verified.
     """
 
     device: str
     kind: topics.UpKind
     payload: bytes
     at: float = 0.0
+    is_charged: bool = True
 
 
 class Inbox:
@@ -80,7 +82,15 @@ class Inbox:
             return
         kind, device = found
         now = self._clock()
-        if not self.quotas.admits(device, kind, now):
+        is_will = kind == "reported" and payload[:1] == b"{"
+        is_charged = kind == "need" or is_will or not self.quotas.is_forged(device, now)
+        if is_will:
+            is_within = self.quotas.admits_will(device, now)
+        elif is_charged:
+            is_within = self.quotas.admits(device, kind, now)
+        else:
+            is_within = self.quotas.admits_unverified(device, kind, now)
+        if not is_within:
             self.counters["over_quota"] += 1
             return
         if len(payload) > MAX_MESSAGE_BYTES:  # No agent says so much; a broker may let it pass.
@@ -95,7 +105,9 @@ class Inbox:
             if self._waiting_bytes + size > INBOX_BYTES:
                 self.counters["overflow"] += 1
                 return
-            self._waiting.append(Incoming(device=device, kind=kind, payload=payload, at=now))
+            self._waiting.append(
+                Incoming(device=device, kind=kind, payload=payload, at=now, is_charged=is_charged)
+            )
             self._waiting_bytes += size
             if len(self._waiting) in (1, BATCH_LENGTH):  # whoever waits need not see each one
                 self._changed.notify()

@@ -135,7 +135,8 @@ class Intake:
         if not contents:
             return "greeted"
         batch.changed[presence.id] = presence  # Numbers are used up, whatever the content is.
-        if len(contents) > 1 and not self._admits(message, len(contents) - 1):
+        uncharged = len(contents) - message.is_charged
+        if uncharged and not self._admits(message, uncharged):
             return "over_quota"
         return self._handle(batch, presence, message.kind, contents)
 

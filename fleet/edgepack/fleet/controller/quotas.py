@@ -34,12 +34,19 @@ QUOTAS: dict[UpKind, Quota] = {
     "event": Quota(500, 0.1),
 }
 
+WILLS = Quota(60, 0.2)
+"""Last wills of a device, which have no signature."""
+UNVERIFIED = Quota(1000, 50)
+"""Messages of a device in whose name others publish: verified first, then charged to the device."""
+ALL_UNVERIFIED = Quota(5000, 1000)
+"""The same of all devices together: verification of 1,000 signatures takes about 0.1 s."""
+
 
 class _Device:
     """Quota of a device, with the count of its dropped messages."""
 
     def __init__(self) -> None:
-        self.left: dict[UpKind, tuple[float, float]] = {}
+        self.left: dict[str, tuple[float, float]] = {}
         self.dropped: Counter[str] = Counter()
 
 
@@ -51,6 +58,7 @@ class Quotas:
         self._devices: OrderedDict[str, _Device] = OrderedDict()
         self._dropping: set[str] = set()
         self._forged: OrderedDict[str, float] = OrderedDict()
+        self._all = _Device()
 
     def admits(self, device: str, kind: UpKind, now: float, count: int = 1) -> bool:
         """Return True if a device may say this, too.
@@ -61,15 +69,37 @@ class Quotas:
             now: Monotonic clock, seconds.
             count: How many messages at once.
         """
-        quota = QUOTAS[kind]
+        return self._charge(device, kind, QUOTAS[kind], now, count)
+
+    def admits_will(self, device: str, now: float) -> bool:
+        """Return True if another last will may come in a device's name."""
+        return self._charge(device, "will", WILLS, now)
+
+    def admits_unverified(self, device: str, kind: UpKind, now: float) -> bool:
+        """Return True if the signature of another message may be verified."""
         with self._lock:
-            known = self._known(device)
-            left, at = known.left.get(kind, (quota.burst, now))
-            left = min(quota.burst, left + (now - at) * quota.per_s)
-            known.left[kind] = (max(0.0, left - count), now)
-        if left < count:
-            self.note_dropped(device, f"{kind} over quota", f"{quota.burst:g} at once")
-        return left >= count
+            is_within = _take(self._all, "", ALL_UNVERIFIED, now, 1)
+        return is_within and self._charge(device, f"unverified {kind}", UNVERIFIED, now)
+
+    def is_forged(self, device: str, now: float) -> bool:
+        """Return True if somebody else published in a device's name in the last hour."""
+        with self._lock:
+            at = self._forged.get(device)
+        return at is not None and now - at < FORGED_S
+
+    def _charge(self, device: str, name: str, quota: Quota, now: float, count: int = 1) -> bool:
+        with self._lock:
+            is_within = _take(self._known(device), name, quota, now, count)
+        if not is_within:
+            self.note_dropped(device, f"{name} over quota", f"{quota.burst:g} at once")
+        return is_within
+
+    def give_back(self, device: str, kind: UpKind) -> None:
+        """Give back the quota that a forged message took."""
+        with self._lock:
+            left = self._known(device).left
+            if kind in left:
+                left[kind] = (left[kind][0] + 1, left[kind][1])
 
     def note_forged(self, device: str, now: float) -> None:
         """Note that somebody without the device's key publishes in its name."""
@@ -122,3 +152,11 @@ class Quotas:
             gone, _ = self._devices.popitem(last=False)
             self._dropping.discard(gone)
         return known
+
+
+def _take(device: _Device, name: str, quota: Quota, now: float, count: int) -> bool:
+    """Subtract messages from a quota; return False if the quota has fewer."""
+    left, at = device.left.get(name, (quota.burst, now))
+    left = min(quota.burst, left + (now - at) * quota.per_s)
+    device.left[name] = (max(0.0, left - count), now)
+    return left >= count
