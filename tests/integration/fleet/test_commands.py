@@ -199,7 +199,7 @@ def test_watch_says_with_its_exit_code_that_a_rollout_paused(
     done = edgepack(fleet, "rollout", "watch", name)
     assert done.returncode == 1
     assert "PAUSED wave 1/2" in done.stdout.splitlines()[-1]
-    assert edgepack(fleet, "rollout", "rollback", name).stdout == f"{name} has ended\n"
+    assert edgepack(fleet, "rollout", "rollback", name).stdout == f"done: {name} ends\n"
     assert "ABORTED" in edgepack(fleet, "rollout", "status", name).stdout
 
 
