@@ -383,3 +383,32 @@ def test_without_evidence_the_next_wave_waits_and_the_last_one_ends() -> None:
     assert decide(approved, waiting) == Offer(wave=1, devices=1)
     last = msgspec.structs.replace(asked, wave=1)
     assert isinstance(decide(last, {"a": waves_of("0:COMMITTED 1:COMMITTED")}), Finish)
+
+
+def _measured(draws: random.Random, count: int, share: float, length: int) -> list[float]:
+    """Return latencies of one device, milliseconds, sorted: bursts of slow inferences."""
+    latencies, slow = [], 0
+    while len(latencies) < count:
+        if not slow and draws.random() < share / length:
+            slow = 1 + int(draws.expovariate(1 / length))
+        latencies.append(draws.lognormvariate(0.0, 0.1) * (3.0 if slow else 1.0))
+        slow = max(slow - 1, 0)
+    return sorted(latencies)
+
+
+def _p99_of_one(draws: random.Random, factor: float, share: float, length: int) -> GateView:
+    before, now = (_measured(draws, 200, share, length) for _ in range(2))
+    sums = sums_of([math.log(factor * now[198] / before[198])])
+    views = judge(Plan({}, 1), {"a": ({"p99": sums},)}, 0, frozenset("a"), frozenset("a"))
+    return next(view for view in views if view.name == "p99")
+
+
+@pytest.mark.parametrize(("share", "length"), [(0.005, 5), (0.01, 5), (0.02, 5), (0.02, 20)])
+def test_bursts_of_one_device_do_not_stop_an_equal_release_by_its_p99(
+    share: float, length: int
+) -> None:
+    draws = random.Random(7)
+    verdicts = [_p99_of_one(draws, 1.0, share, length).verdict for _ in range(500)]
+    assert verdicts.count("hold") <= 5
+    steady = [_p99_of_one(draws, 5.0, 0.0, 5).verdict for _ in range(20)]
+    assert steady == ["hold"] * 20
