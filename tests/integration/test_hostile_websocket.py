@@ -11,7 +11,7 @@ from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running
 from tests.simulators.hostile_websocket import MOST_PINGS_BYTES, HostileWebSocket, Way
 
-ATTACKS: tuple[Way, ...] = ("close with data", "ping", "violate", "close with data")
+ATTACKS: tuple[Way, ...] = ("violate", "close with data", "ping", "close with data")
 
 
 def wait_until(is_so: Callable[[], bool], device: Device) -> None:

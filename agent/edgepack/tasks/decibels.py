@@ -8,7 +8,6 @@ voice of 15 dB.
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean
 
 import numpy as np
 
@@ -25,7 +24,7 @@ def compare_ratios(
     expected: Sequence[Tensor],
     got: Sequence[Tensor],
 ) -> Compared:
-    """Compare by the mean of a ratio over samples.
+    """Compare by the mean loss of samples, in decibels; a few dead samples weigh as they should.
 
     Args:
         scale: The metric.
@@ -35,10 +34,22 @@ def compare_ratios(
         expected, got: An array per sample.
     """
     values = [ratio(*flat_pair(*pair)) for pair in zip(expected, got, strict=True)]
-    measure = Measure(scale=scale, value=fmean(values), low=mean_low(values), output=output)
     losses = np.array([1.0 - scale.kept(value) for value in values])
+    worst = -mean_low([-float(loss) for loss in losses])
+    measure = Measure(
+        scale=scale,
+        value=_of_loss(scale, float(losses.mean())),
+        low=_of_loss(scale, worst),
+        output=output,
+    )
     note = f"{min(values):.1f} dB in the worst sample"
     return Compared(measures=(measure,), losses=losses, notes=(note,))
+
+
+def _of_loss(scale: Scale, loss: float) -> float:
+    """Return the decibels at which a sample loses this share of the task."""
+    value = scale.least_for(1.0 - loss) if loss > 0.0 else MOST_DECIBELS
+    return max(-MOST_DECIBELS, min(value, MOST_DECIBELS))
 
 
 def flat_pair(want: Tensor, have: Tensor) -> tuple[Floats, Floats]:

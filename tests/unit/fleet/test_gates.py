@@ -387,7 +387,8 @@ def test_without_evidence_the_next_wave_waits_and_the_last_one_ends() -> None:
 
 def _measured(draws: random.Random, count: int, share: float, length: int) -> list[float]:
     """Return latencies of one device, milliseconds, sorted: bursts of slow inferences."""
-    latencies, slow = [], 0
+    latencies: list[float] = []
+    slow = 0
     while len(latencies) < count:
         if not slow and draws.random() < share / length:
             slow = 1 + int(draws.expovariate(1 / length))

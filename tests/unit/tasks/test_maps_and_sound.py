@@ -138,3 +138,17 @@ def test_what_cannot_be_compared_keeps_nothing() -> None:
         assert _judge("segmentation", scores, got).value == 0.0
         assert _judge("picture", scores, got).kept < 0.99
         assert _judge("depth", scores, got).kept < 0.99
+
+
+@pytest.mark.parametrize("dead", [0.0, 0.25, np.nan, np.inf])
+@pytest.mark.parametrize(("every", "most"), [(1, 0.0), (10, 0.91)])
+def test_dead_sounds_are_lost(dead: float, every: int, most: float) -> None:
+    draws = np.random.default_rng(5)
+    voices = [draws.normal(size=(1, 4000)).astype(np.float32) for _ in range(30)]
+    got = [
+        np.full_like(voice, dead) if n % every == 0 else voice + np.float32(1e-3) * voice[:, ::-1]
+        for n, voice in enumerate(voices)
+    ]
+    measure = _judge("sound", voices, got)
+    assert measure.kept <= most
+    assert measure.value < measure.scale.least

@@ -270,7 +270,7 @@ def _of_websockets() -> Iterator[Parser]:
         name="frames of a WebSocket",
         seeds=FRAMES,
         read=lambda content: read(lambda _: HANDSHAKE, content),
-        errors=(),
+        errors=(WebSocketError,),
     )
 
 
@@ -296,6 +296,10 @@ def _read_all(opened: WebSocket) -> None:
             piece = opened.recv(65536)
         except BlockingIOError:
             continue
+        except WebSocketError as error:
+            if "closed the WebSocket: 1000" not in str(error):
+                raise
+            return
         if not piece:
             return
         held.append(piece)

@@ -107,10 +107,11 @@ def template(
             for name, table in _output_tables(part):
                 outputs.add(tomlkit.key([name]), table)
         document.add("outputs", outputs)
-    samples = tomlkit.table()
-    if description is not None:
+    if description is not None:  # before the next section: these lines open sections of their own
         for line in _ask_for_tasks(description):
-            _comment(samples, line)
+            _comment(document, line)
+        document.add(tomlkit.nl())
+    samples = tomlkit.table()
     _comment(samples, _CALIBRATION)
     samples.add("path", calibration or "calibration")
     samples.add(tomlkit.nl())
