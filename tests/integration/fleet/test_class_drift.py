@@ -19,6 +19,7 @@ from edgepack.wire.messages import Drift
 from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent, edgepack
 from tests.integration.fleet.dashboard import Visitor
 from tests.simulators import warm_programs
+from tests.simulators.building import build_archive
 
 NAMES = ("intact", "scratch", "dent")
 AT_BUILD = (0.8, 0.1, 0.1)
@@ -67,14 +68,9 @@ def build(folder: Path, key: Path) -> Path:
     rng = np.random.default_rng(0)
     samples = np.concatenate([picture(rng, AT_BUILD) for _ in range(120)])
     np.savez(folder / "samples.npz", images=samples)
-    archive = folder / "surfaces-1.0.0.edgepack"
-    command = (sys.executable, "-m", "edgepack.cli", "build", str(folder / "surfaces.onnx"))
-    options = ("--profile", "fp32", "--calibration", str(folder / "samples.npz"), "--key", str(key))
-    done = warm_programs.run(
-        [*command, *options, "-o", str(archive)], capture_output=True, text=True, check=False
+    return build_archive(
+        folder / "surfaces.onnx", folder / "samples.npz", key, folder / "surfaces-1.0.0.edgepack"
     )
-    assert done.returncode == 0, done.stderr
-    return archive
 
 
 def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in_the_fleet(

@@ -1,7 +1,6 @@
 """Inferences that fail after the soak are seen: a real build, broker, agent, application, fleet."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from edgepack.agent.serving import following
 from edgepack.wire.messages import Outcomes
 from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent, edgepack
 from tests.integration.fleet.dashboard import Visitor
-from tests.simulators import warm_programs
+from tests.simulators.building import build_archive
 
 WIDTH, ROWS = 8, 4
 
@@ -52,14 +51,9 @@ def build(folder: Path, key: Path) -> Path:
     for number in range(40):
         x = rng.standard_normal((1, WIDTH)).astype(np.float32)
         np.savez(folder / "samples" / f"{number:02}.npz", x=x, row=np.array([number % ROWS]))
-    archive = folder / "fragile-1.0.0.edgepack"
-    command = (sys.executable, "-m", "edgepack.cli", "build", str(folder / "fragile.onnx"))
-    options = ("--profile", "fp32", "--calibration", str(folder / "samples"), "--key", str(key))
-    done = warm_programs.run(
-        [*command, *options, "-o", str(archive)], capture_output=True, text=True, check=False
+    return build_archive(
+        folder / "fragile.onnx", folder / "samples", key, folder / "fragile-1.0.0.edgepack"
     )
-    assert done.returncode == 0, done.stderr
-    return archive
 
 
 SETTINGS = "\n[limits]\ntelemetry_interval_s = 0.2\n"

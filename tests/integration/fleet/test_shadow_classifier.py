@@ -1,6 +1,5 @@
 """A device rolls a classifier back by itself: real builds, brokers, agents and inferences."""
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.integration.fleet.conftest import (
     StartAgent,
     wait_until,
 )
-from tests.simulators import warm_programs
+from tests.simulators.building import build_archive
 
 CLASSES, WIDTH = 5, 16
 BRIGHT = 10.0
@@ -68,14 +67,7 @@ def build(folder: Path, key: Path, number: int, *, is_wrong_when_bright: bool = 
     rng = np.random.default_rng(0)
     samples = folder / "samples.npz"
     np.savez(samples, x=rng.standard_normal((200, WIDTH)).astype(np.float32))
-    archive = folder / f"shapes-1.{number}.0.edgepack"
-    command = (sys.executable, "-m", "edgepack.cli", "build", str(model))
-    options = ("--profile", "fp32", "--calibration", str(samples), "--key", str(key))
-    done = warm_programs.run(
-        [*command, *options, "-o", str(archive)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return archive
+    return build_archive(model, samples, key, folder / f"shapes-1.{number}.0.edgepack")
 
 
 def bright_input(rng: np.random.Generator) -> np.ndarray:

@@ -123,20 +123,33 @@ def measure_within(
     """
     if min(value.size for value in expected) < FEWEST_WITHIN:
         return None
-    errors, spreads = [], []
+    known = [value[np.isfinite(value)].astype(np.float64) for value in expected]
+    spreads = [float(np.var(value)) if value.size else 0.0 for value in known]
+    least = max(_LEAST_SPREAD * float(np.median(spreads)), 1e-30)
+    losses = _square_errors(expected, got) / np.maximum(spreads, least)
+    words = f"of the variance within the samples of output '{output}'"
+    return _by_losses(WITHIN, output, np.minimum(losses, _MOST_LOST), words)
+
+
+def _square_errors(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Floats:
+    """Return the mean square error of each sample, without padding."""
+    errors = []
     for want, have in zip(expected, got, strict=True):
         wide, other = flat_pair(want, have)
-        spreads.append(float(np.var(wide)) if wide.size else 0.0)
         errors.append(float(np.mean((other - wide) ** 2)) if wide.size else 0.0)
-    least = max(_LEAST_SPREAD * float(np.median(spreads)), 1e-30)
-    losses = np.minimum(np.array(errors) / np.maximum(spreads, least), _MOST_LOST)
+    return np.array(errors)
+
+
+def _by_losses(scale: Scale, output: str, losses: Floats, words: str) -> tuple[Measure, Floats]:
+    """Return the mean share that samples keep, with its bound, and the losses."""
     kept = (1.0 - losses).tolist()
+    value = float(np.mean(kept))
     measure = Measure(
-        scale=WITHIN,
-        value=float(np.mean(kept)),
+        scale=scale,
+        value=value,
         low=mean_low(kept),
         output=output,
-        words=f"{float(np.mean(kept)):.4f} of the variance within the samples of output '{output}'",
+        words=f"{value:.4f} {words}",
     )
     return measure, losses
 
@@ -279,27 +292,16 @@ def _have_peaks(values: Sequence[Tensor]) -> bool:
 def measure_residual(
     output: str, expected: Sequence[Tensor], got: Sequence[Tensor], residual: float
 ) -> tuple[Measure, Floats]:
-    """Measure the error against the residual that a model leaves of the input it reconstructs.
+    """Measure the error against the float model's own residual of a reconstructed input.
 
     Args:
         output: Its name.
         expected, got: The float model's values and others, one array a sample.
         residual: Mean square of the float model's residual in one value.
     """
-    lost = []
-    for want, have in zip(expected, got, strict=True):
-        wide, other = flat_pair(want, have)
-        lost.append(float(np.mean((other - wide) ** 2)) if wide.size else 0.0)
-    losses = np.minimum(np.array(lost) / residual, _MOST_LOST)
-    kept = (1.0 - losses).tolist()
-    measure = Measure(
-        scale=RESIDUAL,
-        value=float(np.mean(kept)),
-        low=mean_low(kept),
-        output=output,
-        words=f"{float(np.mean(kept)):.4f} of what output '{output}' leaves of its input",
-    )
-    return measure, losses
+    losses = np.minimum(_square_errors(expected, got) / residual, _MOST_LOST)
+    words = f"of what output '{output}' leaves of its input"
+    return _by_losses(RESIDUAL, output, losses, words)
 
 
 def measure_tolerance(
@@ -322,16 +324,9 @@ def measure_tolerance(
         rows = max(wide.size // (want.shape[-1] if want.ndim else 1), 1)
         lost.append(float(np.sum((other - wide) ** 2)) / rows / tolerance**2)
     losses = np.minimum(np.array(lost), 1.0)
-    kept = (1.0 - losses).tolist()
     off = tolerance * float(np.sqrt(losses.mean()))
-    measure = Measure(
-        scale=TOLERANCE,
-        value=float(np.mean(kept)),
-        low=mean_low(kept),
-        output=output,
-        words=f"output '{output}' off by {off:.3g} where {tolerance:g} is right",
-    )
-    return measure, losses
+    words = f"kept: output '{output}' is off by {off:.3g}, and {tolerance:g} is right"
+    return _by_losses(TOLERANCE, output, losses, words)
 
 
 def is_row(values: Sequence[Tensor]) -> bool:
