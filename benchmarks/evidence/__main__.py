@@ -2,7 +2,7 @@
 
     python -m benchmarks.evidence --output docs/benchmarks/evidence
 
-Verdicts on the variants of `benchmarks.evidence.tape` are compared with the verdicts by the
+Verdicts on the variants of `benchmarks.evidence.recordings` are compared with the verdicts by the
 unchanged constants. The developed kinds are the models used to choose constants, the independent
 kinds are other models.
 """
@@ -20,7 +20,7 @@ import msgspec
 
 from benchmarks.evidence.constants import Constant, find_constants, read_list
 from benchmarks.evidence.page import Count, Effect, Evidence, page
-from benchmarks.evidence.tape import Tape, Verdict, record
+from benchmarks.evidence.recordings import Recording, Verdict, record
 from benchmarks.task_kinds.kinds import KINDS
 from edgepack.durable import write_file
 
@@ -39,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     logging.disable(logging.WARNING)  # of the quantizer
     with tempfile.TemporaryDirectory(prefix="edgepack-evidence-") as folder:
-        tapes: list[Tape] = []
+        recordings: list[Recording] = []
         for name in given.kinds:
-            tapes += record(KINDS[name], Path(folder) / name)
-            truths = ", ".join(f"{one.recipe} {one.truth:.3f}" for one in tapes[-1].variants)
+            recordings += record(KINDS[name], Path(folder) / name)
+            truths = ", ".join(f"{one.recipe} {one.truth:.3f}" for one in recordings[-1].variants)
             print(f"{name}: {truths}", flush=True)
-        evidence = measure(tapes)
+        evidence = measure(recordings)
     given.output.mkdir(parents=True, exist_ok=True)
     content = msgspec.json.format(msgspec.json.encode(evidence), indent=1)
     write_file(given.output / "evidence.json", content)
@@ -52,11 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(tapes: Sequence[Tape]) -> Evidence:
+def measure(recordings: Sequence[Recording]) -> Evidence:
     """Evaluate all variants by the unchanged constants, then with each constant changed."""
-    as_is = [tuple(tape.judge()) for tape in tapes]
-    used = [_modules_of(tape) for tape in tapes]
-    effects = [_effect("as it is", "", 1.0, tapes, as_is, as_is)]
+    as_is = [tuple(recording.judge()) for recording in recordings]
+    used = [_modules_of(recording) for recording in recordings]
+    effects = [_effect("as it is", "", 1.0, recordings, as_is, as_is)]
     listed = read_list()
     wanted = {**listed.get("measured", {}), **listed.get("unproven", {})}
     for constant in find_constants():
@@ -65,15 +65,15 @@ def measure(tapes: Sequence[Tape]) -> Evidence:
         for factor in FACTORS:
             changed = list(as_is)
             with _changed(constant, factor):
-                for place, tape in enumerate(tapes):
+                for place, recording in enumerate(recordings):
                     if constant.module in used[place]:
-                        changed[place] = tuple(tape.judge())
+                        changed[place] = tuple(recording.judge())
             value = str(_times(constant.value, factor))
-            effects.append(_effect(constant.key, value, factor, tapes, as_is, changed))
+            effects.append(_effect(constant.key, value, factor, recordings, as_is, changed))
             print(constant.key, value, msgspec.json.encode(effects[-1].independent), flush=True)
     truths = {
-        tape.kind: {variant.recipe: round(variant.truth, 4) for variant in tape.variants}
-        for tape in tapes
+        recording.kind: {variant.recipe: round(variant.truth, 4) for variant in recording.variants}
+        for recording in recordings
     }
     return Evidence(variants=truths, effects=tuple(effects))
 
@@ -113,12 +113,12 @@ def _times(value: object, factor: float) -> object:
     return value * factor if isinstance(value, float) else value
 
 
-def _modules_of(tape: Tape) -> frozenset[str]:
+def _modules_of(recording: Recording) -> frozenset[str]:
     """Return the modules with functions that a verdict calls."""
     called: set[str] = set()
     sys.setprofile(lambda frame, event, argument: called.add(frame.f_globals.get("__name__", "")))
     try:
-        tuple(tape.judge())
+        tuple(recording.judge())
     finally:
         sys.setprofile(None)
     return frozenset(called)
@@ -128,18 +128,18 @@ def _effect(
     key: str,
     value: str,
     factor: float,
-    tapes: Sequence[Tape],
+    recordings: Sequence[Recording],
     as_is: Sequence[tuple[Verdict, ...]],
     changed: Sequence[tuple[Verdict, ...]],
 ) -> Effect:
     counts = {}
     for half in ("developed", "independent"):
         rows = [
-            (variant.truth, old, new, place, [one.truth for one in tape.variants])
-            for tape, before, after in zip(tapes, as_is, changed, strict=True)
-            if tape.half == half
+            (variant.truth, old, new, place, [one.truth for one in recording.variants])
+            for recording, before, after in zip(recordings, as_is, changed, strict=True)
+            if recording.half == half
             for place, (variant, old, new) in enumerate(
-                zip(tape.variants, before, after, strict=True)
+                zip(recording.variants, before, after, strict=True)
             )
         ]
         sure = [(truth, new) for truth, _, new, *_ in rows if new.passed and not new.weak]

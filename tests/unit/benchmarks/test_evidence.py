@@ -8,7 +8,7 @@ import pytest
 from benchmarks.evidence.__main__ import measure
 from benchmarks.evidence.constants import FOLDERS, LIST, ROOT, Constant, find_faults, read_list
 from benchmarks.evidence.page import page
-from benchmarks.evidence.tape import RECIPES, record
+from benchmarks.evidence.recordings import RECIPES, record
 from benchmarks.task_kinds.kinds import KINDS
 
 
@@ -57,10 +57,10 @@ def test_stale_double_and_empty_entries_are_faults(tmp_path: Path) -> None:
 def test_a_changed_constant_changes_verdicts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tape, declared = record(KINDS["glyphs"], tmp_path / "glyphs")
-    assert len(tape.variants) == len(RECIPES)
-    assert (tape.is_declared, declared.is_declared) == (False, True)
-    before = tuple(tape.judge())
+    recording, declared = record(KINDS["glyphs"], tmp_path / "glyphs")
+    assert len(recording.variants) == len(RECIPES)
+    assert (recording.is_declared, declared.is_declared) == (False, True)
+    before = tuple(recording.judge())
     broken = RECIPES.index("weights of 5 bits")
     for place in range(broken - 1):
         assert before[place].accepted[place]
@@ -70,8 +70,8 @@ def test_a_changed_constant_changes_verdicts(
     monkeypatch.setattr(
         "benchmarks.evidence.__main__.read_list", lambda: {"measured": {perfect.key: "…"}}
     )
-    evidence = measure([tape, declared])
+    evidence = measure([recording, declared])
     assert [effect.factor for effect in evidence.effects] == [1.0, 0.5, 2.0]
-    assert tuple(tape.judge()) == before
+    assert tuple(recording.judge()) == before
     assert "glyphs" in evidence.variants
     assert f"`{perfect.key}`" in page(evidence)

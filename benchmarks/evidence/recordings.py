@@ -49,7 +49,7 @@ RECIPES = ("a8w8", "a8w8 per channel", "a16w8", "weights of 6 bits", "weights of
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The judge's words on one variant.
+    """Verdict on one variant.
 
     Attributes:
         passed, weak, kept: See `edgepack.packager.gates.verdict.Verdict`.
@@ -81,7 +81,7 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tape:
+class Recording:
     """A kind of task: the float model, its samples and its variants.
 
     Attributes:
@@ -103,7 +103,7 @@ class Tape:
     variants: tuple[Variant, ...]
 
     def judge(self) -> Iterator[Verdict]:
-        """Yield the verdict on each variant, by the constants of now."""
+        """Yield the verdict on each variant, by the present constants."""
         described = describe(self.source, self.samples, self.float_run, silent)
         held_out = msgspec.structs.replace(self.held_out, description=described.description)
         judge = CandidateJudge(self.float_run, held_out, {}, None)
@@ -127,7 +127,7 @@ class Tape:
             )
 
 
-def record(kind: Kind, folder: Path) -> tuple[Tape, ...]:
+def record(kind: Kind, folder: Path) -> tuple[Recording, ...]:
     """Train a kind's model, quantize it in each way and record all outputs.
 
     Args:
@@ -153,11 +153,11 @@ def record(kind: Kind, folder: Path) -> tuple[Tape, ...]:
                 Variant(recipe=recipe, run=recorded(run), device_run=device_run, truth=truth)
             )
     float_run = recorded(open_plain(model))
-    tapes = []
+    recordings = []
     for outputs in ({}, read_config(folder / "declared.toml").outputs):
         with suppress(BuildError):  # a declaration that the build rejects
-            tapes.append(_open(kind, folder, outputs, float_run, tuple(variants)))
-    return tuple(tapes)
+            recordings.append(_open(kind, folder, outputs, float_run, tuple(variants)))
+    return tuple(recordings)
 
 
 def _open(
@@ -166,7 +166,7 @@ def _open(
     outputs: Mapping[str, OutputDeclaration],
     float_run: Run,
     variants: tuple[Variant, ...],
-) -> Tape:
+) -> Recording:
     request = BuildRequest(
         model=folder / "model.onnx",
         output=folder / "built",
@@ -180,7 +180,7 @@ def _open(
     )
     source = open_model(request, (), folder, silent)
     opened = open_build_samples(request, source, (), folder, silent)
-    return Tape(
+    return Recording(
         kind=kind.name,
         half=kind.half,
         is_declared=bool(outputs),
