@@ -114,8 +114,9 @@ class Recording:
             verdict = judge.judge(variant.run, at_least=search_judge.NEAR_SPARE)
             kept = 1.0 if verdict.task_kept is None else verdict.task_kept
             got = [variant.run(feeds) for feeds in held_out]
-            errors, agreements = judge.reference.errors(got), judge.reference.measure(got)
-            seen = [Seen(errors=errors, agreements=agreements)]
+            golden = tuple(variant.run(feeds) for feeds in self.golden.inputs)
+            errors = judge.reference.errors(got)
+            seen = [Seen(errors=errors, expected=self.golden.outputs, got=golden)]
             limits = derive_tolerances(seen, judge.reference.description)
             tasks = derive_agreements(seen, judge.reference.description)
             accepted = tuple(

@@ -14,7 +14,7 @@ from edgepack.packager.samples.files import open_samples
 from edgepack.packager.samples.golden_selection import MOST_SAMPLES, choose_golden
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.reference import FloatSource
-from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.tensors.sequence import Samples, digest_of
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 
@@ -24,7 +24,11 @@ def _samples(source: SourceModel, folder: Path, count: int) -> Samples:
 
 
 def _choose(source: SourceModel, samples: Samples, folder: Path) -> Golden:
-    return choose_golden(source, samples, folder, silent, FloatSource(source, folder / "f.onnx"))
+    float_source = FloatSource(source, folder / "f.onnx")
+    golden, places = choose_golden(source, samples, folder, silent, float_source)
+    for place, inputs in zip(places, golden.inputs, strict=True):
+        assert digest_of(samples.read(place)) == digest_of(inputs)
+    return golden
 
 
 def test_at_most_eight_and_the_same_each_time(tmp_path: Path) -> None:
@@ -88,7 +92,7 @@ def test_what_the_candidates_gave_is_remembered(tmp_path: Path) -> None:
     values = [np.full((1, 4), index + 1, np.float32) for index in range(3)]
     samples = Samples(count=3, read=lambda i: {"x": values[i]}, source="test")
     float_source = FloatSource(source, tmp_path / "f.onnx")
-    golden = choose_golden(source, samples, tmp_path, silent, float_source)
+    golden, _ = choose_golden(source, samples, tmp_path, silent, float_source)
     for feeds, outputs in zip(golden.inputs, golden.outputs, strict=True):
         assert float_source(feeds)["y"] is outputs["y"]
     assert not (tmp_path / "f.onnx").exists(), "nothing had to be loaded for that"

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.pipeline.resources import Resources
@@ -42,7 +44,7 @@ def prepare(
     source = load_source(model) if isinstance(model, Path) else model
     inputs = EvaluationInputs(
         source=source,
-        split=split,
+        split=replace(split, golden=tuple(range(min(split.held_out.count, 8)))),
         provider_samples=split.held_out,
         float_source=FloatSource(source, folder / "float-source.onnx"),
         **judged_by,

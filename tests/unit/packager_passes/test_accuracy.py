@@ -45,7 +45,10 @@ def _derive_limits(
     expected: list[Outputs], got: list[Outputs]
 ) -> tuple[dict[str, GoldenTolerance], tuple[GoldenAgreement, ...]]:
     reference = Reference(expected, BUDGETS)
-    seen = [Seen(errors=reference.errors(got), agreements=reference.measure(got))]
+    golden = slice(8)
+    seen = [
+        Seen(errors=reference.errors(got), expected=tuple(expected[golden]), got=tuple(got[golden]))
+    ]
     description = reference.description
     return derive_tolerances(seen, description), derive_agreements(seen, description)
 
@@ -392,6 +395,20 @@ def test_samples_of_one_value_tolerate_what_they_are_off_together() -> None:
     noisy = [value * (1.3 if number % 2 else 0.7) for number, value in enumerate(values)]
     limits = _derive_limits(_named(values), _named(noisy))
     assert compare_outputs(_named(values), _named(noisy), *limits).right
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_a_device_must_keep_what_the_build_kept_on_the_golden_samples_that_it_computes(
+    count: int,
+) -> None:
+    values = _outputs(60, (1, 10), scale=9.0)
+    changed = [-value if number < 8 else value for number, value in enumerate(values)]
+    limits = _derive_limits(_named(values), _named(changed))[1]
+    assert Reference(_named(values), BUDGETS).measure(_named(changed))[0].value > 0.8
+    golden, there = _named(values[:count]), _named(changed[:count])
+    assert compare_outputs(golden, there, {}, limits).right
+    kept = _derive_limits(_named(values), _named(values))[1]
+    assert [one.keep for one in kept] == [0.875]
 
 
 def test_even_a_coarse_variant_has_a_tolerance_that_zeros_fail() -> None:

@@ -52,7 +52,7 @@ def test_of_a_slow_simulator_two_samples_are_told_and_of_a_provider_four_whateve
     golden = Samples(count=8, read=sample, source="a test")
     judge = CandidateJudge(identity, golden, profile.gates.accuracy, None)
     stand_in = judge.reference.errors([identity(feeds) for feeds in golden])
-    there = ProviderValidation(identity, golden, None, silent).run(
+    there = ProviderValidation(identity, golden, 8, None, silent).run(
         Path("model.onnx"), Evaluator(profile, venue), stand_in
     )
     assert (asked, seen) == ([least], list(range(ran)))
@@ -78,7 +78,7 @@ def test_what_is_wrong_in_a_later_sample_alone_is_refused(
     golden = Samples(count=8, read=sample, source="a test")
     judge = CandidateJudge(identity, golden, profile.gates.accuracy, None)
     stand_in = judge.reference.errors([identity(feeds) for feeds in golden])
-    there = ProviderValidation(identity, golden, None, silent).run(
+    there = ProviderValidation(identity, golden, 8, None, silent).run(
         path, Evaluator(profile, venue), stand_in
     )
     assert there is not None

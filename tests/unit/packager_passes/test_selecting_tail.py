@@ -152,8 +152,8 @@ def test_a_device_must_find_half_of_what_the_worst_sample_has_here() -> None:
         for rows, kept in zip(boxes, (10, 10, 10, 5), strict=True)
     ]
     known = declare(boxes="selection", count="selection")
-    reference = Reference(expected, {}, known)
-    seen = Seen(errors=reference.errors(got), agreements=reference.measure(got))
+    errors = Reference(expected, {}, known).errors(got)
+    seen = Seen(errors=errors, expected=tuple(expected), got=tuple(got))
     assert derive_tolerances([seen], known) == {}
     of_boxes, of_count = derive_agreements([seen], known)
     assert of_boxes.keep == pytest.approx(0.5 * 10 / 15, abs=1e-3)

@@ -7,17 +7,29 @@ the cosine, which falls with its square. A device computes the cosine of all gol
 together: for outputs with a single value, each sample's cosine is 1 for any value. Outputs that are
 unrelated to the expected outputs have a cosine near 0 and an nrmse of 1 or more; the caps stay
 clear of both.
+
+The share of a task is measured on the golden samples themselves, with the code of a device: eight
+samples that are far from each other lose another share than all held-out samples. A slow device
+computes the first samples only, so each number of samples is measured.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from edgepack.agent.runtime.probe import LEAST_SAMPLES
 from edgepack.bundle.manifest import GoldenAgreement, GoldenTolerance
-from edgepack.tasks.contract import Agreement
-from edgepack.tasks.description import IGNORED, NOT_EVALUATED, SELECTION, ModelDescription
-from edgepack.tasks.plain_error import PlainError
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.description import (
+    IGNORED,
+    NOT_EVALUATED,
+    SELECTION,
+    ModelDescription,
+    TaskOutputs,
+)
+from edgepack.tasks.plain_error import PlainError, measure_errors
+from edgepack.tasks.table import task_of
 
 _TIMES = 2.0
 _LOOSEST_COSINE = 0.5
@@ -25,8 +37,8 @@ _LOOSEST_NRMSE = 0.9
 _COSINE_ROOM = 0.002
 _NRMSE_ROOM = 0.02
 _TASK_ROOM = 0.125
-"""Share of a task that may be lost on golden samples beyond what held-out samples lost: of eight
-decisions over which the float model hesitated, two."""
+"""Share of a task that a device may lose on golden samples beyond what the build lost on them: of
+eight decisions, one."""
 
 _OVERLAP_KEPT = 0.5
 """Of a selection: half of the rows that both models share in the worst sample. Where that is none,
@@ -37,12 +49,24 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of a variant in a single place (CPU, simulator).
 
     Attributes:
-        errors: Of each output.
-        agreements: By task.
+        errors: Of each output, on all held-out samples that ran there.
+        expected: Outputs of the float model on the golden samples that ran there, in a device's
+            order.
+        got: Outputs of the variant on the same samples.
     """
 
     errors: tuple[PlainError, ...]
-    agreements: tuple[Agreement, ...]
+    expected: tuple[Outputs, ...]
+    got: tuple[Outputs, ...]
+
+    def prefixes(self) -> Iterator[tuple[Sequence[Outputs], Sequence[Outputs]]]:
+        """Yield expected and computed outputs of the first golden samples, for each number of
+        samples that a device may compute.
+        """
+        count = len(self.expected)
+        for end in range(min(LEAST_SAMPLES, count), count + 1):
+            if end:
+                yield self.expected[:end], self.got[:end]
 
 
 def derive_tolerances(
@@ -62,12 +86,11 @@ def derive_tolerances(
     by_output: dict[str, list[PlainError]] = {}
     for place in seen:
         for error in place.errors:
-            by_output.setdefault(error.output, []).append(error)
-    return {
-        name: _derive(errors)
-        for name, errors in sorted(by_output.items())
-        if name not in watched and description.task_of(name) not in NOT_EVALUATED
-    }
+            if error.output in watched or description.task_of(error.output) in NOT_EVALUATED:
+                continue
+            golden = [measure_errors(*pair, [error.output])[0] for pair in place.prefixes()]
+            by_output.setdefault(error.output, []).extend((error, *golden))
+    return {name: _derive(errors) for name, errors in sorted(by_output.items())}
 
 
 def derive_agreements(
@@ -78,24 +101,25 @@ def derive_agreements(
     Args:
         seen, description, watched: See `derive_tolerances`.
     """
-    parts = [part for part in description.parts if part.task != IGNORED]
-    kept: dict[int, float] = {}
-    for place in seen:
-        for number, agreement in enumerate(place.agreements):
-            is_selection = agreement.task == SELECTION
-            value = 1.0 - max(agreement.losses) if is_selection else agreement.value
-            kept[number] = min(value, kept.get(number, 1.0))
+    pairs = [pair for place in seen for pair in place.prefixes()]
+    parts = [
+        replace(part, class_names=())
+        for part in description.parts
+        if part.task != IGNORED and not set(part.outputs) & set(watched)
+    ]
     return tuple(
-        GoldenAgreement(part=replace(part, class_names=()), keep=_least(part.task, kept[number]))
-        for number, part in enumerate(parts)
-        if number in kept and not set(part.outputs) & set(watched)
+        GoldenAgreement(part=part, keep=min(_least(part, *pair) for pair in pairs))
+        for part in parts
+        if pairs
     )
 
 
-def _least(task: str, kept: float) -> float:
-    if task == SELECTION:
-        return round(_OVERLAP_KEPT * kept, 6)
-    return round(max(0.0, kept - _TASK_ROOM), 6)
+def _least(part: TaskOutputs, expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
+    """Return the share of a task that a device must keep where the build had these outputs."""
+    found = task_of(part).open(part, expected).measure(got)
+    if part.task == SELECTION:
+        return round(_OVERLAP_KEPT * (1.0 - max(found.losses)), 6)
+    return round(max(0.0, found.value - _TASK_ROOM), 6)
 
 
 def _derive(errors: Sequence[PlainError]) -> GoldenTolerance:

@@ -38,7 +38,7 @@ from edgepack.packager.source.shape_advice import suggest_shapes
 from edgepack.packager.tasks.class_names import with_class_names
 from edgepack.packager.tasks.describe import Described, describe, finds
 from edgepack.packager.tasks.own.describe import describe_own
-from edgepack.packager.tensors.sequence import Samples, SampleSplit, digest_of
+from edgepack.packager.tensors.sequence import SampleSplit
 from edgepack.tasks.description import ModelDescription
 
 RANDOM_WHEN_NONE = "random:16"
@@ -69,24 +69,6 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     labelled: LabelledSamples | None = None
     captured: CapturedSamples = CapturedSamples()
     reference: tuple[Feature, ...] = ()
-
-    def provider_samples(self, most: int) -> Samples:
-        """Return the first samples for a provider: golden samples, in a device's order.
-
-        Large samples make few golden samples: further held-out samples follow.
-
-        Args:
-            most: How many at the most.
-        """
-        held_out = self.split.held_out
-        inputs = list(self.golden.inputs[:most])
-        known = {digest_of(feeds) for feeds in inputs}
-        for feeds in map(held_out.read, reversed(range(held_out.count))):
-            if len(inputs) >= most:
-                break
-            if digest_of(feeds) not in known:
-                inputs.append(feeds)
-        return replace(held_out, count=len(inputs), read=lambda index: dict(inputs[index]))
 
 
 class OpenedBuild(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +139,10 @@ def open_build_samples(
     uncovered = describe_coverage(split, source.inputs, request.declarations)
     split = replace(split, uncovered=uncovered)
     notes += uncovered
-    golden = choose_golden(source, split.held_out, work, progress, float_source, finds(description))
+    golden, places = choose_golden(
+        source, split.held_out, work, progress, float_source, finds(description)
+    )
+    split = replace(split, golden=places)
     reference: tuple[Feature, ...] = ()
     if request.encrypt_to:
         notes.append(

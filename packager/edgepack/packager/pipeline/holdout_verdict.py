@@ -6,13 +6,13 @@ import msgspec
 
 from edgepack.packager.gates.labels import judge_by_labels
 from edgepack.packager.gates.proof import without_dear_forgiveness
+from edgepack.packager.gates.tolerances import Seen
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.pipeline.selection import EvaluationInputs
 from edgepack.packager.profiles.schema import AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
 from edgepack.tasks.contract import Agreement
-from edgepack.tasks.plain_error import PlainError
 
 
 class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,13 +21,13 @@ class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         verdict: The verdict.
         count: Number of held-out samples.
-        errors: Errors of each output, on the held-out samples one by one.
+        seen: Errors of each output, on the held-out samples one by one, and golden outputs.
         single: Agreements of the tasks there, of single inferences.
     """
 
     verdict: Verdict
     count: int
-    errors: tuple[PlainError, ...]
+    seen: Seen
     single: tuple[Agreement, ...]
 
 
@@ -58,6 +58,10 @@ def judge_on_holdout(
     return HoldoutVerdict(
         verdict=without_dear_forgiveness(verdict),
         count=count,
-        errors=judge.reference.errors(got),
+        seen=Seen(
+            errors=judge.reference.errors(got),
+            expected=tuple(judge.reference.expected[place] for place in inputs.split.golden),
+            got=tuple(got[place] for place in inputs.split.golden),
+        ),
         single=judge.reference.measure(got),
     )

@@ -22,7 +22,7 @@ from msgspec.structs import asdict, replace
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.compatibility import check_compatibility
-from edgepack.packager.gates.tolerances import Seen, derive_agreements, derive_tolerances
+from edgepack.packager.gates.tolerances import derive_agreements, derive_tolerances
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.pipeline.holdout_validation import search_until_valid
@@ -114,6 +114,7 @@ def _search_and_validate(
     provider_validation = ProviderValidation(
         inputs.float_source,
         inputs.provider_samples,
+        len(inputs.split.golden),
         resources.process,
         resources.progress,
         resources.limit.profile,
@@ -214,9 +215,8 @@ def _as_prepared(
 ) -> PreparedVariant:
     searched, run = validated.searched, validated.provider_run
     profile, selection = searched.profile, searched.selection
-    on_cpu = Seen(errors=validated.errors, agreements=validated.single)
     described = inputs.split.held_out.description
-    seen = [on_cpu, *((run.seen,) if run else ())]
+    seen = [validated.seen, *((run.seen,) if run else ())]
     candidate = replace(
         candidate,
         placement=compiled.placement if compiled else candidate.placement,

@@ -54,6 +54,7 @@ class ProviderValidation:
     Attributes:
         float_source: Runs the source model.
         tried: Samples; the first always run, further samples as the time allows.
+        golden_count: How many of the first samples are golden.
         process: Process of the runs, kept for the rehearsal; None keeps none.
         progress: Called for each run.
         deadline: The end of the profile's time.
@@ -61,6 +62,7 @@ class ProviderValidation:
 
     float_source: Run
     tried: Samples
+    golden_count: int
     process: ProviderProcess | None
     progress: Progress
     deadline: Deadline = field(default_factory=Deadline)
@@ -120,10 +122,11 @@ class ProviderValidation:
 
     def _seen(self, trial: Trial, profile: Profile) -> Seen:
         ran = self.tried.first(len(trial.outputs))
-        expected = [self.float_source(feeds) for feeds in ran]
+        expected = tuple(self.float_source(feeds) for feeds in ran)
         reference = Reference(expected, profile.gates.accuracy, ran.description)
-        got = trial.outputs
-        return Seen(errors=reference.errors(got), agreements=reference.measure(got))
+        errors = reference.errors(trial.outputs)
+        golden = slice(self.golden_count)
+        return Seen(errors=errors, expected=expected[golden], got=tuple(trial.outputs[golden]))
 
     def is_taken(self, model: Path, evaluator: Evaluator, *, timeout_s: float) -> bool:
         """Return True if the provider opens a model and runs a sample, in a separate process.

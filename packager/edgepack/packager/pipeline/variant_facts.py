@@ -47,8 +47,8 @@ def accuracy_of(validated: HoldoutVerdict, verdict: Verdict, provider: str) -> A
         provider: Where the model ran.
     """
     details = {}
-    for error in validated.errors:
-        suffix = f"[{error.output}]" if len(validated.errors) > 1 else ""
+    for error in validated.seen.errors:
+        suffix = f"[{error.output}]" if len(validated.seen.errors) > 1 else ""
         details[f"cosine{suffix}"] = round(error.cosine, 6)
         details[f"nrmse{suffix}"] = round(error.nrmse, 6)
         details[f"sqnr_db{suffix}"] = round(error.sqnr_db, 2)

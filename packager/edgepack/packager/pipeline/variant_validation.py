@@ -217,7 +217,7 @@ class VariantValidator:
             return validated
         inspection = self.inspect(searched)
         measured = measured_model(self.work_dir, self.inputs.source)
-        run = self.provider_validation.run(measured, searched.evaluator, validated.errors)
+        run = self.provider_validation.run(measured, searched.evaluator, validated.seen.errors)
         return replace(validated, inspection=inspection, provider_run=run)
 
 

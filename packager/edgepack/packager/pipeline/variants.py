@@ -51,7 +51,7 @@ def prepare_variants(
     inputs = EvaluationInputs(
         source=source,
         split=samples.split,
-        provider_samples=samples.provider_samples(MOST_SAMPLES),
+        provider_samples=samples.split.provider_samples(MOST_SAMPLES),
         float_source=samples.float_source,
         metric=request.metric,
         labelled=samples.labelled,

@@ -30,7 +30,7 @@ def choose_golden(
     progress: Progress,
     float_source: FloatSource,
     tells: Callable[[Feeds], bool] = lambda outputs: True,
-) -> Golden:
+) -> tuple[Golden, tuple[int, ...]]:
     """Pick samples with outputs far from each other, and run the source model on these samples.
 
     Candidates that tell nothing are left out, unless none tells anything. The first of the others
@@ -47,7 +47,8 @@ def choose_golden(
 
     Returns:
         1 … 8 samples, of at most 2 MB together unless a single sample is larger, in the order of
-        choice: a device that computes two samples computes two unlike samples.
+        choice: a device that computes two samples computes two unlike samples. And their places
+        among the held-out samples.
 
     Raises:
         BuildError: The source model does not run on a sample, gives NaN or infinity, or something
@@ -67,22 +68,22 @@ def choose_golden(
         outputs.append({n: value for n, value in given.items() if n not in source.watched})
         telling += [index] if tells(given) else []
         progress(BuildStep(what="running the float model", done=index + 1, total=count))
-    inputs = [inputs[index] for index in telling or range(count)]
-    outputs = [outputs[index] for index in telling or range(count)]
-    sizes = _sizes(outputs)
-    chosen = _spread([_position(output, sizes) for output in outputs], MOST_SAMPLES)
+    places = telling or list(range(count))
+    sizes = _sizes([outputs[index] for index in places])
+    points = [_position(outputs[index], sizes) for index in places]
     kept: list[int] = []
     size = 0
-    for index in chosen:
+    for index in (places[number] for number in _spread(points, MOST_SAMPLES)):
         added = sum(array.nbytes for array in (*inputs[index].values(), *outputs[index].values()))
         if kept and size + added > SIZE_LIMIT_BYTES:
             continue
         kept.append(index)
         size += added
-    return Golden(
+    golden = Golden(
         inputs=tuple(inputs[index] for index in kept),
         outputs=tuple(outputs[index] for index in kept),
     )
+    return golden, tuple(kept)
 
 
 class _Reference:

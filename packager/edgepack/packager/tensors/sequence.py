@@ -96,6 +96,7 @@ class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
         calibration: For ranges.
         search: For choosing between candidates (float islands, calibration method).
         held_out: For the accuracy gate and the golden inputs; seen by nothing else.
+        golden: Places of the golden samples among the held-out samples, in a device's order.
         uncovered: Properties of the held-out samples that the samples for ranges do not cover, in
             sentences.
         sha256: Digest of the samples for ranges and for choosing, in order, hex; "" if unknown.
@@ -105,6 +106,20 @@ class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Samples
     search: Samples
     held_out: Samples
+    golden: tuple[int, ...] = ()
     uncovered: tuple[str, ...] = ()
     sha256: str = ""
     held_out_sha256: str = ""
+
+    def provider_samples(self, most: int) -> Samples:
+        """Return the first samples for a provider: golden samples, in a device's order.
+
+        Large samples make few golden samples: further held-out samples follow.
+
+        Args:
+            most: How many at the most.
+        """
+        others = (
+            place for place in reversed(range(self.held_out.count)) if place not in self.golden
+        )
+        return self.held_out.pick((*self.golden, *others)[:most])
