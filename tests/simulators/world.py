@@ -21,6 +21,7 @@ from edgepack.agent.config import (
     TrustConfig,
 )
 from edgepack.agent.hooks.runner import HookVerdict
+from edgepack.agent.state.holders import Holders
 from edgepack.agent.state.pointer import POINTER_FILE, ActivePointer, read_pointer
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.collector import Collected
@@ -146,6 +147,7 @@ class World:
         collected: Next numbers of serving processes, during a soak.
         said_at_rest: Next numbers without a soak.
         paces: How fast releases served, by digest.
+        holders: Returns the processes that hold a model.
         facts: The device's facts.
         faults: Faults.
         disk_patience_s: How long an update waits for a disk that does not work.
@@ -162,6 +164,7 @@ class World:
     collected: list[Collected] = field(default_factory=list)
     said_at_rest: list[Collected] = field(default_factory=list)
     paces: dict[str, Pace] = field(default_factory=dict)
+    holders: Callable[[], Holders] = Holders
     facts: DeviceFacts = field(default_factory=lambda: make_facts())
     faults: Faults = field(default_factory=Faults)
     disk_patience_s: float = 3600.0
@@ -224,6 +227,7 @@ class World:
                 run_hooks=self._run_hooks,
                 collect=self._collect,
                 pace_of=lambda digest: self.paces.get(digest, Pace()),
+                holders=lambda: self.holders(),
             ),
             write=write,
             disk_patience_s=self.disk_patience_s,

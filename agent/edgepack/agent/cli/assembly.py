@@ -29,6 +29,7 @@ from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, probe_cache_key
 from edgepack.agent.state.captured import CaptureSettings, switch_capture
 from edgepack.agent.state.decryption_key import write_key_file
+from edgepack.agent.state.holders import HolderWatch, open_holders
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import DISK_PATIENCE_S, AgentDependencies, Link, Tools
@@ -140,10 +141,12 @@ def assemble_models(
         collect=telemetry.collect,
         forget_verdicts=verdicts.forget,
         pace_of=telemetry.paces.of,
+        holders=HolderWatch(state_dir).look,
     )
     remove_stale_plain_files()
-    if trouble := switch_capture(state_dir, _capture(config)):
-        log.warning("%s", trouble)
+    for trouble in (open_holders(state_dir), switch_capture(state_dir, _capture(config))):
+        if trouble:
+            log.warning("%s", trouble)
     deps = AgentDependencies(
         config=config,
         trust=load_trust(config),

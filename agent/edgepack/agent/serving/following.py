@@ -1,8 +1,9 @@
 """Follower of a model's releases in a process.
 
 A thread watches the pointer. A new release is opened and run once next to the old release, then
-takes over between two inferences. The thread also writes statistics of inferences, ends sessions at
-their time limit, and returns the memory of replaced releases to the system.
+takes over between two inferences. The thread also writes statistics of inferences and the heartbeat
+of the process, ends sessions at their time limit, and returns the memory of replaced releases to
+the system.
 """
 
 import ctypes
@@ -15,6 +16,7 @@ from typing import Protocol
 
 from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.opened import OpenedModel, open_release
+from edgepack.agent.state.holders import Registration
 from edgepack.agent.state.pointer import ActivePointer, active_models, pointer_path, read_pointer
 from edgepack.agent.telemetry.spool import Record
 from edgepack.errors import BundleError, DeviceError
@@ -77,7 +79,12 @@ class Follower:
         self._replaced: list[weakref.ref[OpenedModel]] = []
         self._spool_fails = False
         self._stop = threading.Event()
-        self._stamp, self.serving = self._open_first()
+        self._registration = Registration(state_dir, name)
+        try:
+            self._stamp, self.serving = self._open_first()
+        except BaseException:
+            self._registration.close()
+            raise
         give_memory_back()
         self._retry_at = 0.0
         self._watcher = threading.Thread(target=self._watch, name=f"edgepack-{name}", daemon=True)
@@ -126,11 +133,17 @@ class Follower:
             if self.is_foreign:
                 return
             self._watcher.join()
+            self._registration.close()
             for holder in tuple(self._holders):
                 holder.close()
             self.serving.end_shadow()
             self.keeper.write()
             self._spool(is_final=True)
+
+    def deregister(self) -> None:
+        """Note that the process ends in order; it need not close the model."""
+        if not self.is_foreign:
+            self._registration.close()
 
     def _open_first(self) -> tuple[tuple[int, ...], OpenedModel]:
         """Open the active model; open the newer model if the pointer moves meanwhile."""
@@ -172,14 +185,22 @@ class Follower:
             self._records[key] = Record(
                 model=self._name, digest=digest, variant=name, provider=provider
             )
-        return open_release(
-            self._state_dir, pointer, self._records[key], self.keeper, threads=self._threads
-        )
+        self._registration.update(opening=pointer.digest)
+        try:
+            opened = open_release(
+                self._state_dir, pointer, self._records[key], self.keeper, threads=self._threads
+            )
+        except BaseException:
+            self._registration.update(opening="")
+            raise
+        self._registration.update(digest=pointer.digest, opening="")
+        return opened
 
     def _watch(self) -> None:
         spooled_at = time.monotonic()
         while not self._stop.wait(self._poll_s):
             try:
+                self._registration.beat(self.serving.running_since)
                 self._follow()
                 self._look_after_replaced()
                 if self.serving.shadow is not None:

@@ -7,6 +7,7 @@
 inference waits or fails because of the switch. A forked child follows the releases itself.
 """
 
+import atexit
 import os
 import threading
 import weakref
@@ -181,6 +182,10 @@ class Model:
     def _follow(self) -> Follower:
         return Follower(self._name, self._state_dir, threads=self._threads, poll_s=self._poll_s)
 
+    def _note_exit(self) -> None:
+        """End the registration of a process that exits without `close`."""
+        self._follower.deregister()
+
     def _note_fork(self) -> None:
         """Leave the parent's resources to the parent. For a forked child.
 
@@ -203,6 +208,12 @@ def _note_fork() -> None:
         model._note_fork()
 
 
+def _note_exit() -> None:
+    for model in tuple(_models):
+        model._note_exit()
+
+
+atexit.register(_note_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 

@@ -46,6 +46,7 @@ class OpenedModel:
         self._keeper = keeper
         self._finite_outputs = opened.finite_outputs
         self._slot = slot_folder(state_dir, pointer.digest)
+        self._running: dict[int, float] = {}
         self._guard = threading.Lock()
         self._holders = 0
         self._lock: SlotLock | None = None
@@ -57,8 +58,8 @@ class OpenedModel:
             ValueError: The feeds do not fit the inputs.
             DeviceError: The provider failed.
         """
-        record = self.record
-        started = time.perf_counter()
+        record, thread = self.record, threading.get_ident()
+        started = self._running[thread] = time.monotonic()
         try:
             outputs = self.session.run(feeds)
         except ValueError:  # A mistake of the application, not of the release.
@@ -66,7 +67,9 @@ class OpenedModel:
         except Exception:
             record.fail()
             raise
-        record.latency.record((time.perf_counter() - started) * 1000)
+        finally:
+            self._running.pop(thread, None)
+        record.latency.record((time.monotonic() - started) * 1000)
         if not all(np.isfinite(outputs[name]).all() for name in self._finite_outputs):
             record.count_not_finite()
         record.sketches.offer(feeds, outputs)
@@ -74,6 +77,11 @@ class OpenedModel:
         if (shadow := self.shadow) is not None:
             shadow.offer(feeds, outputs)
         return outputs
+
+    @property
+    def running_since(self) -> float:
+        """Start of the oldest running inference, monotonic clock, seconds; 0 without one."""
+        return min(tuple(self._running.values()), default=0.0)
 
     def hold(self) -> bool:
         """Keep the agent from removing the release's files; return True if the files are still

@@ -1,4 +1,4 @@
-"""Locks of slots between processes of a device: `flock`, so that a killed process leaves none.
+"""Locks between processes of a device: `flock`, so that a killed process leaves none.
 
 Two locks are on each slot. A process that compares two releases locks the folder. A session that
 may outlive the release's active time locks the manifest, shared with other sessions; the agent
@@ -22,6 +22,15 @@ class SlotLock:
         self._file = file
         self._pid = os.getpid()
         _open_files.add(file)
+
+    def overwrite(self, content: bytes) -> None:
+        """Write content over the beginning of a locked file of `lock_new_file`.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        if self._file in _open_files and self._pid == os.getpid():
+            os.pwrite(self._file, content, 0)
 
     def release(self) -> None:
         """Release the lock. A second call does nothing, and likewise a call in a forked child."""
@@ -59,6 +68,25 @@ def lock_for_removal(slot: Path) -> SlotLock | None:
         OSError: The slot has no manifest, so nothing can hold the slot.
     """
     return _lock(slot / MANIFEST_FILE, fcntl.LOCK_EX)
+
+
+def lock_new_file(path: Path, content: bytes) -> SlotLock:
+    """Create a file that nobody has seen without its lock and its content.
+
+    Raises:
+        OSError: The file cannot be created.
+    """
+    hidden = path.with_suffix(".new")
+    file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.pwrite(file, content, 0)
+        hidden.rename(path)
+    except OSError:
+        os.close(file)
+        hidden.unlink(missing_ok=True)
+        raise
+    return SlotLock(file)
 
 
 def _lock(path: Path, kind: int) -> SlotLock | None:

@@ -32,10 +32,12 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         latency_ms: See `typical_ms`.
         count: Inferences.
+        length_s: Length, seconds.
     """
 
     latency_ms: float
     count: int
+    length_s: float = 0.0
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +75,11 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.structs.replace(
                 self, current=current, current_s=current_s, seen_at=seen_at
             )
-        interval = Interval(latency_ms=typical_ms(current, current.count), count=current.count)
+        interval = Interval(
+            latency_ms=typical_ms(current, current.count),
+            count=current.count,
+            length_s=current_s,
+        )
         is_full = self.recent_intervals >= KEPT // 2
         return Pace(
             intervals=(*self.intervals, interval)[-KEPT:],

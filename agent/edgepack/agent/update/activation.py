@@ -8,6 +8,7 @@ from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
+from edgepack.agent.update.liveness import Finding, find_deaths, find_hangs, find_silence
 from edgepack.agent.update.shadowing import is_doubtful, plan_shadow, tell_shadow, why_disagreed
 from edgepack.agent.update.slowdown import FEWEST_NOW, LONGEST, Verdict, judge
 from edgepack.agent.update.soak import count_inferences, why_unfit
@@ -64,10 +65,11 @@ def soak(context: UpdateContext) -> Step:
     for window in collected.telemetry:
         if window.digest == context.digest:
             scratch.pace = scratch.pace.plus(window, context.deps.config.slowdown.interval_s)
-    slowdown = _judge_slowdown(context)
+    slowdown, processes = _judge_slowdown(context), _judge_processes(context)
     because = (
         _why_gone(context)
         or why_unfit(scratch.windows, scratch.troubles, context.digest)
+        or processes.because
         or why_disagreed(context, shadowed)
         or slowdown.because
     )
@@ -86,7 +88,8 @@ def soak(context: UpdateContext) -> Step:
         return Ended(outcome="failure", because=because)
     if is_doubtful(context, shadowed) and context.now() < scratch.soak_until:
         return Wait(seconds=SOAK_LOOK_S)
-    if slowdown.answer == "doubtful" and not _is_last_look(context):
+    is_doubtful_now = slowdown.answer == "doubtful" or processes.is_doubtful
+    if is_doubtful_now and not _is_last_look(context):
         return Wait(seconds=SOAK_LOOK_S)
     if held_up := context.run_hooks("committed", "before"):
         return held_up
@@ -188,6 +191,30 @@ def _judge_slowdown(context: UpdateContext) -> Verdict:
     if verdict.answer == "fine" and now.count < FEWEST_NOW and _is_awaited(context, before):
         return Verdict("doubtful")
     return verdict
+
+
+def _judge_processes(context: UpdateContext) -> Finding:
+    """Judge the processes that hold the release, as far as this agent saw the soak."""
+    holders, now = context.deps.tools.holders(), context.now()
+    since, pointer = context.scratch.soak_from or now, context.model.pointer.read()
+    choice, back = context.journal.choice, context.journal.back
+    probes = choice.probes if choice else ()
+    usual_ms = max((one.latency_ms or 0.0 for one in probes), default=0.0)
+    findings = [
+        find_deaths(holders, context.digest, since=since, now=now),
+        find_hangs(holders, context.digest, usual_ms=usual_ms, now=now),
+    ]
+    ran = {one.digest for one in context.scratch.windows if one.latency.count + one.failures}
+    if pointer is not None and back is not None and not ran & {context.digest, back.digest}:
+        before, quiet_s = context.deps.tools.pace_of(back.digest), now - since
+        found = find_silence(
+            holders, context.model.name, before, switched_at=pointer.since, quiet_s=quiet_s
+        )
+        findings.append(found)
+    return Finding(
+        because=next((one.because for one in findings if one.because), ""),
+        is_doubtful=any(one.is_doubtful for one in findings),
+    )
 
 
 def _is_awaited(context: UpdateContext, before: Pace) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.hooks.runner import HookVerdict
+from edgepack.agent.state.holders import Holders
 from edgepack.agent.state.pointer import PointerFile
 from edgepack.agent.state.release_counters import ReleaseCounters
 from edgepack.agent.state.slots import Slots
@@ -61,6 +62,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         forget_verdicts: Makes the next probe of a bundle (digest) run, regardless of earlier
             verdicts.
         pace_of: Returns how fast a release serves, by its digest.
+        holders: Returns the processes that hold a model.
     """
 
     read_facts: Callable[[], DeviceFacts]
@@ -69,6 +71,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     collect: Callable[[], Collected]
     forget_verdicts: Callable[[str], None] = lambda _digest: None
     pace_of: Callable[[str], Pace] = lambda _: Pace()
+    holders: Callable[[], Holders] = Holders
 
 
 class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,246 @@
+"""Registry of the processes that hold a model: a locked file per process and model.
+
+A process registers before it opens a release, writes a heartbeat while it holds the release, and
+removes the file when it closes the model. The kernel releases the lock of a process that dies, so a
+file without a lock tells of a death, also after `kill -9`.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from edgepack.agent.state.slot_lock import SlotLock, lock_new_file
+from edgepack.agent.state.state_file import put_aside, read_shared, remove
+from edgepack.versions import Format, NewerVersionError, Version
+
+HOLDERS_FOLDER = "holders"
+FOLDER_MODE = 0o2775
+MAX_BYTES = 4096
+MAX_TEXT = 500
+BEAT_S = 1.0
+"""Seconds between two heartbeats."""
+KEPT_S = 3600.0
+"""Deaths of the last hour are remembered."""
+MAX_DEATHS = 1000
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Heartbeat of a process that holds a model. Times are of the monotonic clock, in seconds.
+
+    Attributes:
+        boot: Boot of the device: monotonic times of another boot mean nothing.
+        pid: The process, in its own namespace.
+        model: The model's name.
+        digest: The release that serves in the process; "" before the first release is open.
+        opening: The release that the process opens now; "" for none.
+        beat_at: Time of the heartbeat.
+        running_since: Start of the oldest running inference; 0 without one.
+        wrong: How golden samples gave other outputs than at first in this process; "" if equal.
+    """
+
+    boot: str
+    pid: int
+    model: str
+    digest: str = ""
+    opening: str = ""
+    beat_at: float = 0.0
+    running_since: float = 0.0
+    wrong: str = ""
+
+    @property
+    def releases(self) -> frozenset[str]:
+        """Releases that the process may owe its end to."""
+        return frozenset({self.digest, self.opening}) - {""}
+
+
+HELD = Format("heartbeat", Held, Version(1, 0))
+
+
+class Death(NamedTuple):
+    """End of a process that did not close its model.
+
+    Attributes:
+        at: When the agent saw the death, monotonic clock, seconds.
+        held: The last heartbeat.
+    """
+
+    at: float
+    held: Held
+
+
+class Holders(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes that hold a model of the device.
+
+    Attributes:
+        held: The last heartbeats of living processes.
+        deaths: Deaths of the last hour, the newest last.
+    """
+
+    held: tuple[Held, ...] = ()
+    deaths: tuple[Death, ...] = ()
+
+
+def holders_folder(state_dir: Path) -> Path:
+    """Return the folder of the registry."""
+    return state_dir / HOLDERS_FOLDER
+
+
+def open_holders(state_dir: Path) -> str:
+    """Create the registry's folder, writable by the state folder's group. For the agent.
+
+    Returns:
+        Why processes cannot register, as a sentence; "" without a problem.
+    """
+    folder = holders_folder(state_dir)
+    try:
+        if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+            put_aside(folder)
+        folder.mkdir(exist_ok=True)
+        os.chown(folder, -1, state_dir.stat().st_gid)
+        folder.chmod(FOLDER_MODE)
+        for path in folder.glob("*.new"):
+            remove(path)
+    except OSError as error:
+        return f"processes cannot register the models they hold: {error.strerror} ({folder})"
+    return ""
+
+
+def boot_id() -> str:
+    """Return the random id of this boot; "" if the system has none."""
+    with contextlib.suppress(OSError):
+        return _BOOT_ID.read_text().strip()
+    return ""
+
+
+class Registration:
+    """Registration of this process for a model. A folder that cannot be written disables it.
+
+    Args:
+        state_dir: The agent's state folder.
+        model: The model's name.
+    """
+
+    def __init__(self, state_dir: Path, model: str) -> None:
+        self._held = Held(boot=boot_id(), pid=os.getpid(), model=model)
+        self._path = holders_folder(state_dir) / f"{os.getpid()}-{secrets.token_hex(8)}.json"
+        self._lock: SlotLock | None = None
+        self._beat_at = 0.0
+        self._length = 0
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(exist_ok=True)
+            self._lock = lock_new_file(self._path, self._encode())
+
+    def update(self, **changes: object) -> None:
+        """Change the heartbeat, and write the heartbeat at once."""
+        self._held = msgspec.structs.replace(self._held, **changes)
+        self._write()
+
+    def beat(self, running_since: float) -> None:
+        """Write the heartbeat if due.
+
+        Args:
+            running_since: See `Held`.
+        """
+        if time.monotonic() - self._beat_at >= BEAT_S:
+            self.update(running_since=running_since)
+
+    def close(self) -> None:
+        """Remove the registration: this process does not hold the model any more."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            lock.release()
+
+    def _write(self) -> None:
+        self._beat_at = time.monotonic()
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self._lock.overwrite(self._encode())
+
+    def _encode(self) -> bytes:
+        """Return the heartbeat, padded so that no older longer text shows behind."""
+        self._held = msgspec.structs.replace(self._held, beat_at=time.monotonic())
+        content = HELD.encode(self._held)
+        self._length = max(self._length, len(content))
+        return content.ljust(self._length)
+
+
+class HolderWatch:
+    """View of the agent on the registry; a single watch per device removes the files of the dead.
+
+    Args:
+        state_dir: The agent's state folder.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = holders_folder(state_dir)
+        self._boot = boot_id()
+        self._known: dict[str, Held] = {}
+        self._deaths: deque[Death] = deque(maxlen=MAX_DEATHS)
+
+    def look(self) -> Holders:
+        """Return living processes, and the deaths of the last hour."""
+        now = time.monotonic()
+        known = {}
+        for name, held, is_alive in self._files():
+            if is_alive:
+                known[name] = held
+            elif held.boot == self._boot:
+                self._deaths.append(Death(now, held))
+        self._known = known
+        while self._deaths and now - self._deaths[0].at > KEPT_S:
+            self._deaths.popleft()
+        return Holders(held=tuple(known.values()), deaths=tuple(self._deaths))
+
+    def _files(self) -> Iterator[tuple[str, Held, bool]]:
+        """Yield the registrations, and remove those of the dead."""
+        try:
+            paths = sorted(self._folder.glob("*.json"))
+        except OSError:
+            return
+        for path in paths:
+            try:
+                is_alive = _is_locked(path)
+                held = self._read(path)
+                if not is_alive:
+                    remove(path)
+            except OSError:
+                continue
+            if held is not None:
+                yield path.name, held, is_alive
+
+    def _read(self, path: Path) -> Held | None:
+        """Return a heartbeat; the last one if the file is just being written."""
+        content = read_shared(path, limit_bytes=MAX_BYTES)
+        try:
+            held = HELD.decode(content or b"").value
+        except (ValueError, NewerVersionError):
+            return self._known.get(path.name)
+        texts = (held.boot, held.model, held.digest, held.opening, held.wrong)
+        return held if max(map(len, texts)) <= MAX_TEXT else None
+
+
+def _is_locked(path: Path) -> bool:
+    """Check whether a process holds a registration.
+
+    Raises:
+        OSError: The file is gone or may not be read.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

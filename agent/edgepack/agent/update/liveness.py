@@ -1,0 +1,127 @@
+"""Evidence from the processes that hold a model: deaths, hangs and silence. Pure."""
+
+from typing import NamedTuple
+
+from edgepack.agent.state.holders import Held, Holders
+from edgepack.agent.telemetry.pace import Pace
+from edgepack.text import counted
+
+DEATHS = 3
+"""Deaths that condemn a release. A person restarts an application once or twice."""
+HUNG_S = 30.0
+"""A process without a heartbeat for so long hangs, and likewise an inference that lasts so long,"""
+HUNG_TIMES = 20.0
+"""but no inference shorter than so many times the latency of the device's own probe."""
+OPENING_S = 300.0
+"""Longest time to open a release: no heartbeat comes meanwhile."""
+SUSPECT_SHARE = 0.1
+"""A soak does not end while a process is silent for more than this share of its limit,"""
+SUSPECT_S = 60.0
+"""nor so soon after a death."""
+BUSY_INTERVALS = 5
+"""Intervals with inferences in a row, up to the switch, that make silence evidence."""
+QUIET_TIMES = 2.0
+"""Silence is evidence if it is longer than so many times the longest of these intervals."""
+
+
+class Finding(NamedTuple):
+    """Result of a check.
+
+    Attributes:
+        because: Why the release must not stay, as a sentence; "" without a reason.
+        is_doubtful: Whether more time is needed.
+    """
+
+    because: str = ""
+    is_doubtful: bool = False
+
+
+def find_deaths(holders: Holders, digest: str, *, since: float, now: float) -> Finding:
+    """Judge a release by the processes that died while they held or opened the release.
+
+    Deaths are evidence if there are three, and more than twice as many as in the same time before:
+    some applications are killed at the end of each task.
+
+    Args:
+        holders: The registry.
+        digest: The release.
+        since: Begin of the judged time, monotonic clock, seconds.
+        now: The time.
+    """
+    times = [death.at for death in holders.deaths if digest in death.held.releases]
+    model = {death.held.model for death in holders.deaths if digest in death.held.releases}
+    recent = sum(at >= since for at in times)
+    earlier = sum(
+        2 * since - now <= death.at < since and death.held.model in model
+        for death in holders.deaths
+    )
+    if recent >= DEATHS and recent > 2 * earlier:
+        return Finding(
+            f"{recent} processes that held it died within {now - since:.0f} s, "
+            f"and {earlier} in as much time before"
+        )
+    return Finding(is_doubtful=any(at >= since and now - at < SUSPECT_S for at in times))
+
+
+def find_hangs(holders: Holders, digest: str, *, usual_ms: float, now: float) -> Finding:
+    """Judge a release by the processes that hold or open the release and do not continue.
+
+    Args:
+        holders: The registry.
+        digest: The release.
+        usual_ms: Latency of the device's own probe, milliseconds; 0 if unknown.
+        now: Monotonic clock, seconds.
+    """
+    inference_s = max(HUNG_S, HUNG_TIMES * usual_ms / 1000)
+    is_doubtful = False
+    for held in holders.held:
+        if digest not in held.releases:
+            continue
+        silent_s = now - held.beat_at
+        running_s = now - held.running_since if held.running_since else 0.0
+        title = f"process {held.pid} hangs"
+        if silent_s > (OPENING_S if held.opening else HUNG_S):
+            doing = "while it opens the model" if held.opening == digest else "with the model"
+            return Finding(f"{title}: no heartbeat for {silent_s:.0f} s {doing}")
+        if running_s > inference_s:
+            return Finding(
+                f"{title}: an inference runs for {running_s:.0f} s, "
+                f"at most {inference_s:.0f} s are usual"
+            )
+        is_doubtful |= bool(held.opening)
+        is_doubtful |= silent_s > SUSPECT_SHARE * HUNG_S
+        is_doubtful |= running_s > SUSPECT_SHARE * inference_s
+    return Finding(is_doubtful=is_doubtful)
+
+
+def find_silence(
+    holders: Holders, model: str, before: Pace, *, switched_at: float, quiet_s: float
+) -> Finding:
+    """Judge a release by missing inferences, if the previous release was busy until the switch.
+
+    An application that closes the model is silent by its own will: without a process that holds the
+    model, or died with the model, silence is no evidence.
+
+    Args:
+        holders: The registry.
+        model: The model's name.
+        before: Pace of the previous release.
+        switched_at: Time of the switch, seconds since the epoch.
+        quiet_s: Seconds without any inference since the switch.
+    """
+    intervals = before.intervals[-BUSY_INTERVALS:]
+    if len(intervals) < BUSY_INTERVALS:
+        return Finding()
+    longest_s = max(one.length_s for one in intervals)
+    was_busy = abs(switched_at - before.seen_at) <= longest_s
+    present: list[Held] = [held for held in holders.held if held.model == model]
+    present += [death.held for death in holders.deaths if death.held.model == model]
+    if not was_busy or not present or not longest_s:
+        return Finding()
+    if quiet_s <= QUIET_TIMES * longest_s:
+        return Finding(is_doubtful=True)
+    inferences = counted(sum(one.count for one in intervals), "inference")
+    return Finding(
+        f"no inference for {quiet_s:.0f} s, although a process holds the model; "
+        f"{inferences} ran in {sum(one.length_s for one in intervals):.0f} s before the switch"
+    )

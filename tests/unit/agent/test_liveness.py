@@ -1,0 +1,281 @@
+"""Processes register the models they hold: deaths, hangs and silence are evidence in a soak."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edgepack.agent.state.holders import (
+    HELD,
+    MAX_TEXT,
+    Death,
+    Held,
+    Holders,
+    HolderWatch,
+    Registration,
+    holders_folder,
+    open_holders,
+)
+from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.telemetry.pace import Interval, Pace
+from edgepack.agent.update.liveness import (
+    DEATHS,
+    HUNG_S,
+    OPENING_S,
+    find_deaths,
+    find_hangs,
+    find_silence,
+)
+from edgepack.wire.histogram import LatencyRecorder
+from edgepack.wire.messages import Telemetry
+from tests.simulators.world import World
+from tests.unit.agent.conftest import Releases
+
+NOW = 10_000.0
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from edgepack.agent.state.holders import Registration
+held = Registration(Path(sys.argv[1]), "tiny")
+held.update(digest="d")
+if sys.argv[2] == "fork" and not os.fork():
+    time.sleep(60)
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+held.close()
+"""
+
+
+def held(**changes: object) -> Held:
+    one = Held(boot="b", pid=7, model="tiny", digest="d", beat_at=NOW)
+    return msgspec.structs.replace(one, **changes)
+
+
+def died(*ages_s: float, **changes: object) -> Holders:
+    return Holders(deaths=tuple(Death(NOW - age_s, held(**changes)) for age_s in ages_s))
+
+
+@contextmanager
+def holder(state_dir: Path, how: str = "") -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a process that holds a model until its stdin closes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(state_dir), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) == process.pid
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", ["", "fork"])
+def test_killed_process_is_a_death_and_a_closed_model_is_none(tmp_path: Path, how: str) -> None:
+    assert open_holders(tmp_path) == ""
+    watch = HolderWatch(tmp_path)
+    with holder(tmp_path) as closes, holder(tmp_path, how) as dies:
+        assert {one.pid for one in watch.look().held} == {closes.pid, dies.pid}
+        closes.communicate(b"\n")
+        dies.kill()  # Its forked child lives, and holds nothing.
+        dies.wait()
+        seen = watch.look()
+        assert seen.held == ()
+        assert [death.held.pid for death in seen.deaths] == [dies.pid]
+        assert seen.deaths[0].held.releases == {"d"}
+        assert watch.look() == seen, "a death counts once"
+        assert list(holders_folder(tmp_path).iterdir()) == []
+
+
+def test_stopped_process_has_no_heartbeat(tmp_path: Path) -> None:
+    registration = Registration(tmp_path, "tiny")
+    registration.update(digest="d", opening="e")
+    registration.beat(3.0)
+    (one,) = HolderWatch(tmp_path).look().held
+    assert (one.digest, one.opening, one.running_since) == ("d", "e", 0.0), "too soon for a beat"
+    registration._beat_at = 0.0
+    registration.beat(3.0)
+    (one,) = HolderWatch(tmp_path).look().held
+    assert (one.running_since, one.model) == (3.0, "tiny")
+    assert 0 <= time.monotonic() - one.beat_at < HUNG_S
+    registration.close()
+    registration.close()
+    registration.update(digest="x")
+    assert HolderWatch(tmp_path).look() == Holders()
+
+
+def test_a_power_cut_is_no_death_and_hostile_files_are_ignored(tmp_path: Path) -> None:
+    open_holders(tmp_path)
+    folder = holders_folder(tmp_path)
+    other_boot = HELD.encode(held(boot="another boot"))
+    boot = Registration(tmp_path / "none", "tiny")._held.boot
+    too_long = HELD.encode(held(boot=boot, wrong="x" * (MAX_TEXT + 1)))
+    (folder / "huge.json").write_bytes(b"x" * 100_000)
+    (folder / "folder.json").mkdir()
+    (folder / "link.json").symlink_to("/etc/passwd")
+    for name, content in (("boot", other_boot), ("long", too_long), ("bad", b"[" * 9)):
+        (folder / f"{name}.json").write_bytes(content)
+    assert HolderWatch(tmp_path).look() == Holders()
+    assert not (folder / "boot.json").exists()
+
+
+def test_processes_that_cannot_register_serve(tmp_path: Path) -> None:
+    (tmp_path / "holders").write_text("a file in the folder's place")
+    registration = Registration(tmp_path, "tiny")
+    registration.update(digest="d")
+    registration.close()
+    assert open_holders(tmp_path) == ""
+    assert open_holders(tmp_path / "nowhere") != ""
+
+
+@pytest.mark.parametrize(
+    ("holders", "is_evidence", "is_doubtful"),
+    [
+        (died(9, 5, 1), True, False),
+        (died(9, 5, 1, digest="", opening="d"), True, False),
+        (died(9, 1), False, True),
+        (died(95, 80), False, False),
+        (died(9, 5, 1, digest="other"), False, False),
+        (died(110, 105, 9, 5, 1), False, True),  # as often before the switch
+        (Holders(), False, False),
+    ],
+)
+def test_deaths_are_evidence_if_more_than_before(
+    holders: Holders, is_evidence: bool, is_doubtful: bool
+) -> None:
+    found = find_deaths(holders, "d", since=NOW - 100, now=NOW)
+    assert (bool(found.because), found.is_doubtful) == (is_evidence, is_doubtful)
+    if is_evidence:
+        assert "3 processes" in found.because
+    assert DEATHS == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "usual_ms", "is_evidence", "is_doubtful"),
+    [
+        (held(), 1.0, False, False),
+        (held(running_since=NOW - HUNG_S - 1), 1.0, True, False),
+        (held(running_since=NOW - HUNG_S + 1), 1.0, False, True),
+        (held(running_since=NOW - HUNG_S - 1), 5000.0, False, True),  # 100 s are usual
+        (held(running_since=NOW - 1), 1.0, False, False),
+        (held(beat_at=NOW - HUNG_S - 1), 1.0, True, False),
+        (held(beat_at=NOW - 9), 1.0, False, True),
+        (held(beat_at=NOW - OPENING_S + 1, opening="d"), 1.0, False, True),
+        (held(beat_at=NOW - OPENING_S - 1, opening="d"), 1.0, True, False),
+        (held(digest="other", beat_at=0.0), 1.0, False, False),
+    ],
+)
+def test_hangs_are_evidence_by_heartbeats_and_by_running_inferences(
+    one: Held, usual_ms: float, is_evidence: bool, is_doubtful: bool
+) -> None:
+    found = find_hangs(Holders(held=(one,)), "d", usual_ms=usual_ms, now=NOW)
+    assert (bool(found.because), found.is_doubtful) == (is_evidence, is_doubtful)
+    assert not is_evidence or "process 7 hangs" in found.because
+
+
+BUSY = Pace(
+    intervals=(Interval(latency_ms=1.0, count=50, length_s=60.0),) * 5,
+    seen_at=1000.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("holders", "before", "switched_at", "quiet_s", "is_evidence", "is_doubtful"),
+    [
+        (Holders(held=(held(),)), BUSY, 1010.0, 121.0, True, False),
+        (Holders(held=(held(),)), BUSY, 1010.0, 119.0, False, True),
+        (died(5), BUSY, 1010.0, 121.0, True, False),
+        (Holders(), BUSY, 1010.0, 121.0, False, False),  # its application closed the model
+        (Holders(held=(held(model="x"),)), BUSY, 1010.0, 121.0, False, False),
+        (Holders(held=(held(),)), BUSY, 1061.0, 121.0, False, False),  # silent before the switch
+        (Holders(held=(held(),)), Pace(), 1010.0, 121.0, False, False),
+    ],
+)
+def test_silence_of_a_busy_model_is_evidence(
+    holders: Holders,
+    before: Pace,
+    switched_at: float,
+    quiet_s: float,
+    is_evidence: bool,
+    is_doubtful: bool,
+) -> None:
+    found = find_silence(holders, "tiny", before, switched_at=switched_at, quiet_s=quiet_s)
+    assert (bool(found.because), found.is_doubtful) == (is_evidence, is_doubtful)
+    assert not is_evidence or "250 inferences ran in 300 s" in found.because
+
+
+def dies_often(now: float, digest: str) -> Holders:
+    one = held(digest=digest)
+    return Holders(deaths=tuple(Death(now, one) for _ in range(DEATHS)))
+
+
+def hangs(now: float, digest: str) -> Holders:
+    return Holders(held=(held(digest=digest, beat_at=now - HUNG_S - 1),))
+
+
+def is_silent(now: float, digest: str) -> Holders:
+    return Holders(held=(held(digest=digest, beat_at=now),))
+
+
+@pytest.mark.parametrize(
+    ("holders", "because"),
+    [
+        (dies_often, "3 processes that held it died"),
+        (hangs, "process 7 hangs: no heartbeat for 31 s"),
+        (is_silent, "although a process holds the model"),
+    ],
+)
+def test_device_rolls_back_a_release_whose_processes_die_hang_or_are_silent(
+    world: World,
+    releases: Releases,
+    holders: Callable[[float, str], Holders],
+    because: str,
+) -> None:
+    digest = releases.two.ref.digest
+    busy = msgspec.structs.replace(BUSY, seen_at=world.now)
+    world.paces = {releases.one.ref.digest: busy}
+    world.holders = lambda: holders(world.now, digest)
+    world.boot().start()
+    world.updater.orders.offer(releases.two.order(2, soak_s=3, deadline_s=900))
+    assert world.settle(max_turns=2000) == "ROLLED_BACK"
+    assert because in world.journal.because
+    assert world.pointer is not None
+    assert world.pointer.bundle == releases.one.ref
+
+
+def test_release_that_serves_is_no_longer_judged_by_silence(
+    world: World, releases: Releases
+) -> None:
+    digest = releases.two.ref.digest
+    latency = LatencyRecorder()
+    latency.record(1.0)
+    world.collected = [
+        Collected(
+            telemetry=(
+                Telemetry(
+                    digest=digest,
+                    variant="cpu",
+                    provider="CPUExecutionProvider",
+                    window_start=0.0,
+                    window_s=1.0,
+                    latency=latency.snapshot(),
+                ),
+            )
+        )
+    ]
+    world.paces = {releases.one.ref.digest: msgspec.structs.replace(BUSY, seen_at=world.now)}
+    world.holders = lambda: is_silent(world.now, digest)
+    world.boot().start()
+    world.updater.orders.offer(releases.two.order(2, soak_s=3, deadline_s=900))
+    assert world.settle() == "COMMITTED"
