@@ -27,6 +27,9 @@ TRANSFER_DEVICES := 1,10,50,200,1000
 
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
+# Containers often set this variable. Every process would then compile each module anew: a collection of the
+# tests takes 12 s of processor time instead of 5 s, the imports of `edgepack build` .8 s instead of .5 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen bench-tasks evidence bench-fleet bench-swaps bench-transfer bench-deltas conformance scan-operators docs screenshots release pins clean
 
