@@ -113,6 +113,51 @@ def sketch_tensor(value: Tensor) -> Sketch:
     return sketch_input(thin_input(value))
 
 
+def confidences(part: TaskOutputs, outputs: Iterable[Mapping[str, Tensor]]) -> list[float]:
+    """Return the confidence of each inference; empty if any has none."""
+    found: list[float] = []
+    for one in outputs:
+        sketch = sketch_outputs(part, one)
+        if sketch is None or sketch.confidence is None:
+            return []
+        found.append(sketch.confidence)
+    return found
+
+
+def confidence_shifts(
+    parts: Iterable[TaskOutputs],
+    expected: Sequence[Mapping[str, Tensor]],
+    got: Sequence[Mapping[str, Tensor]],
+) -> dict[str, float]:
+    """Return by how much a variant's mean confidence differs from the float model's.
+
+    Args:
+        parts: The parts of the description that have features.
+        expected, got: The float model's outputs and the variant's on the same samples.
+
+    Returns:
+        By the first output of a part; parts without confidence are left out.
+    """
+    pairs = {
+        part.outputs[0]: (confidences(part, expected), confidences(part, got)) for part in parts
+    }
+    return {
+        name: _rounded(float(np.mean(after) - np.mean(before)))
+        for name, (before, after) in pairs.items()
+        if before and after
+    }
+
+
+def shifted(features: Iterable[Feature], shifts: Mapping[str, float]) -> tuple[Feature, ...]:
+    """Return the features as a variant has them: its confidence is not the float model's."""
+    return tuple(
+        msgspec.structs.replace(one, mean=one.mean + shifts[one.tensor])
+        if one.name == CONFIDENCE and one.tensor in shifts
+        else one
+        for one in features
+    )
+
+
 def draw_features(tensor: str, sketches: Sequence[Sketch], of: str = "") -> tuple[Feature, ...]:
     """Return mean and spread of each feature over the build's samples.
 

@@ -230,6 +230,8 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             unless their policy accepts degraded variants.
         plain_runtime: Result in ONNX Runtime by itself, on the CPU provider. Missing for a variant
             compiled ahead of time, or without time left.
+        confidence: By the first output of a task: how much higher the variant's mean confidence is
+            than the float model's.
         plain_provider: The same on the variant's provider. Not written where that is the CPU
             provider, or was not at hand.
     """
@@ -247,6 +249,7 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     degraded: bool = False
     plain_runtime: PlainRuntime | None = None
     plain_provider: PlainRuntime | None = None
+    confidence: dict[TensorName, Annotated[float, msgspec.Meta(ge=-1, le=1)]] = {}
 
 
 class Feature(
@@ -264,6 +267,8 @@ class Feature(
         spread: Standard deviation of an inference, > 0.
         center: Mean of the number behind a spread.
         samples: Samples that have the feature.
+        loss_by_confidence: Of a confidence: share of the task that is lost for each unit of fallen
+            confidence, as samples that were spoilt on purpose showed; None if unknown.
     """
 
     tensor: TensorName
@@ -274,6 +279,7 @@ class Feature(
     spread: float
     center: float = 0.0
     samples: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    loss_by_confidence: Annotated[float, msgspec.Meta(ge=0, le=1000)] | None = None
 
     @property
     def key(self) -> str:

@@ -20,6 +20,14 @@ MOST_CHANNELS = 4
 MOST_VALUES = 4096
 """Values of one input, or places of one map, that are looked at in one inference, about."""
 
+_LEAST_SIDE = 8
+"""Rows and columns of a picture, at least."""
+
+_PAIRS = 16
+"""Pairs of adjacent rows, and of adjacent columns, that are looked at in a picture."""
+
+_ROWS, _COLUMNS = ("top", "middle", "bottom"), ("left", "middle", "right")
+
 OTHER = "other classes"
 
 
@@ -119,26 +127,39 @@ def finite_values(value: Tensor) -> Floats:
 
 
 def thin_input(value: Tensor) -> Tensor:
-    """Copy some values of an input, evenly: (values,), or (channels, values) of a picture.
+    """Copy some values of an input, evenly.
 
-    A picture has three axes or more and at most four channels, on the second axis or on the last.
+    A picture has one to four channels, on the second axis or on the last, and at least 8 rows and
+    columns; the first picture of a batch counts.
+
+    Returns:
+        (channels, rows, columns) of a picture: pairs of adjacent rows and of adjacent columns;
+        (channels, values) of other inputs with channels; (values,) of all others.
     """
     if value.size <= MOST_COLUMNS:
         return value.ravel().copy()
     sizes = value.shape
-    axis = next(
-        (
-            axis
-            for axis in (1, value.ndim - 1)
-            if value.ndim > 2 and 1 < sizes[axis] <= MOST_CHANNELS
-        ),
-        None,
-    )
-    if axis is None:
+    axes = [
+        axis for axis in (1, value.ndim - 1) if value.ndim > 2 and 1 <= sizes[axis] <= MOST_CHANNELS
+    ]
+    for axis in axes:
+        planes = np.moveaxis(value, axis, 0)
+        planes = planes[:, 0] if planes.ndim == 4 else planes
+        if planes.ndim == 3 and min(planes.shape[1:]) >= _LEAST_SIDE:
+            rows, columns = (_pairs(size) for size in planes.shape[1:])
+            return planes[:, rows[:, None], columns]
+    colours = next((axis for axis in axes if sizes[axis] > 1), None)
+    if colours is None:
         return value.ravel(order="K")[:: _step(value.size, MOST_VALUES)].copy()
-    channels = np.moveaxis(value, axis, 0)
+    channels = np.moveaxis(value, colours, 0)
     step = _step(channels[0].size, MOST_VALUES // len(channels))
     return np.stack([channel.ravel()[::step] for channel in channels])
+
+
+def _pairs(size: int) -> Integers:
+    """Return evenly spaced places of an axis, each with the place behind it."""
+    first = np.linspace(0, size - 2, min(_PAIRS, size // 2)).astype(np.int64)
+    return np.stack([first, first + 1], axis=1).ravel()
 
 
 def thin_places(places: Integers) -> Integers:
@@ -158,7 +179,10 @@ def _step(size: int, most: int) -> int:
 
 
 def sketch_input(value: Tensor) -> Sketch:
-    """Return level and spread of an input, of a picture the level of each channel.
+    """Return level and spread of an input; of a picture also channels, coarse places and edges.
+
+    The difference of neighbouring channels shows swapped channels, the level of each ninth of the
+    picture a moved camera, and the difference of adjacent pixels noise and blur.
 
     Args:
         value: Result of `thin_input`.
@@ -175,11 +199,34 @@ def sketch_input(value: Tensor) -> Sketch:
         }
     elif known.any():
         numbers = {"level": float(wide[known].mean()), "spread": float(wide[known].std())}
-        if wide.ndim > 1:
-            for number, channel in enumerate(wide):
-                if np.isfinite(channel).any():
-                    numbers[f"level of channel {number}"] = float(np.nanmean(channel))
+        if wide.ndim > 1 and known.all():
+            levels = wide.reshape(len(wide), -1).mean(axis=1)
+            names = [f"level of channel {number}" for number in range(len(levels))]
+            numbers.update(zip(names, levels.tolist(), strict=True))
+            for number in range(len(levels) - 1):
+                words = f"channel {number} less channel {number + 1}"
+                numbers[words] = float(levels[number] - levels[number + 1])
+        if wide.ndim == 3 and known.all():
+            numbers.update(_sketch_places(wide.mean(axis=0)))
     return Sketch(shares=shares, rest="", numbers=numbers, columns=columns)
+
+
+def _sketch_places(picture: Floats) -> dict[str, float]:
+    """Return the level of each ninth of a picture, and the mean difference of adjacent pixels.
+
+    Args:
+        picture: (rows, columns); see `_pairs`.
+    """
+    found = {
+        f"level at {vertical} {horizontal}".replace("middle middle", "the middle"): float(
+            part.mean()
+        )
+        for vertical, band in zip(_ROWS, np.array_split(picture, 3), strict=True)
+        for horizontal, part in zip(_COLUMNS, np.array_split(band, 3, axis=1), strict=True)
+    }
+    across = np.abs(picture[:, 0::2] - picture[:, 1::2]).mean()
+    down = np.abs(picture[0::2] - picture[1::2]).mean()
+    return found | {"edges": float(across + down) / 2.0}
 
 
 def are_names(values: Sequence[Tensor], most: int = 256) -> bool:

@@ -5,15 +5,24 @@ from edgepack.wire.messages import Drift, FeatureDrift
 
 
 def drift_lines(drift: Drift) -> tuple[str, ...]:
-    """Return a line for each differing feature, or a line that no feature differs."""
+    """Return a line of harm, and a line for each differing feature, or that no feature differs."""
     of = f"in {counted(drift.inferences, 'sketched inference')}"
+    harm = () if drift.loss is None else (f"harm: {harm_words(drift.loss)}",)
     if not drift.features:
-        return (f"no difference from the build {of}",)
-    return tuple(f"{_describe(one)}, {of}" for one in drift.features)
+        return (*harm, f"no difference from the build {of}")
+    return (*harm, *(f"{_describe(one)}, {of}" for one in drift.features))
+
+
+def harm_words(loss: float) -> str:
+    """Return the loss that a fallen confidence shows, in words."""
+    return (
+        f"the confidence fell, which costs about {loss:.0%} of the right answers (half to double)"
+    )
 
 
 def _describe(feature: FeatureDrift) -> str:
+    changed = "changed: " if feature.is_change else ""
     return (
-        f"{feature.words} is {feature.now:.3g}, at the build {feature.build:.3g}: "
+        f"{changed}{feature.words} is {feature.now:.3g}, at the build {feature.build:.3g}: "
         f"{feature.difference:.2g} standard deviations beyond chance"
     )

@@ -296,12 +296,14 @@ class FeatureDrift(msgspec.Struct, frozen=True, kw_only=True):
         words: The feature, such as `share of 'cat'`.
         difference: Difference beyond chance, standard deviations of one inference.
         now, build: Mean on the device, and at the build.
+        is_change: Whether three windows in a row, or a day, differ beyond chance.
     """
 
     words: Word
     difference: Deviations
     now: float
     build: float
+    is_change: bool = False
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,12 +312,14 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         inferences: Inferences that were sketched; older ones count less.
         difference: The greatest difference of a feature, standard deviations.
-        features: Features with the greatest differences, in descending order.
+        features: Features with the greatest differences, in descending order; changes come first.
+        loss: Share of the task that fallen confidence costs, about; None without evidence of harm.
     """
 
     inferences: Count = 0
     difference: Deviations = 0.0
     features: Annotated[tuple[FeatureDrift, ...], msgspec.Meta(max_length=10)] = ()
+    loss: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
 
 class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):

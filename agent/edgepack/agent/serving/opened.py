@@ -15,6 +15,7 @@ from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.slot_lock import SlotLock, lock_for_session
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.spool import Record
+from edgepack.bundle.drift import shifted
 
 
 class OpenedModel:
@@ -136,7 +137,8 @@ def open_release(
     """
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
     facts = opened.manifest.facts
-    record.sketches.expect(facts.reference, facts.description)
+    reference = shifted(facts.reference, opened.variant.facts.confidence)
+    record.sketches.expect(reference, facts.description)
     shadow = None
     if pointer.shadow is not None:
         shadow = ShadowRunner(state_dir, pointer.shadow, opened, record.shadowed)

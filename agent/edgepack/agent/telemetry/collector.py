@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.state.state_file import StateFile, read_regular, remove
-from edgepack.agent.telemetry.drift import DriftWatch, Release, ReleaseSums
+from edgepack.agent.telemetry.drift import DriftWatch, Release, ReleaseState
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up, shadowed_since
 from edgepack.agent.telemetry.sketches import sums_since
 from edgepack.agent.telemetry.spool import Spooled, read_spooled, spool_folder
@@ -74,11 +74,11 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         files: Data already collected, by the name of the spool file.
-        features: Running sums of features, by release.
+        features: Features by release, with their windows.
     """
 
     files: dict[str, Spooled]
-    features: tuple[ReleaseSums, ...] = ()
+    features: tuple[ReleaseState, ...] = ()
 
 
 KNOWN = Format("list of what was collected", _Known, Version(1, 0))
@@ -201,7 +201,7 @@ class LatencyCollector:
             if newest - spooled.written_at < FORGET_S or (folder / name).exists()
         }
         if kept != self._known and not self._file.is_sealed:
-            self._file.save(_Known(files=kept, features=self.drift.sums))
+            self._file.save(_Known(files=kept, features=self.drift.states))
         self._known = kept
 
 

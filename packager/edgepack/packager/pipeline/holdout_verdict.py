@@ -4,6 +4,7 @@ import math
 
 import msgspec
 
+from edgepack.bundle.drift import confidence_shifts, sketched_parts
 from edgepack.packager.gates.labels import judge_by_labels
 from edgepack.packager.gates.proof import without_dear_forgiveness
 from edgepack.packager.gates.tolerances import Seen
@@ -23,12 +24,14 @@ class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
         count: Number of held-out samples.
         seen: Errors of each output, on the held-out samples one by one, and golden outputs.
         single: Agreements of the tasks there, of single inferences.
+        confidence: How much higher the mean confidence is than the float model's, by output.
     """
 
     verdict: Verdict
     count: int
     seen: Seen
     single: tuple[Agreement, ...]
+    confidence: dict[str, float] = {}
 
 
 def judge_on_holdout(
@@ -64,4 +67,7 @@ def judge_on_holdout(
             got=tuple(got[place] for place in inputs.split.golden),
         ),
         single=judge.reference.measure(got),
+        confidence=confidence_shifts(
+            sketched_parts(judge.reference.description), judge.reference.expected, got
+        ),
     )

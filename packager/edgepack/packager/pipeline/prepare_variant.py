@@ -182,6 +182,7 @@ def _describe(
         precision=selection.precision,
         size_bytes=validated.size_bytes,
         accuracy=accuracy_of(validated, verdict, evaluator.provider),
+        confidence=validated.confidence,
         placement=run.trial.placement if run else unverified_placement(searched.profile),
         attempts=attempts,
         sensitive_nodes=sensitive_nodes,

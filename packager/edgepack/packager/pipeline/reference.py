@@ -5,14 +5,17 @@ the search runs the float model on these anyway.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
-from edgepack.bundle.drift import draw_features, sketch_outputs, sketched_parts
+import msgspec
+
+from edgepack.bundle.drift import CONFIDENCE, draw_features, sketch_outputs, sketched_parts
 from edgepack.bundle.metadata import MAX_FEATURES, MAX_TENSOR_NAME, Feature
+from edgepack.packager.pipeline.spoilt import SPOILT_SAMPLES, loss_by_confidence
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
-from edgepack.packager.tensors.sequence import SampleSplit
-from edgepack.tasks.arrays import Tensor
+from edgepack.packager.tensors.sequence import Feeds, SampleSplit
+from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.sketch import Sketch, are_names, sketch_input, thin_input
 
 MOST_SAMPLES = 128
@@ -34,14 +37,11 @@ def draw_reference(
     Raises:
         BuildError: The float model does not run on a sample.
     """
-    found: list[Feature] = []
-    for drawn in (*_draw_inputs(split), *_draw_outputs(source, split, float_source)):
-        if len(found) + len(drawn) <= MAX_FEATURES:
-            found += drawn
-    return tuple(found)
+    drawn = chain(_draw_inputs(split), _draw_outputs(source, split, float_source))
+    return tuple(islice(drawn, MAX_FEATURES))
 
 
-def _draw_inputs(split: SampleSplit) -> Iterator[tuple[Feature, ...]]:
+def _draw_inputs(split: SampleSplit) -> Iterator[Feature]:
     samples = (split.held_out, split.search, split.calibration)
     thinned: dict[str, list[Tensor]] = {}
     for feeds in islice((feeds for part in samples for feeds in part), MOST_SAMPLES):
@@ -50,12 +50,13 @@ def _draw_inputs(split: SampleSplit) -> Iterator[tuple[Feature, ...]]:
                 thinned.setdefault(name, []).append(thin_input(value))
     known = [name for name, values in thinned.items() if not are_names(values)]
     for name in known[:_MOST_TENSORS]:
-        yield draw_features(name, [sketch_input(value) for value in thinned[name]], f" of '{name}'")
+        sketches = [sketch_input(value) for value in thinned[name]]
+        yield from draw_features(name, sketches, f" of '{name}'")
 
 
 def _draw_outputs(
     source: SourceModel, split: SampleSplit, float_source: FloatSource
-) -> Iterator[tuple[Feature, ...]]:
+) -> Iterator[Feature]:
     watched = source.watched
     description = split.held_out.description.without(watched)
     parts = [
@@ -63,13 +64,19 @@ def _draw_outputs(
     ][:_MOST_TENSORS]
     sketches: Sequence[list[Sketch]] = [[] for _ in parts]
     samples = (feeds for part in (split.held_out, split.search) for feeds in part)
+    first: list[tuple[Feeds, Outputs]] = []
     for feeds in islice(samples, MOST_SAMPLES):
         outputs = float_source(feeds)
+        if len(first) < SPOILT_SAMPLES:
+            first.append((feeds, outputs))
         for part, found in zip(parts, sketches, strict=True):
             sketch = sketch_outputs(part, outputs)
             if sketch is not None:
                 found.append(sketch)
     for part, found in zip(parts, sketches, strict=True):
         of = f" of '{part.outputs[0]}'" if len(parts) > 1 else ""
-        if found:
-            yield draw_features(part.outputs[0], found, of)
+        for feature in draw_features(part.outputs[0], found, of) if found else ():
+            if feature.name == CONFIDENCE:
+                loss = loss_by_confidence(part, first, float_source.run_unknown)
+                feature = msgspec.structs.replace(feature, loss_by_confidence=loss)
+            yield feature

@@ -91,7 +91,7 @@ class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a variant, rejected or not.
 
     Attributes:
-        precision, accuracy, placement: See `VariantFacts`.
+        precision, accuracy, confidence, placement: See `VariantFacts`.
         size_bytes: Size of its model.
         attempts: Attempts of the search.
         notes: Important decisions, a sentence each; times, which would make two builds of the same
@@ -105,6 +105,7 @@ class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
     size_bytes: int
     accuracy: Accuracy
+    confidence: dict[str, float] = {}
     placement: Placement
     attempts: tuple[Attempt, ...]
     notes: tuple[str, ...]

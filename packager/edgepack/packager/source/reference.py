@@ -57,11 +57,15 @@ class FloatSource:
         digest = digest_of(feeds)
         known = self._remembered.get(digest)
         if known is None:
-            if self._run is None:
-                self._run = open_reference(self._source, self._path)
-            known = self._run(feeds)
+            known = self.run_unknown(feeds)
             self._remember(digest, known)
         return dict(known)
+
+    def run_unknown(self, feeds: Feeds) -> Outputs:
+        """Run an inference that nobody asks for again; see `__call__`."""
+        if self._run is None:
+            self._run = open_reference(self._source, self._path)
+        return self._run(feeds)
 
     def remember(self, feeds: Feeds, outputs: Outputs) -> None:
         """Store outputs of another session of the same model, as long as there is space."""

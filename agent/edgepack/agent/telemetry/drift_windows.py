@@ -1,0 +1,156 @@
+"""Drift windows: did a feature change for good on this device, and does the change do harm? Pure.
+
+1. A window is the mean of a feature over ten minutes. Its distance from the build's mean counts in
+   the spread of windows. The spread comes from the device's own first day, since days differ more
+   than a build's samples show.
+2. A feature changed if three windows in a row are beyond the bound on the same side, or if the mean
+   of a day is. The bounds leave 1 % of months a false change: 4,320 windows of a month, all
+   features.
+3. A change does harm if the confidence falls: loss of the task without labels. A change without
+   harm is only shown.
+"""
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from statistics import NormalDist
+
+import msgspec
+
+from edgepack.bundle.drift import CONFIDENCE
+from edgepack.bundle.metadata import Feature
+
+DAY_WINDOWS = 144
+IN_A_ROW = 3
+RECENT_WINDOWS = 10
+"""Windows of which the confidence is compared: a thousand inferences or more."""
+
+FALSE_CHANGES = 0.01
+"""Share of months with a false change."""
+
+_MONTH_DAYS = 30
+
+LEAST_FALL = 0.02
+"""Fall of the confidence that counts as harm. Of 28 shifts that cost three classifiers and readers
+3 points of accuracy or more, each fell by more; so did 4 of 34 harmless shifts."""
+
+
+class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Windows of a feature, in constant space.
+
+    Attributes:
+        learnt: Windows of the first day so far.
+        mean, squares: Their mean, and the sum of squared distances from it.
+        beyond: Windows in a row beyond the bound; negative below the build's mean.
+        day_count, day_total: Windows of the current day after the first.
+        is_day_off: Whether the mean of the last whole day was beyond its bound.
+        recent: The last windows, oldest first.
+    """
+
+    learnt: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    beyond: int = 0
+    day_count: int = 0
+    day_total: float = 0.0
+    is_day_off: bool = False
+    recent: tuple[float, ...] = ()
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the feature changed for good."""
+        return self.is_day_off or abs(self.beyond) >= IN_A_ROW
+
+    def with_window(self, feature: Feature, value: float, features: int) -> "FeatureWindows":
+        """Return the windows with another window.
+
+        Args:
+            feature: The build's mean and spread.
+            value: Mean of the window.
+            features: Features that are looked at together.
+        """
+        learnt, mean, squares = self.learnt, self.mean, self.squares
+        day_count, day_total, is_day_off = self.day_count, self.day_total, self.is_day_off
+        if learnt < DAY_WINDOWS:
+            learnt += 1
+            step = value - mean
+            mean += step / learnt
+            squares += step * (value - mean)
+        else:
+            day_count, day_total = day_count + 1, day_total + value
+        variance = self._variance(feature)
+        apart = value - feature.mean
+        sigmas = apart / math.sqrt(variance + feature.spread**2 / feature.samples)
+        beyond = 0
+        if abs(sigmas) > window_bound(features):
+            side = 1 if sigmas > 0 else -1
+            beyond = self.beyond + side if self.beyond * side >= 0 else side
+        if day_count == DAY_WINDOWS:
+            error = math.sqrt(variance / DAY_WINDOWS + feature.spread**2 / feature.samples)
+            apart = day_total / DAY_WINDOWS - feature.mean
+            is_day_off = abs(apart) / error > day_bound(features)
+            day_count, day_total = 0, 0.0
+        return FeatureWindows(
+            learnt=learnt,
+            mean=mean,
+            squares=squares,
+            beyond=max(-RECENT_WINDOWS, min(beyond, RECENT_WINDOWS)),
+            day_count=day_count,
+            day_total=day_total,
+            is_day_off=is_day_off,
+            recent=(*self.recent, value)[-RECENT_WINDOWS:] if feature.name == CONFIDENCE else (),
+        )
+
+    def fall(self, feature: Feature) -> float:
+        """Return the fall of the feature in the recent windows; 0 while chance explains the fall.
+
+        Windows in a row below the bound count alone, so that a sudden fall counts whole.
+        """
+        count = -self.beyond if self.beyond <= -IN_A_ROW else RECENT_WINDOWS
+        if len(self.recent) < count:
+            return 0.0
+        fall = feature.mean - sum(self.recent[-count:]) / count
+        error = math.sqrt(self._variance(feature) / count + feature.spread**2 / feature.samples)
+        return fall if fall > max(LEAST_FALL, window_bound(1) * error) else 0.0
+
+    def _variance(self, feature: Feature) -> float:
+        """Return the variance of windows; during the first day, that of single inferences.
+
+        The inferences of a window cannot vary more if all of them are alike.
+        """
+        if self.learnt < DAY_WINDOWS:
+            return feature.spread**2
+        return self.squares / (self.learnt - 1)
+
+
+@lru_cache
+def window_bound(features: int) -> float:
+    """Return the standard errors that a window's mean may be off.
+
+    Args:
+        features: Features that are looked at together, at least 1.
+    """
+    chance = FALSE_CHANGES / (_MONTH_DAYS * DAY_WINDOWS)
+    return -NormalDist().inv_cdf(chance ** (1 / IN_A_ROW) / (2 * features))
+
+
+@lru_cache
+def day_bound(features: int) -> float:
+    """Return the standard errors that the mean of a day may be off; see `window_bound`."""
+    return -NormalDist().inv_cdf(FALSE_CHANGES / _MONTH_DAYS / (2 * features))
+
+
+def estimate_loss(features: Iterable[tuple[Feature, FeatureWindows]]) -> float | None:
+    """Return the share of the task that fallen confidence costs, about; None without harm.
+
+    The greatest loss of the confidences counts. The estimate is good to half or double the loss.
+
+    Args:
+        features: Features of the build, with their windows.
+    """
+    losses = [
+        min(1.0, fall * (feature.loss_by_confidence or 1.0))
+        for feature, windows in features
+        if feature.name == CONFIDENCE and (fall := windows.fall(feature)) > 0.0
+    ]
+    return max(losses, default=None)
