@@ -110,7 +110,7 @@ class Fleet:
         words = ("--group", GROUP, "-o", str(folder), "--state-dir", str(state))
         self.log.must("fleet", "enroll", device, *words, data=self.data)
         settings = folder / "agent.toml"
-        extra = f"\n[limits]\ntelemetry_interval_s = 2.0\n\n[providers]\nthreads = 1\n{providers}\n"
+        extra = f"\n[telemetry]\ninterval_s = 2.0\n\n[providers]\nthreads = 1\n{providers}\n"
         settings.write_text(settings.read_text() + extra)
         self._start(
             f"{device}.agent", [_program("edgepack-agent"), "run", "--config", str(settings)]

@@ -26,7 +26,7 @@ from edgepack.wire.messages import (
 from edgepack.wire.need_bitmap import read_missing
 from edgepack.wire.router import Router
 from tests.simulators.bundles import ExampleBundle
-from tests.simulators.signing import read_messages
+from tests.simulators.signing import read_messages, read_report
 
 TENANT = "default"
 ROUTER = Router({topics.up(TENANT, topics.DEVICE, kind): kind for kind in topics.UP_KINDS})
@@ -54,6 +54,7 @@ class Controller:
         """The only files that are sent; None sends all."""
         self.spoil: Callable[[int, bytes], bytes] = lambda _index, content: content
         """What happens to a chunk on its way."""
+        self._said: dict[str, Reported] = {}
         self._files: dict[str, tuple[Path, tuple[int, ...]]] = {}
         self._queue: list[tuple[str, Need]] = []
         self._condition = threading.Condition()
@@ -141,7 +142,8 @@ class Controller:
             self._client.publish(topics.session(TENANT, device), encode(offered), qos=1)
         for content in contents:
             if kind == "reported":
-                self.reports.append(decode(content, Reported))
+                self._said[device] = read_report(content, self._said.get(device))
+                self.reports.append(self._said[device])
             elif kind == "event":
                 self.events.append(decode(content, Event))
             else:

@@ -69,8 +69,9 @@ class Device:
             "[limits]",
             "disk_reserve_bytes = 1000000",
             f"memory_bytes = {memory_bytes}",
-            "telemetry_interval_s = 0.5",
             "max_restarts = 1000",
+            "[telemetry]",
+            "interval_s = 0.5",
             *((f'[decryption]\nkey_file = "{decryption_key}"',) if decryption_key else ()),
             *(
                 f'[[transfer.sources]]\nurl = "{url}"\nca_file = "{sources_ca or ""}"'

@@ -14,7 +14,8 @@ from edgepack.agent.config import read_config
 from edgepack.agent.enrolment.identity import make_key
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
-from edgepack.wire.messages import Batch, Message, Session, decode, encode
+from edgepack.wire.changes import apply_changes, is_changes
+from edgepack.wire.messages import Batch, Changes, Message, Reported, Session, decode, encode
 from edgepack.wire.signed import SIGNED_KINDS, BatchSigner, Sign, read_batch, sign_batch
 from tests.simulators.certificates import self_signed
 
@@ -157,3 +158,11 @@ class Speaker:
         """Publish any bytes, and wait for the broker."""
         topic = topics.up(self.tenant, self.device, kind)
         self.client.publish(topic, payload, qos=1, retain=retain).wait_for_publish(30)
+
+
+def read_report(content: bytes, before: Reported | None) -> Reported:
+    """Return a whole report, or the report before with the changes that came."""
+    if not is_changes(content):
+        return decode(content, Reported)
+    assert before is not None, "changes before the first whole report"
+    return apply_changes(encode(before), decode(content, Changes))

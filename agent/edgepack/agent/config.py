@@ -28,7 +28,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             environment, for `ws://` and `wss://` alone.
         ca_file, cert_file, key_file: PEM files for TLS and the device's own certificate.
         username, password_file: For brokers with passwords; the file holds a single line.
-        keepalive_s: MQTT keepalive, at least 5.
+        keepalive_s: MQTT keepalive, seconds.
     """
 
     url: str
@@ -38,7 +38,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     key_file: str = ""
     username: str = ""
     password_file: str = ""
-    keepalive_s: int = 30
+    keepalive_s: Annotated[int, msgspec.Meta(ge=5, le=3600)] = 60
 
 
 class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,7 +138,6 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         disk_reserve_bytes: Free space that updates must leave.
         memory_bytes: Limit of the weights of all models together, including a new release next to
             the serving release; 0 sets no limit.
-        telemetry_interval_s: Seconds between latency reports.
         check_interval_s: Seconds between complete reads of the serving release's files, to find
             damage by the disk; 0 means never.
         max_restarts: Restarts while the release or a hook of an update is at work, before the
@@ -150,7 +149,6 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     disk_reserve_bytes: int = 64 * 1024 * 1024
     memory_bytes: int = 0
-    telemetry_interval_s: float = 30.0
     check_interval_s: float = 24 * 3600.0
     max_restarts: int = 10
     bandwidth: str = ""
@@ -235,6 +233,20 @@ class SlowdownConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     interval_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
 
 
+class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of telemetry, which determine the bytes sent and written.
+
+    Attributes:
+        heartbeat_s: Seconds between reports without changes.
+        interval_s: Seconds between windows of telemetry.
+        update_interval_s: The same while an update of a model is under way.
+    """
+
+    heartbeat_s: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 600.0
+    interval_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 300.0
+    update_interval_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of an agent.
 
@@ -261,6 +273,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     capture: CaptureConfig = CaptureConfig()
     shadow: ShadowConfig = ShadowConfig()
     slowdown: SlowdownConfig = SlowdownConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     @property
     def signing_key(self) -> str:

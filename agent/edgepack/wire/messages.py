@@ -421,6 +421,22 @@ class Reported(Message, frozen=True, kw_only=True):
     renewal: Renewal | None = None
 
 
+class Changes(Message, frozen=True, kw_only=True):
+    """Device to controller, on the topic of reports: the changes since its last report.
+
+    Without any changes it is a heartbeat.
+
+    Attributes:
+        at: When it was said, by the device's clock.
+        changes: Changed fields of `Reported`, but for `at` and `models`.
+        models: By name: changed fields of `ReportedModel`.
+    """
+
+    at: Moment
+    changes: dict[str, msgspec.Raw] = {}
+    models: dict[str, dict[str, msgspec.Raw]] = {}
+
+
 class NeedFile(msgspec.Struct, frozen=True, kw_only=True):
     """The chunks of one file that a device still lacks.
 

@@ -87,7 +87,7 @@ def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in
     place = tmp_path / "cam-1"
     fleet.client.enroll("cam-1", group="cameras", folder=place, state_dir=place / "state")
     with (place / "agent.toml").open("a") as settings:
-        settings.write("\n[limits]\ntelemetry_interval_s = 0.2\n")
+        settings.write("\n[telemetry]\ninterval_s = 0.2\n")
     start_agent(fleet, "cam-1")
     fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
     archive = build(tmp_path / "built", key_prefix.with_suffix(".key"))

@@ -56,7 +56,7 @@ def build(folder: Path, key: Path) -> Path:
     )
 
 
-SETTINGS = "\n[limits]\ntelemetry_interval_s = 0.2\n"
+SETTINGS = "\n[telemetry]\ninterval_s = 0.2\n"
 
 
 def test_failed_inferences_and_nan_after_the_soak_are_counted_and_need_a_person(

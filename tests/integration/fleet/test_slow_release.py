@@ -35,7 +35,7 @@ from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
 SLOW_LAYERS = 600
 """So many more layers take tens of times as long, on any machine."""
 INTERVAL_S = 2.0
-SETTINGS = f"\n[limits]\ntelemetry_interval_s = 0.2\n[slowdown]\ninterval_s = {INTERVAL_S}\n"
+SETTINGS = f"\n[telemetry]\ninterval_s = 0.2\n[slowdown]\ninterval_s = {INTERVAL_S}\n"
 MakeArchive = Callable[..., tuple[Path, ExampleBundle]]
 
 

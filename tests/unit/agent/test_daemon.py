@@ -19,7 +19,7 @@ from edgepack.agent.broker.inbox import (
     Inbox,
 )
 from edgepack.agent.broker.report import report_due_s
-from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
+from edgepack.agent.config import AgentConfig, TelemetryConfig, TrustConfig
 from edgepack.agent.daemon.agent import FAULT, Agent
 from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
@@ -29,6 +29,7 @@ from edgepack.agent.update.models import Models
 from edgepack.wire import topics
 from edgepack.wire.messages import Event, Message, Reported, Session, Trusted, encode
 from tests.simulators.repository import RepositoryWorld
+from tests.simulators.signing import read_report
 from tests.simulators.trusting_device import TrustingDevice, word
 from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases
@@ -79,7 +80,11 @@ class MemoryPublisher:
         return sha256 in self.coded
 
     def reports(self) -> list[Reported]:
-        return [message for _, message, _ in self.sent if isinstance(message, Reported)]
+        said: list[Reported] = []
+        for kind, message, _ in self.sent:
+            if kind == "reported":
+                said.append(read_report(encode(message), said[-1] if said else None))
+        return said
 
     def events(self) -> list[Event]:
         return [message for _, message, _ in self.sent if isinstance(message, Event)]
@@ -118,7 +123,7 @@ def make_daemon(
         device="cam-1",
         state_dir=str(world.state_dir),
         trust=TrustConfig(keys=()),
-        limits=LimitConfig(telemetry_interval_s=30),
+        telemetry=TelemetryConfig(interval_s=30),
     )
     inbox = Inbox()
 
@@ -165,7 +170,8 @@ def test_an_offer_is_taken_reported_and_told_event_by_event(
     assert last.active is not None
     assert last.active.bundle == releases.two.ref
     assert last.previous == releases.one.ref
-    assert all(retain for kind, _, retain in daemon.publisher.sent if kind == "reported")
+    reports = [(said, kept) for kind, said, kept in daemon.publisher.sent if kind == "reported"]
+    assert all(isinstance(said, Reported) is kept for said, kept in reports), "whole ones alone"
     assert [e.to_state for e in daemon.publisher.events() if e.sequence == 2][-1] == "COMMITTED"
 
 
@@ -301,10 +307,10 @@ def test_the_state_folder_of_a_daemon_needs_no_latency_folder(tmp_path: Path) ->
 
 
 def test_news_is_said_once_more_soon_and_at_a_moment_of_the_devices_own() -> None:
-    moments = {report_due_s(f"cam-{number}", is_news=True) for number in range(50)}
+    moments = {report_due_s(f"cam-{number}", 60.0, is_news=True) for number in range(50)}
     assert all(10.0 <= moment < 20.0 for moment in moments)
     assert len(moments) > 40
-    assert report_due_s("cam-1", is_news=False) == 60.0
+    assert report_due_s("cam-1", 600.0, is_news=False) == 600.0
 
 
 def test_an_agent_that_trusts_a_root_obeys_what_is_signed_for_it_alone(

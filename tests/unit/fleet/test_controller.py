@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from sqlalchemy import select
@@ -16,7 +17,8 @@ from edgepack.fleet.database.schema import LatencyRow
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts import execution, status
 from edgepack.wire import topics
-from edgepack.wire.messages import Event, Need
+from edgepack.wire.changes import find_changes
+from edgepack.wire.messages import Changes, Event, Need, encode
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, says, telemetry_window
 
@@ -366,3 +368,43 @@ def test_a_fleet_at_rest_looks_at_rollouts_now_and_then_and_at_once_when_it_is_w
     world.look()
     assert len(world.orders("a")) == 1
     world.store.close()
+
+
+def test_changes_apply_to_the_last_report_and_a_gap_is_answered_with_a_session(
+    world: World,
+) -> None:
+    world.enroll("a")
+    first, second = says("SOAKING", 1, active=OLD), says("COMMITTED", 2, active=NEW)
+    world.hear("a", first)
+    beat = find_changes(first, replace(first, at=first.at + 600.0))
+    assert (beat.changes, beat.models) == ({}, {})
+    assert len(encode(beat)) < 100
+    world.hear("a", beat)
+    assert world.reported("a") == replace(first, at=first.at + 600.0)
+    changed = find_changes(first, second)
+    assert set(changed.changes) == {"sequence"}
+    assert "probes" not in str(changed.models)
+    world.hear("a", changed)
+    assert world.reported("a") == second
+    world.sent.clear()
+    world.payload("a", second)  # A report that the broker loses.
+    for _ in range(2):
+        world.hear("a", find_changes(second, first))
+        assert world.reported("a") == second, "no changes of an unknown report"
+        assert [topic for topic, _ in world.sent] == [topics.session("t", "a")]
+        world.sent.clear()
+    world.hear("a", first)
+    world.hear("a", find_changes(first, second))
+    assert world.reported("a") == second
+
+
+def test_changes_that_build_on_a_malformed_report_are_refused(world: World) -> None:
+    world.enroll("a")
+    first = says("COMMITTED", 1, active=OLD)
+    world.hear("a", first)
+    world.hear("a", Changes(at=1.0, changes={"sequence": msgspec.Raw(b'"x"')}))
+    world.hear("a", find_changes(first, says("COMMITTED", 2, active=NEW)))
+    assert world.reported("a") == first
+    assert world.inbox.counters["after_a_lost_report"] == 1
+    world.hear("a", Changes(at=1.0, changes={"online": msgspec.Raw(b"false")}))
+    assert world.reported("a") == first

@@ -155,6 +155,12 @@ class World:
         self.receive(device, message, kind)
         self.controller.turn()
 
+    def reported(self, device: str) -> Reported | None:
+        """Return the stored report of a device."""
+        with self.store.transaction() as session:
+            row = session.get(DeviceRow, device)
+            return devices.last_report(row) if row is not None else None
+
     def receive(
         self, device: str, message: Message | bytes, kind: topics.UpKind = "reported"
     ) -> None:

@@ -23,8 +23,6 @@ from edgepack.wire.messages import (
     encode,
 )
 
-HEARTBEAT_S = 60.0
-"""The report is sent so often at least."""
 UNREADABLE = "UNREADABLE"
 """State of a model whose files a newer edgepack wrote: it is left alone."""
 MAX_WARNINGS = 20
@@ -78,7 +76,7 @@ def failing_releases(models: Models, recent: RecentOf) -> dict[str, Failing | No
     return found
 
 
-def report_due_s(device: str, *, is_news: bool) -> float:
+def report_due_s(device: str, heartbeat_s: float, *, is_news: bool) -> float:
     """Return seconds after a report until the next report is due, even without changes.
 
     A broker drops messages for a controller that cannot keep up, at any QoS: with 200 devices that
@@ -86,8 +84,8 @@ def report_due_s(device: str, *, is_news: bool) -> float:
     said once more after 10 to 20 s, by each device at a moment of its own, and then as a heartbeat.
     """
     if not is_news:
-        return HEARTBEAT_S
-    return 10.0 + zlib.crc32(device.encode()) % 1000 / 100
+        return heartbeat_s
+    return min(heartbeat_s, 10.0 + zlib.crc32(device.encode()) % 1000 / 100)
 
 
 def report_model(updater: Updater, recent: RecentOf = nothing_recent) -> ReportedModel:

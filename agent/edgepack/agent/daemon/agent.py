@@ -25,8 +25,17 @@ from edgepack.agent.update.updater import DISK_RETRY_S
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.wire import topics
+from edgepack.wire.changes import find_changes
 from edgepack.wire.coded import read_coded
-from edgepack.wire.messages import Certificate, Desired, Event, Session, Telemetry, decode
+from edgepack.wire.messages import (
+    Certificate,
+    Desired,
+    Event,
+    Reported,
+    Session,
+    Telemetry,
+    decode,
+)
 from edgepack.wire.router import Router
 from edgepack.wire.signed import group_messages
 
@@ -101,13 +110,15 @@ class Agent:
         self._clock = clock or Clock()
         self._boot = boot
         self._reported_at = 0.0
+        self._told: Reported | None = None
         self._is_news = True
         self._heard_sequence = 0
         self._unkept: tuple[Desired, Mapping[str, str]] | None = None
         self._retry_at = 0.0
         self._reported_progress = 0.0
         self._reported_troubles: tuple[str, ...] = ()
-        self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
+        self._window_at = self._clock.monotonic()
+        self._moved_at = -config.telemetry.interval_s
         self._unheard: deque[Event] = deque(maxlen=MAX_OWN_EVENTS)
         self._in_flight: dict[int, tuple[Event, ...]] = {}
         self._session_at = -SESSION_S
@@ -150,8 +161,8 @@ class Agent:
         self._report_when_due(now)
         if self._publisher.is_connected and (finding := self._silence.finding(now)):
             log.warning("%s", finding)
-        until_telemetry_s = max(0.0, self._telemetry_at - now)
-        item = self._inbox.get(min(IDLE_S if wait_s is None else wait_s, until_telemetry_s, IDLE_S))
+        until_window_s = max(0.0, self._window_at + self._window_s(now) - now)
+        item = self._inbox.get(min(IDLE_S if wait_s is None else wait_s, until_window_s, IDLE_S))
         for _ in range(BATCH):
             if item is None:
                 return
@@ -172,6 +183,7 @@ class Agent:
         match item:
             case Connected():
                 self._silence.connected(self._clock.monotonic())
+                self._told = None
                 self._report()
                 self._models.note_connected()
             case Acknowledged(message_id=message_id, code=code, reason=reason):
@@ -234,7 +246,7 @@ class Agent:
             self._drop("malformed session", error.problem)
             return
         if is_new:
-            self._session_at = now
+            self._session_at, self._told = now, None
             self._silence.answered()
             self._report()
 
@@ -347,15 +359,26 @@ class Agent:
             self._reported_troubles = troubles
             self._report()
         has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
-        due_s = report_due_s(self._config.device, is_news=self._is_news)
+        due_s = report_due_s(
+            self._config.device, self._config.telemetry.heartbeat_s, is_news=self._is_news
+        )
         has_failures_news = self._failing.note(failing_releases(self._models, self._recent))
         if has_moved or has_failures_news or now - self._reported_at >= due_s:
             self._report()
             self._is_news = has_moved
-        if now >= self._telemetry_at:
-            self._telemetry_at = now + self._config.limits.telemetry_interval_s
+        if now - self._window_at >= self._window_s(now):
+            self._window_at = now
             self._publish_latency()
             self._failing.write()
+
+    def _window_s(self, now: float) -> float:
+        """Return the length of a window of telemetry: short during an update, and soon after."""
+        settings = self._config.telemetry
+        if not all(updater.journal.is_at_rest for updater in self._models):
+            self._moved_at = now
+        is_moving = now - self._moved_at < settings.interval_s
+        shortest_s = min(settings.interval_s, settings.update_interval_s)
+        return shortest_s if is_moving else settings.interval_s
 
     def _recent(self, digest: str) -> Recent:
         """Return the most recent inferences of a release."""
@@ -369,7 +392,10 @@ class Agent:
         return sum(updater.progress for updater in self._models)
 
     def _report(self) -> None:
-        """Send the report, and the events that the broker has not acknowledged."""
+        """Send the report, and the events that the broker has not acknowledged.
+
+        The whole report is sent after a connection and in a new session, otherwise the changes.
+        """
         self._reported_at = self._clock.monotonic()
         self._is_news = True
         self._reported_progress = self._progress()
@@ -387,8 +413,12 @@ class Agent:
             renewal=keeper.renewal if keeper else None,
             recent=self._recent,
         )
-        self._silence.sent_report(self._publisher.publish("reported", report, retain=True))
-        if not self._publisher.has_session:
+        message = report if self._told is None else find_changes(self._told, report)
+        sent = self._publisher.publish("reported", message, retain=self._told is None)
+        has_session = self._publisher.has_session
+        self._told = report if has_session and sent is not None else None
+        self._silence.sent_report(sent)
+        if not has_session:
             return  # The controller accepts no event yet, and the broker would acknowledge them.
         waiting = {id(event) for events in self._in_flight.values() for event in events}
         outboxes = (updater.journal.outbox for updater in self._models)

@@ -25,6 +25,7 @@ from edgepack.fleet.identity.issue import issue
 from edgepack.fleet.rollouts import execution, membership
 from edgepack.fleet.rollouts.offers import overtake
 from edgepack.wire import messages
+from edgepack.wire.changes import apply_changes, is_changes
 from edgepack.wire.topics import UpKind
 
 log = logging.getLogger(__name__)
@@ -137,6 +138,7 @@ class Intake:
         batch.changed[presence.id] = presence  # Numbers are used up, whatever the content is.
         uncharged = len(contents) - message.is_charged
         if uncharged and not self._admits(message, uncharged):
+            _leave_gap(presence, message.kind)
             return "over_quota"
         return self._handle(batch, presence, message.kind, contents)
 
@@ -152,6 +154,7 @@ class Intake:
             except TransferError as error:
                 problem = error
         if problem is not None:
+            _leave_gap(presence, kind)
             raise problem
         return outcome
 
@@ -212,8 +215,20 @@ def finish(batch: Batch) -> bool:
     return moved.has_decided or bool(taken) or bool(batch.first)
 
 
+def _leave_gap(presence: Presence, kind: UpKind) -> None:
+    """Refuse changes that build on a dropped report, until the whole report arrives."""
+    if kind == "reported":
+        presence.report_count -= 1
+
+
 def _take_report(batch: Batch, presence: Presence, content: bytes) -> bool:
-    reported = messages.decode(content, messages.Reported)
+    if is_changes(content):
+        before = presence.reported or devices.stored_report(batch.session, presence.id)
+        if not before:
+            raise TransferError("changes of a report that is not known")
+        reported = apply_changes(before.encode(), messages.decode(content, messages.Changes))
+    else:
+        reported = messages.decode(content, messages.Reported)
     is_first = not presence.has_reported and presence.reported is None
     if devices.note_report(presence, reported, batch.now) == "stale":
         return False

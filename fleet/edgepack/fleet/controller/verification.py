@@ -12,7 +12,8 @@
    controller chose changes nothing either: the database may be a copy from before the batch, in
    which the batch is new. The device is given a session of this process, and reports again.
    Events and telemetry of the earlier session are true, and each counts once.
-5. Its number is above that of the batch before, and not by more than `MAX_STEP`.
+5. Its number is above that of the batch before, and not by more than `MAX_STEP`. Changes follow the
+   last accepted report directly.
 6. A device counts at most as many inferences as can have run since its last telemetry, or in a day
    if that is longer.
 
@@ -36,6 +37,7 @@ from edgepack.fleet.controller.inbox import Incoming
 from edgepack.fleet.database import certificates, telemetry_sequences
 from edgepack.fleet.database.devices import Presence
 from edgepack.fleet.database.telemetry_sequences import TelemetrySequence
+from edgepack.wire.changes import is_changes
 from edgepack.wire.messages import MAX_STEP, Batch, Reported, Session, Telemetry, decode, encode
 from edgepack.wire.signed import Signed, is_signed_by, read_batch
 
@@ -215,13 +217,14 @@ class Seals:
             return ()
         # 5.
         try:
-            self._number(presence, message, batch.sequence)
+            self._number(presence, message, batch)
         except RefusalError:
             self._offer_session(presence, batch)
             raise
         return tuple(bytes(content) for content in batch.messages)
 
-    def _number(self, presence: Presence, message: Incoming, number: int) -> None:
+    def _number(self, presence: Presence, message: Incoming, batch: Batch) -> None:
+        number = batch.sequence
         if message.kind == "telemetry":
             known = self._telemetry.get(presence.id, TelemetrySequence())
             if known.session != presence.session:
@@ -240,6 +243,9 @@ class Seals:
             raise StaleError(f"{number} came before")
         if not is_new:
             raise RefusalError("replayed", f"{number} after {before}")
+        is_report = message.kind == "reported"
+        if is_report and number != before + 1 and is_changes(bytes(batch.messages[0])):
+            raise RefusalError("after a lost report", f"{number} after {before}")
         if known is not None:
             self._telemetry[presence.id] = known.with_number(number)
             self._counted.add(presence.id)

@@ -131,6 +131,11 @@ def note_report(row: Presence, reported: Reported, now: float) -> Literal["new",
     return "new"
 
 
+def stored_report(session: Session, device: str) -> str | None:
+    """Return a device's last report, encoded; None before the first."""
+    return session.scalar(select(DeviceRow.reported).where(DeviceRow.id == device))
+
+
 def needs_answer(row: Presence, reported: Reported, now: float) -> bool:
     """Return True if a device that has just reported may have to be determined something (see
     `answer`).

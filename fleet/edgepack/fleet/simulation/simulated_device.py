@@ -27,6 +27,8 @@ from edgepack.wire.messages import (
 from edgepack.wire.router import Router
 from edgepack.wire.signed import BatchSigner, Sign
 
+HEARTBEAT_S = 60.0
+
 
 class SimulatedDevice:
     """Simulated device.
@@ -114,7 +116,7 @@ class SimulatedDevice:
             self._report()
             for model in self._models.values():
                 model.tell_latency()
-            self._report_at = now + report_due_s(self.device, is_news=False)
+            self._report_at = now + report_due_s(self.device, HEARTBEAT_S, is_news=False)
 
     def _take_chunk(self, sha256: str, payload: bytes) -> None:
         if not self._is_lost():
@@ -168,7 +170,7 @@ class SimulatedDevice:
         return model
 
     def _report(self) -> None:
-        self._report_at = self._clock() + report_due_s(self.device, is_news=True)
+        self._report_at = self._clock() + report_due_s(self.device, HEARTBEAT_S, is_news=True)
         reported = Reported(
             online=True,
             at=self._clock(),
