@@ -11,6 +11,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
+import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from edgepack.agent.broker.report import make_report
@@ -23,6 +24,7 @@ from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import (
     WIRE_VERSION,
     Certificate,
+    Changes,
     Desired,
     Message,
     Need,
@@ -156,6 +158,7 @@ def write_messages(world: World, bundle: ExampleBundle) -> None:
     said: dict[str, Message] = {
         "desired": Desired(sequence=3, models={bundle.ref.name: order}),
         "reported": make_report(world.models, (), sequence=3, boot="b", at=1e6),
+        "changes": Changes(at=1e6, changes={"sequence": msgspec.Raw(b"4")}),
         "reported-will": Reported(online=False, at=1e6, boot="b"),
         "event": world.journal.outbox[-1],
         "telemetry": Telemetry(
