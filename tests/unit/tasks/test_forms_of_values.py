@@ -18,7 +18,7 @@ from edgepack.packager.source.model import load_source
 from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tasks.shares import find_shares
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.tasks.arrays import Outputs, Tensor
+from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
 from edgepack.tasks.contract import Agreement
 from edgepack.tasks.cross_check import find_doubt
 from edgepack.tasks.description import ModelDescription, Source, TaskOutputs
@@ -46,16 +46,44 @@ def _kept(agreement: Agreement, metric: str) -> float:
     return next(measure.kept for measure in agreement.measures if measure.metric == metric)
 
 
-@pytest.mark.parametrize("task", ["unknown", "values", "embedding"])
-def test_vectors_of_one_length_keep_it(task: str) -> None:
-    vectors = _RNG.normal(0, 1, (_COUNT, 1, 24))
+@pytest.mark.parametrize("task", ["unknown", "values"])
+def test_narrow_vectors_of_one_length_keep_it(task: str) -> None:
+    vectors = _RNG.normal(0, 1, (_COUNT, 1, 4))
     unit = list(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
     longer = [value * (1.003 if place % 2 else 0.997) for place, value in enumerate(unit)]
     found, _ = _measure(_part(task), unit, longer)
     assert _kept(found, "unit_length") == pytest.approx(0.97, abs=1e-4)
-    assert found.value < 0.98, "variance and neighbours keep more than .999"
     free, _ = _measure(_part(task), list(vectors), list(vectors * 1.003))
     assert "unit_length" not in {measure.metric for measure in free.measures}
+
+
+@pytest.mark.parametrize("task", ["unknown", "values", "embedding"])
+def test_lengths_of_vectors_that_are_compared_count_by_the_neighbours_that_they_exchange(
+    task: str,
+) -> None:
+    rng = np.random.default_rng(2)
+    objects = np.repeat(rng.normal(0, 1, (30, 1, 32)), 2, axis=0)
+    vectors = objects + rng.normal(0, 1.1, (60, 1, 32))
+    unit = list(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
+    step = float(np.abs(unit).max()) / 127
+    eight_bits = [np.round(value / step) * step for value in unit]
+    assert 0.0005 < np.std([np.linalg.norm(value) for value in eight_bits]) < 0.002
+    assert _nearest(eight_bits) == _nearest(unit)
+    assert _measure(_part(task), unit, eight_bits)[0].value > 0.99
+    uneven = [value * (1 + rng.normal(0, 0.1)) for value in unit]
+    changed = np.mean(np.array(_nearest(uneven)) != np.array(_nearest(unit)))
+    found, _ = _measure(_part(task), unit, uneven)
+    assert _kept(found, "nearest_by_product") == pytest.approx(1 - changed, abs=0.05)
+    assert found.value < 0.95
+    one_is_long = [value * (1.3 if place == 7 else 1.0) for place, value in enumerate(unit)]
+    assert _measure(_part(task), unit, one_is_long)[0].value < 0.99, "others may be long, too"
+
+
+def _nearest(vectors: Sequence[Tensor]) -> list[int]:
+    rows = np.concatenate(vectors).astype(np.float64)
+    products = rows @ rows.T
+    np.fill_diagonal(products, -np.inf)
+    return list(products.argmax(axis=1))
 
 
 def _landmarks(shift: int) -> list[Tensor]:
@@ -87,26 +115,79 @@ def test_few_values_in_rows_are_compared_within_each_sample() -> None:
     assert _kept(found, "explained_within_samples") < 0.5
 
 
-def test_what_reconstructs_an_input_is_held_against_what_it_leaves() -> None:
-    signals = _RNG.normal(0, 1, (_COUNT, 1, 64)).astype(np.float32)
-    healthy = signals + _RNG.normal(0, 0.2, signals.shape).astype(np.float32)
-    got = healthy + _RNG.normal(0, 0.04, signals.shape).astype(np.float32)
+@pytest.mark.parametrize("shape", [(1, 12, 3), (1, 3, 4), (1, 3)])
+def test_the_width_between_ordered_columns_is_measured(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(3)
+    axis = -1 if shape[-1] == 3 else -2
+    level = rng.normal(0, 30, (_COUNT, *shape)).mean(axis=axis, keepdims=True)
+    width = np.array([-1.0, 0.1, 1.0]).reshape([3 if n == shape[axis] else 1 for n in shape])
+    quantiles = level + width * rng.uniform(0.8, 1.2, level.shape)
+    for share, is_kept in ((0.5, False), (0.0, False), (0.97, True)):
+        narrower = list(level + share * (quantiles - level))
+        found, _ = _measure(_part("values"), list(quantiles), narrower)
+        assert _kept(found, "explained_variance") > 0.98
+        assert _kept(found, "width_kept") == pytest.approx(1 - (1 - share) ** 2, abs=0.01)
+        assert (found.value > 0.99) == is_kept
+    unordered = list(rng.normal(0, 1, (_COUNT, *shape)))
+    metrics = {one.metric for one in _measure(_part("values"), unordered, unordered)[0].measures}
+    assert "width_kept" not in metrics
+
+
+@pytest.mark.parametrize("task", ["sums", "unknown"])
+@pytest.mark.parametrize(("unit", "is_kept"), [(1.0, True), (100.0, False)])
+def test_a_fifth_of_an_object_costs_less_than_the_error_of_whole_objects(
+    task: str, unit: float, is_kept: bool
+) -> None:
+    rng = np.random.default_rng(4)
+    truth = rng.poisson(11, 400)
+    counts = truth + rng.normal(0, 1.0, truth.size)
+    maps = rng.random((truth.size, 1, 1, 10, 10)) ** 4
+    maps *= counts[:, None, None, None, None] / maps.sum(axis=(1, 2, 3, 4), keepdims=True)
+    found, _ = _measure(_part(task), list(unit * maps), list(unit * (maps + 0.002)))
+    errors = np.abs(counts - truth).mean(), np.abs(counts + 0.2 - truth).mean()
+    kept = 1 - (errors[1] - errors[0]) / (truth.mean() - errors[0])
+    assert kept > 0.997
+    assert (_kept(found, "sum_accuracy") > 0.99) == is_kept
+    assert _kept(found, "sum_accuracy") < kept
+    more, _ = _measure(_part(task), list(unit * maps), list(unit * (maps + 0.01)))
+    assert _kept(more, "sum_accuracy") < 0.94
+
+
+def test_what_reconstructs_an_input_is_held_against_the_spread_of_its_scores() -> None:
+    rng = np.random.default_rng(6)
+    sizes = np.exp(rng.normal(0, 0.4, (400, 1, 1)))
+    signals = rng.normal(0, 1, (400, 1, 64))
+    healthy = signals + sizes * rng.normal(0, 0.2, signals.shape)
+    faulty = rng.random(400) < 0.5
+    faulty[:_COUNT] = False
+    broken = signals + np.where(faulty[:, None, None], rng.normal(0, 0.3, signals.shape), 0.0)
+    found_by = _area(((healthy - broken) ** 2).mean(axis=(1, 2)), faulty)
     known = with_residuals(
-        ModelDescription(parts=(_part("values"),)),
-        [{"x": value} for value in signals],
-        [{"y": value} for value in healthy],
+        ModelDescription(parts=(_part("unknown"),)),
+        [{"x": value} for value in signals[:_COUNT].astype(np.float32)],
+        [{"y": value} for value in healthy[:_COUNT].astype(np.float32)],
     )
     (part,) = known.parts
-    assert part.settings["residuals"]["y"] == pytest.approx(0.04, rel=0.1)
-    found, doubt = _measure(part, list(healthy), list(got))
-    assert _kept(found, "residual_kept") == pytest.approx(0.96, abs=0.01)
-    assert "anomalies" in doubt
+    assert part.settings["residuals"]["y"]["mean"] == pytest.approx(0.055, rel=0.2)
+    assert part.settings["residuals"]["y"]["independent"] > 40
+    for size, is_kept in ((0.04, True), (0.2, False)):
+        got = healthy + rng.normal(0, size, signals.shape)
+        found, doubt = _measure(part, list(healthy[:_COUNT]), list(got[:_COUNT]))
+        area = _area(((got - broken) ** 2).mean(axis=(1, 2)), faulty)
+        assert ((2 * area - 1) / (2 * found_by - 1) > 0.99) == is_kept
+        assert (found.value > 0.99) == is_kept
+        assert "anomalies" in doubt
     unlike = with_residuals(
         ModelDescription(parts=(_part("values"),)),
         [{"x": value} for value in signals],
         [{"y": value} for value in signals[::-1]],
     )
     assert unlike.parts[0].settings == {}
+
+
+def _area(scores: Floats, is_for: Bools) -> float:
+    """Return the area under the ROC curve."""
+    return float((scores[is_for][:, None] > scores[~is_for][None, :]).mean())
 
 
 def test_a_tolerance_bounds_the_share_that_leaves_it() -> None:

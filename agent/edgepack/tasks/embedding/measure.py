@@ -39,7 +39,7 @@ def compare_embeddings(output: str, expected: Sequence[Tensor], got: Sequence[Te
     """Compare the vectors of an output; see `Compare`."""
     explained, losses = measure_explained(output, expected, got)
     measures = [measure_neighbourhood(output, expected, got, _NARROWEST) or explained]
-    lengths = measure_lengths(output, expected, got)
+    lengths = measure_lengths(output, expected, got, _NARROWEST)
     if lengths is not None:
         measures.append(lengths[0])
         losses = np.maximum(losses, lengths[1])

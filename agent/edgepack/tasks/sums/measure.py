@@ -17,6 +17,10 @@ from edgepack.tasks.sketch import Sketch, finite_values
 
 SUM = Scale(metric="sum_accuracy", least=0.99)
 
+_MOST_OWN = 0.1
+"""Share of the spread of sums that the float model's own error is at most taken for: sums that
+differ by less than whole numbers are no counts."""
+
 
 def compare_sums(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
     """Compare the sum of each sample of an output; see `Compare`."""
@@ -27,10 +31,20 @@ def compare_sums(output: str, expected: Sequence[Tensor], got: Sequence[Tensor])
 def measure_sums(
     output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
 ) -> tuple[Measure, Floats]:
-    """Measure the mean error of the sum, as a share of the mean sum; with each sample's loss."""
+    """Measure the mean error of the sum, as a share of the mean sum; with each sample's loss.
+
+    A count is a whole number. So the float model's own error is at least the distance m of its sum
+    to a whole number, and an error e of a variant adds less than e: of errors of the float model
+    that lie evenly within 2 m, the mean grows by e² / (4 m), or by e - m from 2 m on.
+    """
     pairs = [flat_pair(*pair) for pair in zip(expected, got, strict=True)]
-    lost = [abs(float(have.sum() - want.sum())) for want, have in pairs]
-    mean = max(float(np.mean([abs(float(want.sum())) for want, _ in pairs])), 1e-12)
+    sums = np.array([float(want.sum()) for want, _ in pairs])
+    others = np.array([float(have.sum()) for _, have in pairs])
+    own = min(float(np.abs(sums - np.round(sums)).mean()), _MOST_OWN * float(sums.std()))
+    errors = np.abs(others - sums)
+    grown = np.where(errors < 2.0 * own, errors**2 / max(4.0 * own, 1e-12), errors - own)
+    lost = grown.tolist()
+    mean = max(float(np.abs(sums).mean()), 1e-12)
     whole = [mean] * len(pairs)
     value = 1.0 - sum(lost) / sum(whole)
     measure = Measure(

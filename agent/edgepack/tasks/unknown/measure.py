@@ -1,6 +1,6 @@
 """Measure of outputs with unknown meaning: by each possible meaning."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -17,10 +17,7 @@ from edgepack.tasks.sums.measure import measure_sums
 from edgepack.tasks.threshold.measure import measure_crossings
 from edgepack.tasks.values.measure import ValueOutputs, ValueSettings, measure_strictly
 from edgepack.tasks.values.parts import find_parts
-from edgepack.tasks.values.strict import FEWEST_IN_MAP, has_unlike_columns, is_row
-
-_NARROWEST = 16
-"""Values from which on a row of unknown meaning counts as a vector."""
+from edgepack.tasks.values.strict import FEWEST_IN_MAP, NARROWEST, has_unlike_columns, is_row
 
 _UNLIKE = 10.0
 """Times that the spreads of a vector's columns may differ: beyond, they are quantities."""
@@ -36,20 +33,24 @@ class UnknownOutputs(ValueOutputs):
         self, output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
     ) -> tuple[list[Measure], Floats]:
         """Measure an output that is not divided into parts."""
-        is_narrow = expected[0].size < _NARROWEST
+        is_narrow = expected[0].size < NARROWEST
+        residual = self.settings.residuals.get(output)
         measures, losses = measure_strictly(
             output,
             expected,
             got,
-            self.settings.residuals.get(output, 0.0),
+            residual,
             by_column=is_narrow or has_unlike_columns(expected, _UNLIKE),
         )
-        near = measure_neighbourhood(output, expected, got, _NARROWEST)
+        near = measure_neighbourhood(output, expected, got, NARROWEST)
         if near is not None:
             measures.append(near)
-        for each in _measure_possible(output, expected, got):
-            measures.append(each[0])
-            losses = np.maximum(losses, each[1])
+        for may_be, measure in _POSSIBLE:
+            is_known = measure is _measure_sound and residual is not None
+            each = measure(output, expected, got) if may_be(expected) and not is_known else None
+            if each is not None:
+                measures.append(each[0])
+                losses = np.maximum(losses, each[1])
         if output in self.settings.winners:
             pairs = zip(expected, got, strict=True)
             rows = compare_rows(output, [same_decisions(want, have) for want, have in pairs])
@@ -58,18 +59,11 @@ class UnknownOutputs(ValueOutputs):
         return measures, losses
 
 
-def _measure_possible(
+def _measure_sound(
     output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
-) -> Iterator[tuple[Measure, Floats]]:
-    """Measure an output by each other meaning that its values allow."""
-    if not is_row(expected) and _may_be_summed(expected):
-        yield measure_sums(output, expected, got)
-    crossings = measure_crossings(output, expected, got) if _may_be_crossed(expected) else None
-    if crossings is not None:
-        yield crossings
-    if _may_be_sound(expected):
-        sound = compare_sounds(output, expected, got)
-        yield sound.measures[0], sound.losses
+) -> tuple[Measure, Floats]:
+    sound = compare_sounds(output, expected, got)
+    return sound.measures[0], sound.losses
 
 
 def _may_be_sound(values: Sequence[Tensor]) -> bool:
@@ -83,7 +77,7 @@ def _may_be_sound(values: Sequence[Tensor]) -> bool:
 
 def _may_be_summed(values: Sequence[Tensor]) -> bool:
     """Return whether an output may be a map that is summed: many values, none negative."""
-    if min(value.size for value in values) < FEWEST_IN_MAP:
+    if is_row(values) or min(value.size for value in values) < FEWEST_IN_MAP:
         return False
     least = min(float(np.nanmin(value)) for value in values)
     greatest = max(float(np.nanmax(value)) for value in values)
@@ -97,6 +91,21 @@ def _may_be_crossed(values: Sequence[Tensor]) -> bool:
     flat = np.concatenate([value.ravel() for value in values]).astype(np.float64)
     flat = flat[np.isfinite(flat)]
     return bool((flat < 0).any() and (flat > 0).any() and np.median(np.abs(flat)) <= _LOGITS)
+
+
+_POSSIBLE: tuple[
+    tuple[
+        Callable[[Sequence[Tensor]], bool],
+        Callable[[str, Sequence[Tensor], Sequence[Tensor]], tuple[Measure, Floats] | None],
+    ],
+    ...,
+] = (
+    (_may_be_summed, measure_sums),
+    (_may_be_crossed, measure_crossings),
+    (_may_be_sound, _measure_sound),
+)
+"""Other meanings: whether values allow a meaning, and its measure. Of an output that reconstructs
+an input, the error of the float model is known, and a sound's usual error does not count."""
 
 
 class Unknown:

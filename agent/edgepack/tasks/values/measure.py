@@ -22,14 +22,11 @@ from edgepack.tasks.stacking import stacks
 from edgepack.tasks.values.between_samples import variances_between
 from edgepack.tasks.values.parts import Part, find_parts
 from edgepack.tasks.values.strict import (
+    FORMS,
+    Residual,
     is_row,
-    measure_columns,
-    measure_lengths,
-    measure_peaks,
-    measure_relative,
     measure_residual,
     measure_tolerance,
-    measure_within,
 )
 
 EXPLAINED = Scale(metric="explained_variance", least=0.98)
@@ -91,13 +88,12 @@ class ValueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about values; a part may state more, such as the layout of boxes that it looks like.
 
     Attributes:
-        residuals: For outputs that reconstruct an input, the mean square of the remaining
-            difference.
+        residuals: For outputs that reconstruct an input, the remaining difference.
         tolerances: Of outputs that are right within a distance, that distance.
         winners: Outputs with a clear winner in nearly each row, as scores of characters have.
     """
 
-    residuals: dict[str, float] = {}
+    residuals: dict[str, Residual] = {}
     tolerances: dict[str, float] = {}
     winners: tuple[str, ...] = ()
 
@@ -170,7 +166,7 @@ class ValueOutputs:
         self, output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
     ) -> tuple[list[Measure], Floats]:
         """Measure an output that is not divided into parts."""
-        residual = self.settings.residuals.get(output, 0.0)
+        residual = self.settings.residuals.get(output)
         tolerance = self.settings.tolerances.get(output, 0.0)
         return measure_strictly(output, expected, got, residual, tolerance)
 
@@ -179,7 +175,7 @@ def measure_strictly(
     output: str,
     expected: Sequence[Tensor],
     got: Sequence[Tensor],
-    residual: float = 0.0,
+    residual: Residual | None = None,
     tolerance: float = 0.0,
     *,
     by_column: bool = True,
@@ -189,21 +185,19 @@ def measure_strictly(
     Args:
         output: Its name.
         expected, got: The float model's values and others, one array a sample.
-        residual: See `measure_residual`; 0 where the model reconstructs no input.
+        residual: See `measure_residual`; None where the model reconstructs no input.
         tolerance: See `measure_tolerance`; 0 where no distance decides.
         by_column: The columns of a row are quantities.
     """
     pooled, losses = measure_explained(output, expected, got)
-    found: list[tuple[Measure, Floats] | None] = [
-        measure_lengths(output, expected, got),
-        measure_peaks(output, expected, got),
+    is_of_row = is_row(expected)
+    found = [
+        form.measure(output, expected, got)
+        for form in FORMS
+        if (is_of_row or not form.is_of_rows) and (by_column or not form.is_of_columns)
     ]
-    if is_row(expected):
-        found += [each(output, expected, got) for each in (measure_within, measure_relative)]
-        if by_column:
-            found.append(measure_columns(output, expected, got))
-        if are_probabilities(expected):
-            found.append(measure_likelihood(output, expected, got))
+    if is_of_row and are_probabilities(expected):
+        found.append(measure_likelihood(output, expected, got))
     if residual:
         found.append(measure_residual(output, expected, got, residual))
     if tolerance:

@@ -9,8 +9,11 @@ less by column or within samples, variants that kept the task .991 or more; see 
 evidence.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
+import msgspec
 import numpy as np
 
 from edgepack.tasks.arrays import FEWEST_WITHIN, Floats, Tensor
@@ -26,10 +29,16 @@ WITHIN = Scale(metric="explained_within_samples", least=0.99)
 RELATIVE = Scale(metric="median_relative_accuracy", least=0.99)
 LENGTH = Scale(metric="unit_length", least=0.999)
 """Of a robot's hand, lengths off by .3 % moved angles by .03 rad, and half of the right poses were
-lost; off by .02 % none was. Products of vectors carry an error of length whole."""
+lost; off by .02 % none was."""
+NEAREST = Scale(metric="nearest_by_product", least=0.99)
+WIDTH = Scale(metric="width_kept", least=0.99)
 PEAKS = Scale(metric="peak_agreement", least=0.99)
 TOLERANCE = Scale(metric="tolerance_kept", least=0.99)
-RESIDUAL = Scale(metric="residual_kept", least=0.99)
+RESIDUAL = Scale(metric="residual_kept", least=0.98)
+"""Of the variance of scores: their distances in standard deviations fall by half as much."""
+
+NARROWEST = 16
+"""Values from which on a row counts as a vector that is compared with others."""
 
 FEWEST_IN_MAP = 64
 """Values of a sample from which on several rows may be a map: fewer are quantities beside each
@@ -41,6 +50,10 @@ _SAME_LENGTH = 1e-3
 
 _MOVED = 1.5
 """Places by which a peak may move: its neighbours, with corners."""
+
+_MOST_COMPARED = 512
+"""Vectors that are compared with each other, all samples together."""
+_MOST_SHIFTS = 64
 
 _MOST_RELATIVE = 16
 _MAGNITUDES = 20.0
@@ -191,13 +204,18 @@ def measure_relative(
 
 
 def measure_lengths(
-    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], narrowest: int = NARROWEST
 ) -> tuple[Measure, Floats] | None:
     """Measure the lengths of vectors that have one length in the float model.
+
+    An angle between narrow vectors, as of a quaternion, follows from their product, which carries
+    an error of length whole. Other vectors are compared with each other: there an error of length
+    counts by the nearest neighbours that it exchanges.
 
     Args:
         output: Its name.
         expected, got: The float model's values and others, one array a sample.
+        narrowest: Values from which on vectors are compared with each other.
 
     Returns:
         The measure and the loss of each sample; None where vectors differ in length.
@@ -213,13 +231,20 @@ def measure_lengths(
         return None
     if all(value.size == np.count_nonzero(value == value.max()) for value in expected):
         return None
-    apart = [
-        float(np.square(np.linalg.norm(have.astype(np.float64), axis=-1) / mean - 1.0).mean())
+    errors = [
+        np.linalg.norm(have.astype(np.float64), axis=-1).ravel() / mean - 1.0
         if have.shape == want.shape and np.isfinite(have).all()
-        else 1.0
-        for want, have in zip(expected, got, strict=True)
+        else np.full(length.size, -1.0)
+        for want, have, length in zip(expected, got, lengths, strict=True)
     ]
-    off = float(np.sqrt(np.mean(apart)))
+    apart = np.array([float(np.square(error).mean()) for error in errors])
+    off = float(np.sqrt(apart.mean()))
+    if expected[0].shape[-1] >= narrowest:
+        exchanged = _exchanged_neighbours(expected, mean, off)
+        if exchanged is not None:
+            losses = np.minimum(apart * exchanged / max(off**2, 1e-300), 1.0)
+            words = f"of the nearest neighbours by products of output '{output}'"
+            return _by_losses(NEAREST, output, losses, words)
     measure = Measure(
         scale=LENGTH,
         value=1.0 - off,
@@ -228,6 +253,88 @@ def measure_lengths(
     )
     allowed = (1.0 - LENGTH.least) / (1.0 - BY_COLUMN.least)
     return measure, np.minimum(np.sqrt(apart) / allowed, 1.0)
+
+
+def _exchanged_neighbours(expected: Sequence[Tensor], length: float, off: float) -> float | None:
+    """Return the share of nearest neighbours that errors of length are expected to exchange.
+
+    A vector's nearest neighbour has the highest product with the vector. Few vectors with a large
+    error say that others may have it, too. So all vectors get normal errors of the same root mean
+    square, in turn.
+
+    Args:
+        expected: The float model's vectors, one array a sample.
+        length: Length of the vectors.
+        off: Root mean square of the relative errors of length.
+
+    Returns:
+        The share; None for samples of unlike shapes, or fewer than three vectors.
+    """
+    if any(value.shape != expected[0].shape for value in expected):
+        return None
+    vectors = np.stack([value.reshape(-1, value.shape[-1]) for value in expected])
+    step = -(-len(vectors) * vectors.shape[1] // _MOST_COMPARED)
+    flat = vectors[:, ::step].reshape(-1, vectors.shape[-1]).astype(np.float64) / length
+    count = len(flat)
+    if count < 3:
+        return None
+    products = flat @ flat.T
+    np.fill_diagonal(products, -np.inf)
+    normal = NormalDist()
+    sizes = np.array([normal.inv_cdf((place + 0.5) / count) for place in range(count)])
+    stride = next(n for n in range(round(0.618 * count), 0, -1) if math.gcd(n, count) == 1)
+    errors = off * sizes[np.arange(count) * stride % count]
+    nearest = products.argmax(axis=1)
+    shifts = range(0, count, -(-count // _MOST_SHIFTS))
+    changed = [(products * (1.0 + np.roll(errors, by))).argmax(axis=1) != nearest for by in shifts]
+    return float(np.mean(changed))
+
+
+def measure_widths(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+) -> tuple[Measure, Floats] | None:
+    """Measure the distances between columns that are ordered in the float model, as quantiles are.
+
+    The level of all quantiles varies more than the width between them: of collapsed intervals, the
+    variance of each column was kept.
+
+    Args:
+        output: Its name.
+        expected, got: The float model's values and others, one array a sample.
+
+    Returns:
+        The measure and the loss of each sample; None where no axis of up to sixteen columns is
+        ordered in all samples.
+    """
+    shape = expected[0].shape
+    if len(expected) < FEWEST_FOR_MEAN or any(value.shape != shape for value in expected):
+        return None
+    want = np.stack(expected).astype(np.float64)
+    have = np.stack(
+        [b if b.shape == a.shape else np.zeros_like(a) for a, b in zip(expected, got, strict=True)]
+    ).astype(np.float64)
+    have = np.nan_to_num(have, nan=0.0, posinf=0.0, neginf=0.0)
+    for axis in reversed(range(1, want.ndim)):
+        steps = np.diff(want, axis=axis)
+        if not 2 <= want.shape[axis] <= _MOST_RELATIVE or not np.isfinite(want).all():
+            continue
+        if not ((steps >= 0.0).all() or (steps <= 0.0).all()) or not steps.any():
+            continue
+        widths, others = (
+            (value - value.mean(axis=axis, keepdims=True)).reshape(len(value), -1)
+            for value in (want, have)
+        )
+        lost, whole = np.square(others - widths).sum(axis=1), np.square(widths).sum(axis=1)
+        value = 1.0 - float(lost.sum() / whole.sum())
+        measure = Measure(
+            scale=WIDTH,
+            value=value,
+            low=kept_low(lost.tolist(), whole.tolist()),
+            output=output,
+            words=f"{value:.4f} of the distances between the ordered columns of output '{output}'",
+        )
+        return measure, lost * len(lost) / whole.sum()
+    return None
 
 
 def measure_peaks(
@@ -289,19 +396,39 @@ def _have_peaks(values: Sequence[Tensor]) -> bool:
     return bool(np.median(shares) >= CLEAR or np.median(areas) * FEWEST_IN_MAP <= 1.0)
 
 
+class Residual(msgspec.Struct, frozen=True, kw_only=True):
+    """Difference between an input and the float model's reconstruction.
+
+    Attributes:
+        mean: Mean square of the difference, mean over samples.
+        spread: Standard deviation of a sample's mean square, without outliers.
+        independent: Effective number of independent values in a sample's difference.
+    """
+
+    mean: float
+    spread: float
+    independent: float
+
+
 def measure_residual(
-    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], residual: float
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], residual: Residual
 ) -> tuple[Measure, Floats]:
-    """Measure the error against the float model's own residual of a reconstructed input.
+    """Measure scores of anomalies: the mean square difference from a reconstructed input.
+
+    An error of mean square e adds e to the score, and its product with the difference r, which is
+    random: 4 e r / n in variance, of n independent values. Both count as shares of the variance of
+    scores, which is at least the variance of n random values.
 
     Args:
         output: Its name.
         expected, got: The float model's values and others, one array a sample.
-        residual: Mean square of the float model's residual in one value.
+        residual: The difference of the float model.
     """
-    losses = np.minimum(_square_errors(expected, got) / residual, _MOST_LOST)
-    words = f"of what output '{output}' leaves of its input"
-    return _by_losses(RESIDUAL, output, losses, words)
+    errors, count = _square_errors(expected, got), max(residual.independent, 1.0)
+    variance = max(residual.spread**2, 2.0 * residual.mean**2 / count)
+    losses = (errors**2 + 4.0 * residual.mean * errors / count) / variance
+    words = f"of the variance of how far output '{output}' is from its input"
+    return _by_losses(RESIDUAL, output, np.minimum(losses, _MOST_LOST), words)
 
 
 def measure_tolerance(
@@ -356,3 +483,29 @@ def _rows(expected: Sequence[Tensor], got: Sequence[Tensor]) -> tuple[Floats, Fl
         if value.shape == shape and np.isfinite(value.ravel()[known]).all():
             have[place] = value.astype(np.float64).ravel()[known]
     return want[:, known], have
+
+
+class Form(msgspec.Struct, frozen=True):
+    """Measure of values that have a form.
+
+    Attributes:
+        measure: Takes an output's name, the float model's values and others, one array a sample,
+            and returns the measure and the loss of each sample; None for values of another form.
+        is_of_rows: Only rows are measured, see `is_row`.
+        is_of_columns: Only quantities side by side are measured.
+    """
+
+    measure: Callable[[str, Sequence[Tensor], Sequence[Tensor]], tuple[Measure, Floats] | None]
+    is_of_rows: bool = False
+    is_of_columns: bool = False
+
+
+FORMS = (
+    Form(measure_lengths),
+    Form(measure_peaks),
+    Form(measure_within, is_of_rows=True),
+    Form(measure_relative, is_of_rows=True),
+    Form(measure_widths, is_of_rows=True),
+    Form(measure_columns, is_of_rows=True, is_of_columns=True),
+)
+"""All forms that are measured beside the variance between samples."""

@@ -6,15 +6,20 @@ to the float model's residual, which is far less than the output itself.
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from edgepack.packager.tasks.maps import LIKE_INPUT
 from edgepack.packager.tensors.sequence import Feeds
-from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.arrays import Floats, Outputs
 from edgepack.tasks.contract import LOSS
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
+from edgepack.tasks.values.strict import Residual
+
+_QUARTILES = 1.349
+"""Standard deviations between the quartiles of a normal distribution."""
 
 
 def with_residuals(
@@ -38,17 +43,15 @@ def _with_residuals(
     part: TaskOutputs, feeds: Sequence[Feeds], expected: Sequence[Outputs]
 ) -> TaskOutputs:
     found = {name: _residual(name, feeds, expected) for name in part.outputs}
-    residuals = {name: value for name, value in found.items() if value}
+    residuals = {name: msgspec.to_builtins(value) for name, value in found.items() if value}
     return replace(part, settings=part.settings | {"residuals": residuals}) if residuals else part
 
 
-def _residual(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> float:
-    """Return the mean square of an output's difference from its input; 0 without a similar
-    input.
-    """
+def _residual(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> Residual | None:
+    """Return an output's difference from its input; None without a similar input."""
     given = [outputs[name] for outputs in expected if name in outputs]
     if len(given) < len(feeds) or given[0].dtype.kind != "f" or given[0].size < FEWEST_FOR_MEAN:
-        return 0.0
+        return None
     for source in feeds[0]:
         taken = [entry[source] for entry in feeds]
         pairs = zip(taken, given, strict=True)
@@ -63,5 +66,28 @@ def _residual(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) ->
         residual = float(np.mean((first - second) ** 2))
         is_like = second.std() > 0.0 and np.corrcoef(first, second)[0, 1] >= LIKE_INPUT
         if is_like and residual > LOSS**2 * first.var():
-            return residual
-    return 0.0
+            ends = np.cumsum([value.size for value in given])[:-1]
+            return _describe(np.split(first - second, ends))
+    return None
+
+
+def _describe(apart: Sequence[Floats]) -> Residual:
+    """Return the statistics of differences.
+
+    Differences of independent samples have the product 0, give or take: its mean square tells the
+    number of independent values. Samples of unlike sizes have only the spread of their scores.
+
+    Args:
+        apart: An array a sample.
+    """
+    scores = np.array([float(np.mean(row**2)) for row in apart])
+    low, high = np.percentile(scores, (25.0, 75.0))
+    mean, spread = float(scores.mean()), float(high - low) / _QUARTILES
+    independent = 2.0 * (mean / max(spread, 1e-300)) ** 2
+    if len({row.size for row in apart}) == 1 < len(apart):
+        rows = np.stack(apart)
+        products = rows @ rows.T
+        others = products[~np.eye(len(rows), dtype=np.bool_)]
+        independent = products.trace() ** 2 / len(rows) ** 2 / max(np.mean(others**2), 1e-300)
+    independent = min(max(float(independent), 1.0), float(apart[0].size))
+    return Residual(mean=mean, spread=spread, independent=independent)
