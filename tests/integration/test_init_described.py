@@ -55,7 +55,8 @@ def test_an_output_that_nothing_explains_is_asked_for_and_not_declared(tmp_path:
     assert "# [outputs.quantities]" in text
     assert read_config(tmp_path / "written.toml").outputs == {}
     for line in ("[outputs.quantities]", 'task = "values"'):
-        text = text.replace(f"# {line}\n", f"{line}\n", 1)
+        assert text.count(f"# {line}") == 1
+        text = text.replace(f"# {line}", line, 1)
     (tmp_path / "written.toml").write_text(text)
     edited = read_config(tmp_path / "written.toml")
     assert [declared.task for declared in edited.outputs.values()] == ["values"]

@@ -14,7 +14,9 @@ from edgepack.packager.gates.user_metric import evaluate_metric, judge_metric
 from edgepack.packager.profiles.schema import AccuracyBudget, AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tasks.describe import describe_outputs
+from edgepack.packager.tasks.possible import possible_tasks
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.description import ModelDescription, TaskOutputs
 from tests.unit.packager_passes.declaring import declare
 
 BUDGETS: AccuracyBudgets = {}
@@ -127,6 +129,37 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
     )
     known = declare(ratings="values", face="embedding")
     assert Reference(expected, BUDGETS, known).judge(expected).remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "tasks"),
+    [
+        ([a / np.linalg.norm(a) for a in _outputs(9, (1, 24))], ["embedding", "values"]),
+        (_outputs(9, (1, 4)), ["values", "classification"]),
+        (_outputs(9, (1, 1)), ["values"]),
+        ([np.abs(a) for a in _outputs(9, (1, 1))], ["anomaly", "values"]),
+        (
+            [np.abs(a) for a in _outputs(9, (1, 1, 32, 32), scale=9.0)],
+            ["sums", "depth", "picture", "segmentation", "values"],
+        ),
+        (
+            [1 / (1 + np.exp(a)) for a in _outputs(9, (1, 6))],
+            ["probabilities", "threshold", "values", "classification"],
+        ),
+        ([np.array([[3, 4]])] * 9, ["classification", "values"]),
+    ],
+)
+def test_a_weak_verdict_lists_the_tasks_that_fit(
+    values: list[np.ndarray], tasks: list[str]
+) -> None:
+    expected = _named(values)
+    assert list(possible_tasks(values)) == tasks
+    unknown = ModelDescription(parts=(TaskOutputs(task="unknown", outputs=("y",)),))
+    got = _named([value * 1.5 for value in values])
+    weak = Reference(expected, BUDGETS, unknown).judge(got).weak
+    assert weak[0].count("[outputs.y] task = '") == 1
+    assert all(f"'{task}'" in weak[0] for task in tasks)
+    assert weak[0].count("'") == 2 * (1 + len(tasks))
 
 
 def test_a_short_row_that_was_taken_for_scores_is_told_since_it_may_hold_quantities() -> None:

@@ -220,22 +220,14 @@ def measure_lengths(
     Returns:
         The measure and the loss of each sample; None where vectors differ in length.
     """
-    if not expected[0].ndim or expected[0].shape[-1] < 2:
-        return None
-    lengths = [np.linalg.norm(value.astype(np.float64), axis=-1).ravel() for value in expected]
-    flat = np.concatenate(lengths)
-    mean = float(flat.mean()) if flat.size else 0.0
-    if len(expected) < FEWEST_FOR_MEAN or not mean > 0.0:
-        return None
-    if not np.abs(flat - mean).max() <= _SAME_LENGTH * mean:
-        return None
-    if all(value.size == np.count_nonzero(value == value.max()) for value in expected):
+    mean = common_length(expected)
+    if not mean:
         return None
     errors = [
         np.linalg.norm(have.astype(np.float64), axis=-1).ravel() / mean - 1.0
         if have.shape == want.shape and np.isfinite(have).all()
-        else np.full(length.size, -1.0)
-        for want, have, length in zip(expected, got, lengths, strict=True)
+        else np.full(max(want.size // want.shape[-1], 1), -1.0)
+        for want, have in zip(expected, got, strict=True)
     ]
     apart = np.array([float(np.square(error).mean()) for error in errors])
     off = float(np.sqrt(apart.mean()))
@@ -253,6 +245,19 @@ def measure_lengths(
     )
     allowed = (1.0 - LENGTH.least) / (1.0 - BY_COLUMN.least)
     return measure, np.minimum(np.sqrt(apart) / allowed, 1.0)
+
+
+def common_length(values: Sequence[Tensor]) -> float:
+    """Return the length that all vectors (last axis) have; 0 where lengths differ, samples are few,
+    or all values of each sample are equal.
+    """
+    if len(values) < FEWEST_FOR_MEAN or not values[0].ndim or values[0].shape[-1] < 2:
+        return 0.0
+    flat = np.concatenate([np.linalg.norm(v.astype(np.float64), axis=-1).ravel() for v in values])
+    mean = float(flat.mean()) if flat.size else 0.0
+    if not mean > 0.0 or np.abs(flat - mean).max() > _SAME_LENGTH * mean:
+        return 0.0
+    return 0.0 if all(np.unique(value).size < 2 for value in values) else mean
 
 
 def _exchanged_neighbours(expected: Sequence[Tensor], length: float, off: float) -> float | None:

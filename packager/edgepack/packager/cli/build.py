@@ -176,10 +176,9 @@ def init(model: Path, output: Path, calibration: str) -> None:
     with show_progress() as progress, tempfile.TemporaryDirectory(prefix="edgepack-") as work:
         source = open_source(model, {}, {}, Path(work), progress)
         shapes = example_shapes(source)
-        described = None
-        if calibration:
-            described = describe_model(model, calibration, Path(work), progress)
-    text = template(model.name, source.inputs, shapes, described, calibration)
+        given = (model, calibration, Path(work), progress)
+        described, possible = describe_model(*given) if calibration else (None, {})
+    text = template(model.name, source.inputs, shapes, described, possible, calibration)
     if output.exists():
         raise BuildError(f"{output} is there already", remedy="name another file with -o")
     try:

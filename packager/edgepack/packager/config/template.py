@@ -4,7 +4,7 @@ Names come from a model that nobody has vetted: every key and value is written b
 and text in comments is made printable, so that no name adds a line or a key of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from tomlkit.items import Table
 from edgepack.packager.config.outputs import DECLARABLE, declared_keys
 from edgepack.packager.source.shape_advice import Shapes
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.description import IGNORED, ModelDescription, TaskOutputs
 from edgepack.text import printable
 
 _ABOUT = """\
@@ -68,6 +68,7 @@ def template(
     inputs: tuple[TensorSpec, ...],
     shapes: Shapes,
     description: ModelDescription | None = None,
+    possible: Mapping[str, Sequence[str]] = {},
     calibration: str = "",
 ) -> str:
     """Return a commented `edgepack.toml` with a likely declaration for each input.
@@ -77,6 +78,7 @@ def template(
         inputs: The model's inputs.
         shapes: Sizes with which the model runs, by input; at least of inputs with open sizes.
         description: Meaning of the outputs; None without samples.
+        possible: Tasks that fit each output of unknown meaning, the likeliest first.
         calibration: Path of the samples; "" for none.
     """
     document = tomlkit.document()
@@ -108,7 +110,7 @@ def template(
                 outputs.add(tomlkit.key([name]), table)
         document.add("outputs", outputs)
     if description is not None:  # before the next section: these lines open sections of their own
-        for line in _ask_for_tasks(description):
+        for line in _ask_for_tasks(possible):
             _comment(document, line)
         document.add(tomlkit.nl())
     samples = tomlkit.table()
@@ -174,14 +176,14 @@ def _output_tables(part: TaskOutputs) -> Iterator[tuple[str, Table]]:
         yield name, table
 
 
-def _ask_for_tasks(description: ModelDescription) -> Iterator[str]:
+def _ask_for_tasks(possible: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield comment lines that declare the outputs of unknown meaning."""
-    names = description.outputs_of(UNKNOWN)
-    if names:
-        yield f"Nothing shows what these outputs mean. Tasks: {', '.join(DECLARABLE)}"
-    for name in names:
+    if possible:
+        yield "Nothing shows what these outputs mean. Each line names the tasks that fit."
+    for name, tasks in possible.items():
         yield printable(tomlkit.dumps({"outputs": {name: {}}}).strip())
-        yield 'task = "values"'
+        others = ", ".join(f'"{task}"' for task in (*tasks[1:], IGNORED))
+        yield f'task = "{tasks[0]}"  # or {others}'
 
 
 def _build_table(inputs: tuple[TensorSpec, ...], shapes: Shapes) -> Table:

@@ -8,12 +8,12 @@ import copy
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from edgepack.packager.config.outputs import DECLARABLE
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.verdict import MetricCheck, Verdict
 from edgepack.packager.profiles.schema import AccuracyBudgets, keep_of
 from edgepack.packager.tasks.describe import describe_outputs
 from edgepack.packager.tasks.noise import NoiseMeter
+from edgepack.packager.tasks.possible import possible_of
 from edgepack.packager.tasks.scores import describe_scores
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
@@ -23,8 +23,6 @@ from edgepack.tasks.description import IGNORED, SELECTION, ModelDescription, Tas
 from edgepack.tasks.plain_error import PlainError, measure_errors
 from edgepack.tasks.table import task_of
 from edgepack.tasks.tokens.agreement import ChainCounts
-
-_TASKS_TO_DECLARE = f"one of {', '.join(DECLARABLE)}"
 
 _LEAST_LOSS = 0.002
 """Of right answers: what is expected to be lost cannot be told nearer from few samples."""
@@ -121,11 +119,19 @@ class Reference:
         """Yield reasons for weak agreements, each with the lines that would settle the doubt."""
         for (part, _), agreement in zip(self._parts, agreements, strict=False):
             doubt = find_doubt(part, agreement, self.expected, got)
-            if doubt:
-                wanted = "; ".join(
-                    f"[outputs.{toml_key(name)}] task = ..." for name in part.outputs
-                )
-                yield f"{doubt}. {wanted} in edgepack.toml settles it: {_TASKS_TO_DECLARE}"
+            if doubt and part.settings.get("residuals"):
+                yield f"{doubt}. A --metric with samples of anomalies settles it"
+            elif doubt and part.source == "declared":
+                yield doubt
+            elif doubt:
+                lines = "; ".join(map(self._declaration, part.outputs))
+                yield f"{doubt}. {lines} in edgepack.toml settles it"
+
+    def _declaration(self, name: str) -> str:
+        """Return the lines that declare an output, with the tasks that fit."""
+        tasks = list(map(repr, possible_of(self.expected, name)))
+        listed = " or ".join(filter(None, (", ".join(tasks[:-1]), tasks[-1])))
+        return f"[outputs.{toml_key(name)}] task = {listed}"
 
     def measure(self, got: Sequence[Outputs]) -> tuple[Agreement, ...]:
         """Return the agreement of each task in single inferences."""
