@@ -49,6 +49,7 @@ class ExampleBundle:
         deadline_s: float | None = None,
         rollback: bool = False,
         expires_at: float | None = None,
+        shadow: float | None = None,
     ) -> RunModel:
         return RunModel(
             sequence=sequence,
@@ -62,6 +63,7 @@ class ExampleBundle:
             rollback=rollback,
             issued_at=0.0,
             expires_at=expires_at,
+            shadow=shadow,
         )
 
     def desired(self, sequence: int, *, soak_s: float = 0.0) -> Desired:

@@ -144,7 +144,7 @@ class World:
         hook_folder: Of the device; "" for none.
         hook_answers: By `<stage>.<when>`: answers of its hooks, in turn; the last answer stays.
         wrong: Variants with a wrong probe here.
-        collected: Next numbers of serving processes, during a soak.
+        collected: Next numbers of serving processes, during a soak or a comparison before it.
         said_at_rest: Next numbers without a soak.
         paces: How fast releases served, by digest.
         holders: Returns the processes that hold a model.
@@ -308,7 +308,8 @@ class World:
 
     def _collect(self) -> Collected:
         self.faults.moment()
-        said = self.collected if self.journal.state == "SOAKING" else self.said_at_rest
+        is_looked_at = self.journal.state in ("SHADOWING", "SOAKING")
+        said = self.collected if is_looked_at else self.said_at_rest
         return said.pop(0) if said else Collected()
 
 
@@ -318,7 +319,7 @@ def make_facts(*, arch: str = "x86_64") -> DeviceFacts:
         cpu_model="Example",
         cpu_count=2,
         cpu_features=(),
-        memory_bytes=1,
+        memory_bytes=2**32,
         os="Example",
         python="3.11",
         agent_version="0",

@@ -198,26 +198,28 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Real inferences that the release before computes, too, while a release soaks.
+    """Real inferences that a second release computes, too: the previous release during a soak, and
+    the next release before a switch if the rollout asks for that.
 
-    Shadow mode needs a second copy of a model in memory, so shadow mode is off by default.
+    Shadow mode needs a second copy of a model in memory. During a soak it is off by default.
 
     Attributes:
-        share: Share of inferences to repeat; 0 switches shadow mode off.
+        share: Share of inferences to repeat; 0 switches shadow mode off during a soak, and repeats
+            any inference before a switch.
         busy_share: Maximum share of time with a running shadow inference.
         memory_bytes: Memory limit of the shadow process; 0 means a quarter of the device's memory.
-        disagree_max: Share of real inferences in which a new release may give another answer than
-            the previous one. The device rolls a release back if the share is significantly greater;
-            1 leaves the decision to the fleet.
-        spacing_s: Seconds between two inferences that count as independent for `disagree_max`:
-            three times as long as a scene before a camera lasts, for example.
+        disagree_max: Share of real inferences in which a soaking release may give another answer
+            than the previous one. The device rolls a release back if the share is significantly
+            greater; 1 leaves the decision to the fleet.
+        spacing_s: Seconds between two inferences that count as independent; 0 estimates three
+            correlation times of the inputs, and takes 15 s while these are unknown.
     """
 
     share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     busy_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.02
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     disagree_max: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.02
-    spacing_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
+    spacing_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
 
 
 class SlowdownConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -105,6 +105,9 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
         rollback: Whether going back to the release that was committed before is asked for.
         max_slowdown: How many times as long as with the previous release inferences may take; the
             device's own limit applies where it is higher. None switches its check off.
+        shadow: Share of inferences in which the new model may answer differently from the model
+            that serves, as far as both run side by side before the switch; 1 compares failures and
+            latency alone. None switches without a comparison.
         issued_at: When the controller said so.
         expires_at: After this the device must not start it any more; None means never.
     """
@@ -119,6 +122,7 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
     deadline_s: float | None = None
     rollback: bool = False
     max_slowdown: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = 1.0
+    shadow: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     issued_at: float
     expires_at: float | None = None
 

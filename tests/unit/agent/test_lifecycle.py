@@ -18,6 +18,11 @@ CANNOT_FAIL = ("ROLLING_BACK", "REMOVING")
 UPDATING: tuple[State, ...] = tuple(state for state in RUNNING if state != "REMOVING")
 
 
+def shadow_for(state: State) -> float | None:
+    """Return the order's share of differing answers that leads through a state."""
+    return 0.02 if state == "SHADOWING" else None
+
+
 def serves(world: World) -> int | None:
     return world.pointer.bundle.release if world.pointer else None
 
@@ -314,7 +319,7 @@ def test_an_agent_that_dies_again_and_again_in_one_state_gives_the_update_up(
     world.on_move = die
     if state == "ROLLING_BACK":
         world.hook_answers["activating.after"] = [hook_says("refuse")]
-    world.updater.orders.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2, shadow=shadow_for(state)))
     with pytest.raises(PowerCutError):
         world.settle()
     for _ in range(3):
@@ -338,7 +343,7 @@ def test_a_newer_offer_wins_in_every_state(world: World, releases: Releases, sta
     world.on_move = offer_newer
     if state == "ROLLING_BACK":
         world.hook_answers["activating.after"] = [hook_says("refuse"), hook_says("go")]
-    world.updater.orders.offer(releases.two.order(2, soak_s=5))
+    world.updater.orders.offer(releases.two.order(2, soak_s=5, shadow=shadow_for(state)))
     assert world.settle() == "COMMITTED"
     assert serves(world) == 3
     assert previous(world) == releases.one.ref
@@ -360,7 +365,7 @@ def test_a_model_that_is_told_to_go_goes_from_every_state(
     if state in ("ROLLING_BACK", "REJECTED"):
         hook = "activating.after" if state == "ROLLING_BACK" else "offered.before"
         world.hook_answers[hook] = [hook_says("refuse"), hook_says("go")]
-    world.updater.orders.offer(releases.two.order(2, soak_s=5))
+    world.updater.orders.offer(releases.two.order(2, soak_s=5, shadow=shadow_for(state)))
     assert world.settle() == "REMOVED"
     assert world.pointer is None
     assert list((world.state_dir / "slots").iterdir()) == []

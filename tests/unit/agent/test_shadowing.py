@@ -37,7 +37,7 @@ def test_while_it_soaks_the_pointer_names_the_release_before_and_no_longer(
         share=0.1,
         busy_share=0.05,
         memory_bytes=2**30,
-        spacing_s=15.0,
+        spacing_s=0.0,
     )
     assert update(world, releases) == [expected]
     assert world.journal.state == "COMMITTED"

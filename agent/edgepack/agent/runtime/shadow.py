@@ -1,5 +1,5 @@
-"""The previous release, in a separate process: the process computes received inferences, and
-compares outputs.
+"""The shadow release, in a separate process: the process computes received inferences, and compares
+outputs with those of the serving release.
 
     python -m edgepack.agent.runtime.shadow
 
@@ -7,7 +7,7 @@ compares outputs.
     child: a `ShadowAnswer` to each, a line of JSON; the child ends with its stdin
 
 The process may hang, crash or take too much memory: the parent detects and ends such a process. The
-process runs at the lowest priority of the device, on a single thread.
+process runs at the lowest priority of the device; a previous release runs on a single thread.
 """
 
 import math
@@ -22,7 +22,7 @@ import numpy as np
 
 from edgepack.agent.runtime.child import be_first_to_go, end_with_parent, redirect_stdout
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
-from edgepack.agent.runtime.slot_opening import open_slot
+from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.bundle.golden import is_same_answer
 from edgepack.bundle.metadata import GoldenAgreement, GoldenTolerance
 from edgepack.errors import DeviceError, EdgepackError
@@ -33,19 +33,27 @@ CHILD = python_command("edgepack.agent.runtime.shadow")
 _LOWEST_PRIORITY = 19
 
 
+_SHORT_MS = 10.0
+"""A new release that takes no longer computes each inference twice: the first finds cold caches."""
+
+
 class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Request to the child: the release to open, and the release to compare with.
 
     Attributes:
         state_dir: The agent's state folder.
-        digest, variant: The release before.
+        digest, variant: The shadow release.
+        is_next: Whether the shadow release is the newer one: failed inferences are then evidence.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
         inputs, outputs: Tensors of the release that serves now.
-        tolerances, agreements: See `VariantFacts`: values of the serving release.
+        tolerances, agreements: See `VariantFacts`: values of the newer release.
     """
 
     state_dir: str
     digest: str
     variant: str
+    is_next: bool = False
+    threads: int = 1
     inputs: tuple[SessionTensor, ...]
     outputs: tuple[SessionTensor, ...]
     tolerances: dict[str, GoldenTolerance]
@@ -63,10 +71,15 @@ class ShadowAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         agreed: Whether both releases agreed.
+        failed: Whether the newer release failed, or gave NaN or infinity where the float model
+            gave none.
+        taken_ms: Duration of the inference, milliseconds.
         because: Why there will be no answers; the process then ends.
     """
 
     agreed: bool = False
+    failed: bool = False
+    taken_ms: float = 0.0
     because: str = ""
 
 
@@ -127,7 +140,7 @@ def check_alike(title: str, now: Iterable[SessionTensor], before: Iterable[Sessi
 
     Args:
         title: Name of the values, in the plural.
-        now, before: Tensors of the serving release, and of the previous release.
+        now, before: Tensors of the serving release, and of the shadow release.
 
     Raises:
         DeviceError: The releases differ in a name, a type or a size.
@@ -135,7 +148,8 @@ def check_alike(title: str, now: Iterable[SessionTensor], before: Iterable[Sessi
     ours, theirs = {one.name: one for one in now}, {one.name: one for one in before}
     if theirs.keys() != ours.keys() or not all(_fits(theirs[name], ours[name]) for name in ours):
         raise DeviceError(
-            f"the previous release has other {title}: {_listed(theirs)}; now {_listed(ours)}"
+            f"it has other {title} than the serving release: {_listed(theirs)}; "
+            f"the serving release has {_listed(ours)}"
         )
 
 
@@ -161,17 +175,18 @@ def _listed(tensors: Mapping[str, SessionTensor]) -> str:
 
 
 def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> None:
-    """Open the release before, and answer until nothing more is sent.
+    """Open the shadow release, and answer until nothing more is sent.
 
     Raises:
-        EdgepackError: The release cannot be opened or compared, or its provider failed.
+        EdgepackError: The release cannot be opened or compared, or the previous release failed.
         OSError: The parent is gone.
     """
-    session = open_slot(Path(request.state_dir), request.digest, request.variant, threads=1).session
-    check_alike("inputs", request.inputs, session.inputs)
+    state_dir, digest = Path(request.state_dir), request.digest
+    opened = open_slot(state_dir, digest, request.variant, threads=request.threads)
+    check_alike("inputs", request.inputs, opened.session.inputs)
     now, before = (
         [one for one in outputs if one.name in request.judged]
-        for outputs in (request.outputs, session.outputs)
+        for outputs in (request.outputs, opened.session.outputs)
     )
     if not now:
         raise DeviceError("no output of this release has a tolerance for a comparison")
@@ -180,10 +195,32 @@ def serve(request: ShadowRequest, inferences: BinaryIO, answers: BinaryIO) -> No
     while header := read_header(inferences):
         feeds = read_tensors(inferences, header.feeds)
         outputs = read_tensors(inferences, header.outputs)
-        is_same = is_same_answer(
-            session.run(feeds), outputs, request.tolerances, request.agreements
-        )
-        _answer(answers, ShadowAnswer(agreed=is_same))
+        _answer(answers, _compute(request, opened, feeds, outputs))
+
+
+def _compute(
+    request: ShadowRequest,
+    opened: OpenedSlot,
+    feeds: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+) -> ShadowAnswer:
+    """Compute an inference with the shadow release, and compare it with the serving release's."""
+    try:
+        found, taken_ms = opened.session.run_timed(feeds)
+        if request.is_next and taken_ms < _SHORT_MS:
+            found, again_ms = opened.session.run_timed(feeds)
+            taken_ms = min(taken_ms, again_ms)
+    except DeviceError:
+        if not request.is_next:
+            raise
+        return ShadowAnswer(failed=True)
+    older, newer = (outputs, found) if request.is_next else (found, outputs)
+    return ShadowAnswer(
+        agreed=is_same_answer(older, newer, request.tolerances, request.agreements),
+        failed=request.is_next
+        and not all(np.isfinite(found[name]).all() for name in opened.finite_outputs),
+        taken_ms=taken_ms,
+    )
 
 
 def _answer(stream: BinaryIO, answer: ShadowAnswer) -> None:
@@ -192,7 +229,7 @@ def _answer(stream: BinaryIO, answer: ShadowAnswer) -> None:
 
 
 def main() -> None:
-    """Open the previous release and answer until the stream ends. For the child."""
+    """Open the shadow release and answer until the stream ends. For the child."""
     end_with_parent()
     be_first_to_go()
     os.nice(_LOWEST_PRIORITY)

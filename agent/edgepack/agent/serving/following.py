@@ -16,9 +16,18 @@ from typing import Protocol
 
 from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.opened import OpenedModel, open_release
+from edgepack.agent.serving.shadow import ShadowRunner
 from edgepack.agent.state.holders import Registration
-from edgepack.agent.state.pointer import ActivePointer, active_models, pointer_path, read_pointer
+from edgepack.agent.state.pointer import (
+    ActivePointer,
+    Shadow,
+    active_models,
+    pointer_path,
+    read_pointer,
+)
+from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.spool import Record
+from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.errors import BundleError, DeviceError
 
 logger = logging.getLogger(__name__)
@@ -78,6 +87,7 @@ class Follower:
         self._holders: set[Holder] = set()
         self._replaced: list[weakref.ref[OpenedModel]] = []
         self._spool_fails = False
+        self._unusable_shadow: Shadow | None = None
         self._stop = threading.Event()
         self._registration = Registration(state_dir, name)
         try:
@@ -179,22 +189,57 @@ class Follower:
         return (status.st_ino, status.st_mtime_ns, status.st_size)
 
     def _open(self, pointer: ActivePointer) -> OpenedModel:
-        key = (pointer.digest, pointer.choice.chosen, pointer.choice.provider)
-        if key not in self._records:
-            digest, name, provider = key
-            self._records[key] = Record(
-                model=self._name, digest=digest, variant=name, provider=provider
-            )
+        choice = pointer.choice
+        record = self._record(pointer.digest, choice.chosen, choice.provider)
         self._registration.update(opening=pointer.digest)
         try:
             opened = open_release(
-                self._state_dir, pointer, self._records[key], self.keeper, threads=self._threads
+                self._state_dir, pointer, record, self.keeper, threads=self._threads
             )
         except BaseException:
             self._registration.update(opening="")
             raise
         self._registration.update(digest=pointer.digest, opening="")
         return opened
+
+    def _record(self, digest: str, variant: str, provider: str) -> Record:
+        """Return the record of a variant of a release in this process."""
+        key = (digest, variant, provider)
+        if key not in self._records:
+            self._records[key] = Record(
+                model=self._name, digest=digest, variant=variant, provider=provider
+            )
+        return self._records[key]
+
+    def _follow_shadow(self) -> None:
+        """Run another release next to the serving release, if the pointer names one.
+
+        The results are those of the newer release.
+        """
+        serving = self.serving
+        asked, running = serving.pointer.shadow, serving.shadow
+        if running is not None and running.shadow == asked:
+            running.look()
+            return
+        serving.end_shadow()
+        if asked is None or asked == self._unusable_shadow:
+            return
+        newer, recorder = serving.variant, serving.record.shadowed
+        if asked.is_next:
+            digest, provider = asked.bundle.digest, ""
+            manifest = slot_folder(self._state_dir, digest) / MANIFEST_FILE
+            try:
+                newer = decode_manifest(manifest.read_bytes()).variant(asked.variant)
+                provider = newer.provider
+            except (OSError, BundleError, KeyError) as error:
+                self._unusable_shadow = asked
+                because = f"its manifest cannot be read here: {error}"
+                self._record(digest, asked.variant, provider).shadowed.end(because)
+                return
+            recorder = self._record(digest, asked.variant, provider).shadowed
+        serving.shadow = ShadowRunner(
+            self._state_dir, asked, serving.session, newer, recorder, threads=self._threads
+        )
 
     def _watch(self) -> None:
         spooled_at = time.monotonic()
@@ -203,8 +248,7 @@ class Follower:
                 self._registration.beat(self.serving.running_since)
                 self._follow()
                 self._look_after_replaced()
-                if self.serving.shadow is not None:
-                    self.serving.shadow.look()
+                self._follow_shadow()
                 fails = any(record.has_new_failures for record in list(self._records.values()))
                 if time.monotonic() - spooled_at >= (FAILED_SPOOL_S if fails else SPOOL_S):
                     spooled_at = time.monotonic()
@@ -226,9 +270,8 @@ class Follower:
             if new is None:
                 return
             is_other = (new.digest, new.choice.chosen) != (old.digest, old.choice.chosen)
-            if is_other or new.shadow is None:
-                self.serving.end_shadow()
             if is_other:
+                self.serving.end_shadow()
                 opened = self._open(new)
                 self._replaced.append(weakref.ref(self.serving))
                 self.serving = opened

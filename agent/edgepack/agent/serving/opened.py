@@ -1,4 +1,4 @@
-"""A release opened by a process, with the shadow runner during a soak."""
+"""A release opened by a process, with the shadow runner of another release."""
 
 import threading
 import time
@@ -28,7 +28,9 @@ class OpenedModel:
         opened: The release.
         record: Counts inferences.
         keeper: Keeps samples of inputs, if the device keeps any.
-        shadow: Runs the previous release next to the new release.
+
+    Attributes:
+        shadow: Runs another release next to this release; None without shadow mode.
     """
 
     def __init__(
@@ -38,12 +40,12 @@ class OpenedModel:
         opened: OpenedSlot,
         record: Record,
         keeper: SampleKeeper,
-        shadow: ShadowRunner | None,
     ) -> None:
         self.pointer = pointer
         self.session = opened.session
+        self.variant = opened.variant
         self.record = record
-        self.shadow = shadow
+        self.shadow: ShadowRunner | None = None
         self._keeper = keeper
         self._finite_outputs = opened.finite_outputs
         self._slot = slot_folder(state_dir, pointer.digest)
@@ -70,13 +72,14 @@ class OpenedModel:
             raise
         finally:
             self._running.pop(thread, None)
-        record.latency.record((time.monotonic() - started) * 1000)
+        taken_ms = (time.monotonic() - started) * 1000
+        record.latency.record(taken_ms)
         if not all(np.isfinite(outputs[name]).all() for name in self._finite_outputs):
             record.count_not_finite()
         record.sketches.offer(feeds, outputs)
         self._keeper.offer(feeds)
         if (shadow := self.shadow) is not None:
-            shadow.offer(feeds, outputs)
+            shadow.offer(feeds, outputs, taken_ms)
         return outputs
 
     @property
@@ -108,7 +111,7 @@ class OpenedModel:
                 self._lock = None
 
     def end_shadow(self) -> None:
-        """Stop the shadow process of the previous release."""
+        """Stop the shadow process."""
         shadow, self.shadow = self.shadow, None
         if shadow is not None:
             shadow.close()
@@ -126,7 +129,7 @@ def open_release(
 
     Args:
         state_dir: The agent's state folder.
-        pointer: Names the release, and the shadow release.
+        pointer: Names the release.
         record: Counts inferences.
         keeper: Keeps samples of inputs.
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
@@ -139,7 +142,4 @@ def open_release(
     facts = opened.manifest.facts
     reference = shifted(facts.reference, opened.variant.facts.confidence)
     record.sketches.expect(reference, facts.description)
-    shadow = None
-    if pointer.shadow is not None:
-        shadow = ShadowRunner(state_dir, pointer.shadow, opened, record.shadowed)
-    return OpenedModel(state_dir, pointer, opened, record, keeper, shadow)
+    return OpenedModel(state_dir, pointer, opened, record, keeper)

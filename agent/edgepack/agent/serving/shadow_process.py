@@ -1,4 +1,4 @@
-"""The process in which the release before runs (`edgepack.agent.runtime.shadow`).
+"""The process in which the shadow release runs (`edgepack.agent.runtime.shadow`).
 
 A thread opens the release and requests inferences; other threads check the process now and then,
 and end the process at a limit of time or memory. The waiting thread then gets no answer.
@@ -70,8 +70,8 @@ class ShadowProcess:
             raise DeviceError(f"no process can be started: {error.strerror}") from error
         self._exchange(lambda stream: stream.write(msgspec.json.encode(request) + b"\n"), OPEN_S)
 
-    def ask(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> bool:
-        """Compute an inference in the child; return True if both releases agree.
+    def ask(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> ShadowAnswer:
+        """Compute an inference in the child, and return the comparison.
 
         Raises:
             DeviceError: The process does not answer.
@@ -103,7 +103,7 @@ class ShadowProcess:
             with contextlib.suppress(OSError), child:  # closes the pipes, and waits
                 pass
 
-    def _exchange(self, write: Callable[[IO[bytes]], object], limit_s: float) -> bool:
+    def _exchange(self, write: Callable[[IO[bytes]], object], limit_s: float) -> ShadowAnswer:
         child, errors, line = self._child, self._errors, b""
         if child is None or errors is None or child.stdin is None or child.stdout is None:
             raise DeviceError("it was not opened")
@@ -120,7 +120,7 @@ class ShadowProcess:
             raise DeviceError(self._because) from error
         if answer.because:
             raise DeviceError(answer.because)
-        return answer.agreed
+        return answer
 
 
 def _exit_code(child: PythonChild) -> int:

@@ -21,23 +21,29 @@ POINTER_FILE = "active.json"
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """A release that computes some real inferences next to the soaking release, to compare both.
+    """A release that computes some real inferences next to the serving release, to compare both.
 
     Attributes:
-        bundle: Previous release.
-        variant: Which of its variants did.
+        bundle: The previous release during a soak; the next release before a switch.
+        variant: Which of its variants runs.
+        is_next: Whether it is the next release.
         share: Share of inferences to repeat, 0..1.
         busy_share: Maximum share of time with a running shadow inference, 0..1.
         memory_bytes: Memory limit of the shadow process.
-        spacing_s: Seconds between two inferences that count as independent.
+        spacing_s: Seconds between two inferences that count as independent; 0 estimates the time
+            from the inputs.
+        slow_times: Ratio of durations above which an inference of the next release is slow; 0 for
+            none.
     """
 
     bundle: BundleRef
     variant: str
+    is_next: bool = False
     share: float
     busy_share: float
     memory_bytes: int
     spacing_s: float = 0.0
+    slow_times: float = 0.0
 
 
 class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +54,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         choice: The running variant, and the reason; `choice.chosen` is never "".
         since: Time of the switch, seconds since the epoch.
         committed: Whether the release has passed its soak.
-        shadow: Shadow settings during the soak; None without shadow mode.
+        shadow: Shadow settings before a switch or during a soak; None without shadow mode.
         basis: Versions and settings that the choice was based on (`runtime.basis`); empty if
             unknown.
     """

@@ -1,10 +1,12 @@
-"""Readings of a device besides latency: memory of a process, temperatures."""
+"""Readings of a device besides latency: memory of a process and of the device, temperatures."""
 
 import os
+import re
 from pathlib import Path
 
 THERMAL = Path("/sys/class/thermal")
 _STATM = Path("/proc/self/statm")
+_MEMINFO = Path("/proc/meminfo")
 _MAX_BYTES = 32
 _COLDEST_C, _HOTTEST_C = -60.0, 200.0
 """A sensor that tells less or more is broken, or not there."""
@@ -17,6 +19,15 @@ def memory_bytes(statm: Path = _STATM) -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_bytes(meminfo: Path = _MEMINFO) -> int | None:
+    """Return the memory that a new process can have without swapping; None if not known."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.M)
+    except OSError:
+        return None
+    return 1024 * int(found[1]) if found else None
 
 
 def highest_temperature_c(folder: Path = THERMAL) -> float | None:

@@ -1,4 +1,4 @@
-"""Results of shadow inferences: how often the previous release gave the same output."""
+"""Results of shadow inferences: how often two releases gave the same answer."""
 
 import threading
 from collections.abc import Mapping
@@ -12,14 +12,16 @@ _MAX_COUNT = 2**53
 
 
 class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
-    """Shadow inferences of a release.
+    """Shadow inferences of a release: those that the other release computed, too.
 
     Attributes:
         count: Compared inferences.
-        agreed: Shadow inferences in which both releases agreed.
+        agreed: Compared inferences in which both releases gave the same answer.
         dropped: Inferences skipped during a shadow inference, or too soon after.
         spaced: Compared inferences that were far enough apart to count as independent.
         spaced_agreed: Spaced inferences in which both releases gave the same answer.
+        spaced_failed: Spaced inferences that failed with the newer release in the shadow.
+        spaced_slow: Spaced inferences that took too long with the newer release in the shadow.
         because: Reason for missing or few shadow inferences; "" without a reason.
     """
 
@@ -28,18 +30,28 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     spaced: int = 0
     spaced_agreed: int = 0
+    spaced_failed: int = 0
+    spaced_slow: int = 0
     because: str = ""
 
     def plus(self, other: "Shadowed", sign: int = 1) -> "Shadowed":
         """Return the sum of both, or the difference with `sign` -1."""
-        return Shadowed(
-            count=self.count + sign * other.count,
-            agreed=self.agreed + sign * other.agreed,
-            dropped=self.dropped + sign * other.dropped,
-            spaced=self.spaced + sign * other.spaced,
-            spaced_agreed=self.spaced_agreed + sign * other.spaced_agreed,
-            because=self.because or other.because,
+        counts = {name: getattr(self, name) + sign * getattr(other, name) for name in COUNTS}
+        return Shadowed(**counts, because=self.because or other.because)
+
+    @property
+    def is_consistent(self) -> bool:
+        """True if no count contradicts another count."""
+        parts = (self.spaced_agreed, self.spaced_failed, self.spaced_slow)
+        return (
+            all(0 <= getattr(self, name) <= _MAX_COUNT for name in COUNTS)
+            and max(self.agreed, self.spaced) <= self.count
+            and max(parts) <= self.spaced
+            and self.spaced_agreed <= self.agreed
         )
+
+
+COUNTS = tuple(field.name for field in msgspec.structs.fields(Shadowed) if field.name != "because")
 
 
 class ShadowRecorder:
@@ -49,12 +61,13 @@ class ShadowRecorder:
         self._told = Shadowed()
         self._lock = threading.Lock()
 
-    def add(self, *, agreed: bool, is_spaced: bool) -> None:
+    def add(self, *, agreed: bool, is_spaced: bool, failed: bool, is_slow: bool) -> None:
         """Count a compared inference.
 
         Args:
             agreed: Whether both releases gave the same answer.
             is_spaced: Whether the inference was far enough from the last independent inference.
+            failed, is_slow: Whether the newer release in the shadow failed, or took too long.
         """
         self._plus(
             Shadowed(
@@ -62,6 +75,8 @@ class ShadowRecorder:
                 agreed=int(agreed),
                 spaced=int(is_spaced),
                 spaced_agreed=int(is_spaced and agreed),
+                spaced_failed=int(is_spaced and failed),
+                spaced_slow=int(is_spaced and is_slow),
             )
         )
 
@@ -97,11 +112,7 @@ def check_shadowed(told: Shadowed, *, found_in: str) -> None:
     Raises:
         TransferError: Its numbers contradict each other, or its reason is too long.
     """
-    counts = (told.count, told.agreed, told.dropped, told.spaced, told.spaced_agreed)
-    fits = all(0 <= count <= _MAX_COUNT for count in counts)
-    fits = fits and max(told.agreed, told.spaced) <= told.count
-    fits = fits and told.spaced_agreed <= min(told.agreed, told.spaced)
-    if not fits or len(told.because) > MAX_REASON:
+    if not told.is_consistent or len(told.because) > MAX_REASON:
         raise TransferError("malformed spool file: shadow inferences are off", found_in=found_in)
 
 
@@ -112,8 +123,6 @@ def shadowed_since(earlier: Shadowed, now: Shadowed) -> Shadowed:
         TransferError: Counts went down.
     """
     fresh = now.plus(earlier, -1)
-    counts = (fresh.count, fresh.agreed, fresh.dropped, fresh.spaced, fresh.spaced_agreed)
-    differences = (fresh.count - fresh.agreed, fresh.spaced - fresh.spaced_agreed)
-    if min(*counts, *differences) < 0:
+    if not fresh.is_consistent:
         raise TransferError("its counts of shadow inferences went down")
     return fresh

@@ -204,7 +204,7 @@ class Record:
         spooled = self.spooled(troubles, is_final=is_final, is_alone=is_alone)
         counts = (spooled.latency.count, spooled.failures, spooled.not_finite, len(troubles))
         state = (*counts, spooled.shadowed, is_final)
-        if state != self._written and any(counts):
+        if state != self._written and (any(counts) or spooled.shadowed != Shadowed()):
             write_spooled(state_dir, spooled)
             self._written = state
 

@@ -17,6 +17,7 @@ from edgepack.agent.update.fetching import fetch_files, judge_offer
 from edgepack.agent.update.lifecycle import State
 from edgepack.agent.update.probing import after_staging, before_staging, probe
 from edgepack.agent.update.reconsider import RETRY_S, Move, reconsider
+from edgepack.agent.update.shadow_first import shadow_first
 from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import DeviceFacts
 
@@ -26,6 +27,7 @@ ACTIONS: dict[State, Callable[[UpdateContext], Step]] = {
     "VERIFIED": before_staging,
     "STAGED": after_staging,
     "PROBING": probe,
+    "SHADOWING": shadow_first,
     "ACTIVATING": activate,
     "SOAKING": soak,
     "COMMITTED": settle_commit,

@@ -9,6 +9,7 @@ from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.liveness import Finding, find_deaths, find_hangs, find_silence
+from edgepack.agent.update.shadow_first import end_shadow_first
 from edgepack.agent.update.shadowing import is_doubtful, plan_shadow, tell_shadow, why_disagreed
 from edgepack.agent.update.slowdown import FEWEST_NOW, LONGEST, Verdict, judge
 from edgepack.agent.update.soak import count_inferences, why_unfit
@@ -133,6 +134,7 @@ def roll_back(context: UpdateContext) -> Step:
     deps, model, journal = context.deps, context.model, context.journal
     if journal.was_staged:
         context.notify_hooks_once("rolled_back", "before")
+    end_shadow_first(context)
     pointer = model.pointer.read()
     was_chosen = journal.choice is not None
     if was_chosen and pointer and pointer.digest == context.digest and not pointer.committed:

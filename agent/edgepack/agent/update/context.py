@@ -14,6 +14,7 @@ from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.transfer.need_scheduler import NeedScheduler
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
+from edgepack.agent.update.footprint import serving_bytes
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
 from edgepack.agent.update.work import Job, Work, Worker
@@ -215,6 +216,10 @@ class UpdateContext:
         journal = self.journal
         ways = (self.model.pointer.read(), journal.committed, journal.previous, journal.back)
         return frozenset(pointer.digest for pointer in ways if pointer)
+
+    def serving_bytes(self) -> int:
+        """Return the memory of the serving release; 0 if nothing serves."""
+        return serving_bytes(self.deps.slots, self.model.pointer.read())
 
     def clear_slots(self, *, also_kept: frozenset[str] = frozenset()) -> None:
         """Remove every slot that no model of this device points to."""

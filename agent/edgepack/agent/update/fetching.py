@@ -22,6 +22,7 @@ from edgepack.agent.update.offer import (
     is_active,
 )
 from edgepack.agent.update.reconsider import prove_again
+from edgepack.agent.update.shadow_first import why_no_room
 from edgepack.bundle.chunks import raise_disk_fault
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
@@ -123,6 +124,9 @@ def _judge_bundle(
     )
     if spare_bytes < model.others.coming_bytes():
         return None
+    is_compared = offer.shadow is not None and pointer and pointer.digest != context.digest
+    if is_compared and (because := why_no_room(context, memory_bytes)):
+        raise DeviceError(f"shadow first: {because}")
     context.clear_slots(also_kept=frozenset({context.digest}))
     download = Download(deps.slots, context.digest, wanted_files(manifest, names))
     check_room(

@@ -16,6 +16,7 @@ State = Literal[
     "VERIFIED",
     "STAGED",
     "PROBING",
+    "SHADOWING",
     "ACTIVATING",
     "SOAKING",
     "COMMITTED",
@@ -26,8 +27,9 @@ State = Literal[
     "REMOVED",
 ]
 
-Outcome = Literal["success", "failure", "already"]
-"""How an action ended; `already` means that the offered bundle is the one that serves."""
+Outcome = Literal["success", "failure", "already", "shadow"]
+"""How an action ended; `already` means that the offered bundle is the one that serves, and `shadow`
+that the order asks for a comparison with the serving release first."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         restart: The state in which a restarted agent continues.
         newer: The state that follows when a newer offer waits; None lets the action end first.
         already: The state that follows when there is nothing to do.
+        shadow: The state that follows when the order asks for a comparison first.
         removal: The state that follows if the waiting order removes the model.
         is_risky: Whether the release, or a hook, is at work: a restart may be its doing.
     """
@@ -49,6 +52,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     restart: State
     newer: State | None = None
     already: State | None = None
+    shadow: State | None = None
     removal: State | None = None
     is_risky: bool = False
 
@@ -96,6 +100,15 @@ TABLE: dict[State, Row] = {
         success="ACTIVATING",
         failure="ROLLING_BACK",
         restart="PROBING",
+        newer="ROLLING_BACK",
+        shadow="SHADOWING",
+        is_risky=True,
+    ),
+    "SHADOWING": Row(
+        action="compare real inferences with those of the release that serves",
+        success="ACTIVATING",
+        failure="ROLLING_BACK",
+        restart="SHADOWING",
         newer="ROLLING_BACK",
         is_risky=True,
     ),
@@ -162,7 +175,7 @@ def follow(state: State, outcome: Outcome) -> State:
         ValueError: The action of that state cannot end so.
     """
     row = TABLE[state]
-    after = {"success": row.success, "failure": row.failure, "already": row.already}[outcome]
+    after: State | None = getattr(row, outcome)
     if after is None:
         raise ValueError(f"{state} has no state to follow on {outcome}")
     return after
@@ -205,6 +218,8 @@ def mermaid() -> str:
             lines.append(f"    {state} --> {row.failure} : failure")
         if row.already:
             lines.append(f"    {state} --> {row.already} : serves already")
+        if row.shadow:
+            lines.append(f"    {state} --> {row.shadow} : shadow first")
         if row.newer and row.newer != row.failure:
             lines.append(f"    {state} --> {row.newer} : newer offer")
         if row.removal:

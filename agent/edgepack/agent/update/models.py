@@ -337,7 +337,7 @@ class Models:
         found = self._deps.tools.collect()
         mine = self._seen.pop(name, Collected())
         for updater in self:
-            if updater.name != name and updater.journal.state == "SOAKING":
+            if updater.name != name and updater.journal.state in ("SHADOWING", "SOAKING"):
                 kept = self._seen.get(updater.name, Collected())
                 self._seen[updater.name] = kept.joined(found)
         both = mine.joined(found)

@@ -52,8 +52,10 @@ def probe(context: UpdateContext) -> Step:
     # A bundle that serves is fetched again when its files have changed.
     is_way_back = pointer is not None and (pointer.committed or pointer.digest != context.digest)
     back = pointer if is_way_back else None
+    is_compared = context.offer.shadow is not None and not context.offer.rollback
+    has_other = back is not None and back.digest != context.digest
     return Ended(
-        outcome="success",
+        outcome="shadow" if is_compared and has_other else "success",
         because=choice.because,
         changes={"choice": choice, "back": back},
     )

@@ -90,6 +90,26 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             extra={"part": "pace"},
         ),
     ] = 0
+    shadow: Annotated[
+        bool,
+        Meta(
+            title="Shadow first",
+            description="The release first runs next to the serving release, which answers; a "
+            "device switches once both agree on its own inputs.",
+            extra={"part": "pace"},
+        ),
+    ] = False
+    shadow_differs: Annotated[
+        float,
+        Meta(
+            ge=0.001,
+            le=1,
+            title="Answers that may differ, %",
+            description="Share of answers in which the release is meant to differ from the serving "
+            "release; 100% compares only failures and latency.",
+            extra={"unit": "share", "part": "pace"},
+        ),
+    ] = 0.02
     deadline_s: Annotated[
         float,
         Meta(

@@ -24,6 +24,7 @@ MEANING: dict[str, AssignmentState] = {
     "VERIFIED": "WORKING",
     "STAGED": "WORKING",
     "PROBING": "WORKING",
+    "SHADOWING": "WORKING",
     "ACTIVATING": "WORKING",
     "SOAKING": "WORKING",
     "ROLLING_BACK": "WORKING",

@@ -47,7 +47,7 @@ def offer(
         offered.append(Offered(device.id, device.hardware_class, place, before_digest, choice))
         order = _order(rollout, release, sequence, now)
         if rollout.takes_back:
-            order = msgspec.structs.replace(order, rollback=True)
+            order = msgspec.structs.replace(order, rollback=True, shadow=None)
         publications.append(devices.tell(device, release.name, order, now))
     assignments.offer(session, offers)
     if not rollout.takes_back:
@@ -85,7 +85,7 @@ def send_back(
             because = f"told to run {before.name} {before.version} again"
             order = _order(rollout, before, devices.next_sequence(device), now)
             # What is known to serve needs no proof.
-            order = msgspec.structs.replace(order, rollback=True, min_inferences=0)
+            order = msgspec.structs.replace(order, rollback=True, min_inferences=0, shadow=None)
             publications.append(devices.tell(device, before.name, order, now))
         because = f"{reason}; {because}" if reason else because
         notes.append(StateChange(assignment, "WITHDRAWN", because, now))
@@ -180,6 +180,7 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
         min_inferences=rollout.settings.min_inferences,
         deadline_s=rollout.settings.deadline_s * DECIDES_WITHIN,
         max_slowdown=_max_slowdown(rollout),
+        shadow=rollout.settings.shadow_differs if rollout.settings.shadow else None,
         issued_at=now,
     )
 

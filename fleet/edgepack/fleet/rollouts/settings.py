@@ -12,14 +12,17 @@ def check_settings(settings: RolloutSettings) -> None:
     """Reject settings that contradict each other.
 
     Raises:
-        FleetError: The deadline ends before the soak, the window is none, or a gate is unknown or
-            has an impossible threshold.
+        FleetError: The deadline ends before the soak, the window is none, a share of differing
+            answers is given without shadow mode, or a gate is unknown or has an impossible
+            threshold.
     """
     if settings.deadline_s <= settings.soak_s:
         raise FleetError(
             f"no device can soak {settings.soak_s:g} s within {settings.deadline_s:g} s",
             remedy=f"--deadline {settings.soak_s * 2 + 600:g}",
         )
+    if settings.shadow_differs != RolloutSettings().shadow_differs and not settings.shadow:
+        raise FleetError("only a release in the shadow can differ", remedy="--shadow")
     if settings.window:
         parse_window(settings.window)
     for name, threshold in settings.gates.items():
