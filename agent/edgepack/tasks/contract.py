@@ -22,8 +22,6 @@ LOSS = 0.01
 MOST_DECIBELS = 100.0
 """What float rounding itself leaves: nothing is told apart beyond."""
 
-_NO_BUDGET = 1e9
-
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
     """Scale of a metric: maps its number to the share of the task that is kept.
@@ -49,9 +47,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, 1.0 - LOSS * used)
 
     def least_for(self, keep: float) -> float:
-        """Return the least value of the metric that keeps a share of the task; 0 has no budget."""
-        if keep <= 0.0:
-            return -_NO_BUDGET
+        """Return the least value of the metric that keeps a share of the task."""
         if keep == 1.0 - LOSS:
             return self.least
         used = (1.0 - keep) / LOSS

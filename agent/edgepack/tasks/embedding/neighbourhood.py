@@ -1,6 +1,5 @@
 """Measure how much is kept of how vectors differ from sample to sample."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,7 +35,7 @@ def neighbourhood_kept(
     vectors = np.stack(wanted)
     error = np.stack(given) - vectors
     if not np.isfinite(error).all():
-        return -math.inf, -math.inf
+        return -1.0, -1.0
     lost = ((error - error.mean(axis=0)) ** 2).sum(axis=1)
     whole = ((vectors - vectors.mean(axis=0)) ** 2).sum(axis=1)
     if not whole.sum():

@@ -406,7 +406,8 @@ class Residual(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mean: Mean square of the difference, mean over samples.
-        spread: Standard deviation of a sample's mean square, without outliers.
+        spread: Standard deviation of a sample's mean square, without outliers, and without the
+            part that follows the size of the input.
         independent: Effective number of independent values in a sample's difference.
     """
 

@@ -143,8 +143,11 @@ class Reference:
         return measure_errors(self.expected, got, names)
 
     def _entry(self, agreement: Agreement, measure: Measure) -> "_Entry":
-        """Return the required value of a measure."""
-        least = measure.scale.least_for(keep_of(self._budgets, agreement.task))
+        """Return the required value of a measure: any value where nothing must be kept."""
+        keep = keep_of(self._budgets, agreement.task)
+        least = measure.scale.least_for(keep)
+        if keep == 0.0:
+            least = min(least, measure.value)
         return _Entry(
             task=agreement.task,
             output=measure.output,

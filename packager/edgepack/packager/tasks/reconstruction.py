@@ -67,22 +67,25 @@ def _residual(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) ->
         is_like = second.std() > 0.0 and np.corrcoef(first, second)[0, 1] >= LIKE_INPUT
         if is_like and residual > LOSS**2 * first.var():
             ends = np.cumsum([value.size for value in given])[:-1]
-            return _describe(np.split(first - second, ends))
+            return _describe(np.split(first - second, ends), np.split(first, ends))
     return None
 
 
-def _describe(apart: Sequence[Floats]) -> Residual:
+def _describe(apart: Sequence[Floats], inputs: Sequence[Floats]) -> Residual:
     """Return the statistics of differences.
 
-    Differences of independent samples have the product 0, give or take: its mean square tells the
-    number of independent values. Samples of unlike sizes have only the spread of their scores.
+    An application may divide the score of a sample by the size of its input: the smaller spread
+    counts. Differences of independent samples have the product 0, give or take: its mean square
+    tells the number of independent values. Samples of unlike sizes have only their scores.
 
     Args:
         apart: An array a sample.
+        inputs: The inputs that are reconstructed, likewise.
     """
     scores = np.array([float(np.mean(row**2)) for row in apart])
-    low, high = np.percentile(scores, (25.0, 75.0))
-    mean, spread = float(scores.mean()), float(high - low) / _QUARTILES
+    sizes = np.maximum([float(np.mean(row**2)) for row in inputs], 1e-300)
+    mean = float(scores.mean())
+    spread = mean * min(_relative_spread(scores), _relative_spread(scores / sizes))
     independent = 2.0 * (mean / max(spread, 1e-300)) ** 2
     if len({row.size for row in apart}) == 1 < len(apart):
         rows = np.stack(apart)
@@ -91,3 +94,9 @@ def _describe(apart: Sequence[Floats]) -> Residual:
         independent = products.trace() ** 2 / len(rows) ** 2 / max(np.mean(others**2), 1e-300)
     independent = min(max(float(independent), 1.0), float(apart[0].size))
     return Residual(mean=mean, spread=spread, independent=independent)
+
+
+def _relative_spread(scores: Floats) -> float:
+    """Return the standard deviation over the mean, without outliers."""
+    low, high = np.percentile(scores, (25.0, 75.0))
+    return float((high - low) / _QUARTILES / scores.mean())
