@@ -300,6 +300,18 @@ def test_a_share_of_exactly_the_budget_needs_no_forgiveness() -> None:
     assert (verdict.value, verdict.passed, verdict.forgiven) == (0.95, True, False)
 
 
+@pytest.mark.parametrize("scale", [1.0, -9.0])
+def test_where_nothing_must_be_kept_any_value_passes_and_the_budget_is_a_number(
+    scale: float,
+) -> None:
+    values = _outputs(20, (1, 3), scale=9.0)
+    known = declare(y="values")
+    reference = Reference(_named(values), {"values": AccuracyBudget(keep=0.0)}, known)
+    verdict = reference.judge(_named([scale * value for value in values]))
+    assert verdict.passed
+    assert -200.0 < verdict.budget <= min(verdict.value, 0.0)
+
+
 def test_of_candidates_with_equal_metrics_the_quieter_one_is_better() -> None:
     values = _outputs(20, (1, 10), scale=9.0)
     reference = Reference(_named(values), BUDGETS)
