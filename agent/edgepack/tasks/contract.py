@@ -115,6 +115,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         measures: All measures, at least 1.
         notes: Sentences for a report.
         details: More numbers, by name.
+        doubt: Why these samples say little of the task; "" where they say enough.
     """
 
     task: str
@@ -125,6 +126,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     measures: tuple[Measure, ...]
     notes: tuple[str, ...] = ()
     details: dict[str, float] = {}
+    doubt: str = ""
 
 
 class Expected(Protocol):
@@ -183,6 +185,7 @@ def agree(
     words: str = "",
     notes: Sequence[str] = (),
     details: Mapping[str, float] | None = None,
+    doubt: str = "",
 ) -> Agreement:
     """Return the agreement of all measures; the worst measure decides.
 
@@ -191,7 +194,7 @@ def agree(
         measures: At least 1.
         losses: float64 (samples,).
         words: The result in a few words; by default the worst metric and its value.
-        notes, details: See `Agreement`.
+        notes, details, doubt: See `Agreement`.
     """
     worst = min(measures, key=lambda measure: measure.kept)
     lows = [
@@ -206,4 +209,5 @@ def agree(
         measures=tuple(measures),
         notes=tuple(notes),
         details=dict(details or {}),
+        doubt=doubt,
     )

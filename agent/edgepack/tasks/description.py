@@ -22,6 +22,9 @@ IGNORED = "ignored"
 SELECTION = "selection"
 UNKNOWN = "unknown"
 OWN = "own"
+GUESSED_FROM = "guessed_from"
+"""Setting of a task that was guessed by the values of few samples: how many."""
+
 NOT_EVALUATED = (IGNORED, SELECTION)
 """Tasks whose outputs do not tell how near a model is to another."""
 

@@ -111,6 +111,19 @@ def mean_low(values: Sequence[float]) -> float:
     return fmean(values) - _Z * error
 
 
+def quantile_high(values: Sequence[float], share: float, count: int) -> float:
+    """Return the upper bound of a quantile, one-sided, 95 %: a higher quantile of the values.
+
+    Args:
+        values: At least 1.
+        share: Share of the values below the quantile, 0…1.
+        count: Independent values: samples, if each holds several values.
+    """
+    further = share + _Z * math.sqrt(share * (1.0 - share) / count)
+    place = min(math.ceil(further * len(values)), len(values)) - 1
+    return sorted(values)[place]
+
+
 def jackknife_low(value: float, without: Sequence[float]) -> float:
     """Return the lower bound of a statistic other than a mean (Efron and Tibshirani, An
     Introduction to the Bootstrap, 11).

@@ -6,11 +6,13 @@ import numpy as np
 
 from edgepack.tasks.arrays import Floats, Tensor
 from edgepack.tasks.contract import LOSS, Measure, Scale
-from edgepack.tasks.cross_check import is_distribution
+from edgepack.tasks.intervals import mean_low
 
 LIKELIHOOD = Scale(metric="likelihood", least=0.99)
 _LEAST = 1e-4
 _MOST_TOLD = 1.0
+_NOTHING_TOLD = 1e-9
+"""Nats: rounding of 64-bit sums."""
 
 
 def measure_likelihood(
@@ -18,9 +20,8 @@ def measure_likelihood(
 ) -> tuple[Measure, Floats] | None:
     """Measure the log loss that is added where the float model is right: the mean divergence.
 
-    Of single shares it counts as a share of what the float model tells, which is the entropy of its
-    mean less its mean entropy: of rare events little, and few nats are a large share of that.
-    Samples of one class tell nothing.
+    The loss counts as a share of what the float model tells, at most a nat: of rare events little,
+    and few nats are a large share of that. Samples of one class tell nothing.
 
     Args:
         output: Its name.
@@ -29,25 +30,83 @@ def measure_likelihood(
     Returns:
         The measure and the loss of each sample; None where samples are of unlike shapes.
     """
-    if any(value.shape != expected[0].shape for value in (*expected, *got)) or not got[0].size:
+    found = _divergences(expected, got)
+    if found is None:
         return None
-    is_one_of = expected[0].shape[-1] > 1 and all(map(is_distribution, expected))
+    losses, told = found
+    losses = losses / (min(told, _MOST_TOLD) if told > LOSS else _MOST_TOLD)
+    worst = -mean_low([-float(loss) for loss in losses])
+    measure = Measure(
+        scale=LIKELIHOOD,
+        value=float(np.exp(-losses.mean())),
+        low=float(np.exp(-worst)),
+        output=output,
+    )
+    return measure, np.asarray(1.0 - np.exp(-losses))
+
+
+def lost_skill(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
+    """Return the added log loss as a share of what the float model tells, however little that is.
+
+    Args:
+        expected, got: Probabilities, or rows of scores whose softmax counts, an array per sample.
+
+    Returns:
+        1 where a constant would do as well; 0 where samples cannot be compared.
+    """
+    if not are_probabilities(expected):
+        expected, got = ([_softmax(value) for value in values] for values in (expected, got))
+    found = _divergences(expected, got)
+    if found is None:
+        return 0.0
+    losses, told = found
+    return float(losses.mean()) / max(told, _NOTHING_TOLD)
+
+
+def _divergences(expected: Sequence[Tensor], got: Sequence[Tensor]) -> tuple[Floats, float] | None:
+    """Return the mean divergence of each sample, and how much the float model tells.
+
+    That is the entropy of its mean less its mean entropy, nats: 0 for a constant answer. None where
+    samples are of unlike shapes.
+    """
+    first = expected[0]
+    is_alike = all(value.shape == first.shape for value in (*expected, *got))
+    if not is_alike or not first.size or not first.ndim:
+        return None
+    is_one_of = first.shape[-1] > 1 and all(map(is_distribution, expected))
     want, have = (np.stack([bounded(value) for value in values]) for values in (expected, got))
     known = ~np.isnan(np.stack(expected))
     want[~known], have[~known] = 0.5, 0.5
+    if is_one_of:
+        want, have = (each / each.sum(axis=-1, keepdims=True) for each in (want, have))
     own = _entropies(want, want, is_one_of)
-    divergences = _entropies(want, have, is_one_of) - own
+    divergences = np.maximum(_entropies(want, have, is_one_of) - own, 0.0)
     in_use = known.all(axis=-1) if is_one_of else known
     weights = in_use.reshape(len(want), -1)
     losses = (divergences.reshape(weights.shape) * weights).sum(axis=1)
     losses /= np.maximum(weights.sum(axis=1), 1)
-    if not is_one_of:
+    if not in_use.any():
+        return losses, 0.0
+    if is_one_of:
+        mean = want[in_use].mean(axis=0)
+    else:
         count = known.sum(axis=0)
         mean = (want * known).sum(axis=0)[count > 0] / count[count > 0]
-        told = float(_entropies(mean, mean, is_one_of).mean() - own[in_use].mean())
-        losses /= min(told, _MOST_TOLD) if told > LOSS else _MOST_TOLD
-    measure = Measure(scale=LIKELIHOOD, value=float(np.exp(-losses.mean())), output=output)
-    return measure, np.asarray(1.0 - np.exp(-losses))
+    told = float(_entropies(mean, mean, is_one_of).mean() - own[in_use].mean())
+    return losses, told
+
+
+def is_distribution(value: Tensor) -> bool:
+    """Return whether rows (last axis) are not negative and sum to 1."""
+    rows = value.astype(np.float64).reshape(-1, value.shape[-1])
+    rows = rows[~np.isnan(rows).any(axis=-1)]
+    return bool((rows >= -1e-6).all()) and bool(np.allclose(rows.sum(axis=-1), 1.0, atol=1e-3))
+
+
+def _softmax(value: Tensor) -> Floats:
+    rows = value.astype(np.float64)
+    grown = np.exp(rows - rows.max(axis=-1, keepdims=True, initial=-np.inf))
+    return np.asarray(grown / grown.sum(axis=-1, keepdims=True))
 
 
 def are_probabilities(values: Sequence[Tensor]) -> bool:

@@ -24,12 +24,14 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         losses: float64 (samples,), see `Agreement`.
         words: See `Agreement`; "" for the default.
         notes: Sentences for a report.
+        doubt: See `Agreement`.
     """
 
     measures: tuple[Measure, ...]
     losses: Floats
     words: str = ""
     notes: tuple[str, ...] = ()
+    doubt: str = ""
 
 
 Compare = Callable[[str, Sequence[Tensor], Sequence[Tensor]], Compared]
@@ -79,6 +81,7 @@ class OneOutput:
             found.losses,
             words=found.words,
             notes=notes,
+            doubt=found.doubt,
         )
 
 

@@ -146,7 +146,7 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
             [1 / (1 + np.exp(a)) for a in _outputs(9, (1, 6))],
             ["probabilities", "threshold", "values", "classification"],
         ),
-        ([np.array([[3, 4]])] * 9, ["classification", "values"]),
+        ([np.array([[3, n]]) for n in range(9)], ["classification", "values"]),
     ],
 )
 def test_a_weak_verdict_lists_the_tasks_that_fit(
@@ -502,8 +502,8 @@ def test_scores_that_always_decide_alike_are_judged_by_their_values() -> None:
     )
 
 
-@pytest.mark.parametrize(("error", "passes"), [(0.0, True), (0.019, True), (0.022, False)])
-def test_probabilities_that_never_decide_otherwise_may_be_off_by_two_hundredths(
+@pytest.mark.parametrize(("error", "passes"), [(0.0, True), (0.002, True), (0.012, False)])
+def test_probabilities_that_never_decide_otherwise_keep_their_skill(
     error: float, passes: bool
 ) -> None:
     rng = np.random.default_rng(0)
@@ -513,7 +513,7 @@ def test_probabilities_that_never_decide_otherwise_may_be_off_by_two_hundredths(
 
     shares = rng.uniform(0.0, 0.2, 40)
     verdict = Reference(of(shares), BUDGETS).judge(of(shares + error * rng.choice([-1, 1], 40)))
-    assert verdict.metric == "explained_variance"
+    assert verdict.metric in ("auc", "likelihood")
     assert verdict.passed is passes
     assert verdict.remarks[0].endswith(
         "says little: its probabilities are judged. Give samples of other classes too."
@@ -525,7 +525,7 @@ def test_a_constant_distribution_fails_though_each_of_its_decisions_is_right() -
     values = [np.array([[1 - share, share, 0]], np.float32) for share in shares]
     constant = [np.array([[0.8, 0.2, 0]], np.float32)] * 40
     verdict = Reference(_named(values), BUDGETS).judge(_named(constant))
-    assert verdict.metric == "explained_variance"
+    assert verdict.metric == "likelihood"
     assert not verdict.passed
 
 
@@ -535,7 +535,7 @@ def test_a_sequence_that_nearly_always_decides_alike_is_judged_by_its_probabilit
     values = [np.stack([1 - row, row], axis=-1)[None].astype(np.float32) for row in shares]
     never = [np.tile(np.array([0.95, 0.05], np.float32), (1, 100, 1))] * 40
     verdict = Reference(_named(values), BUDGETS).judge(_named(never))
-    assert verdict.metric == "explained_variance", "99 of 100 decisions are right"
+    assert verdict.metric == "likelihood", "99 of 100 decisions are right"
     assert not verdict.passed
     assert " of 4000 rows, so that agreement says little: its prob" in verdict.remarks[0]
     assert Reference(_named(values), BUDGETS).judge(_named(values)).passed

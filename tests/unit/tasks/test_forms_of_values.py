@@ -34,7 +34,8 @@ def _measure(
     """Return the agreement of one output, and why it says little."""
     wanted, given = [{"y": value} for value in expected], [{"y": value} for value in got]
     agreement = TASKS[part.task].open(part, wanted).measure(given)
-    return agreement, find_doubt(part, agreement, wanted, given)
+    doubt = find_doubt(part, agreement, wanted, given)
+    return agreement, doubt.because if doubt else ""
 
 
 def _part(task: str) -> TaskOutputs:

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.arrays import Tensor
 from edgepack.tasks.classification.measure import one_miss
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.intervals import kept_low
 from edgepack.tasks.level import LevelTask, percentile_of
 from edgepack.tasks.one_output import Compared
+from edgepack.tasks.order import keep_order
 from edgepack.tasks.values.measure import measure_explained
 
 ORDER = Scale(metric="order", least=0.99)
@@ -52,14 +53,16 @@ def compare_scores(
                 may_differ=one_miss(len(want)),
             )
         )
-    if np.ptp(want) > 0.0:
-        order = _order(want, have)
+    is_known = np.isfinite(want)
+    order = keep_order(want[is_known, None], have[is_known, None]) if is_known.any() else None
+    if order is not None:
         measures.append(
             Measure(
                 scale=ORDER,
-                value=order,
+                value=order[0],
+                low=order[1],
                 output=output,
-                words=f"{order:.4f} of the pairs of samples in the float model's order",
+                words=f"{order[0]:.4f} of the pairs of samples in the float model's order",
             )
         )
     if not measures:
@@ -73,16 +76,6 @@ def _score(value: Tensor) -> float:
     flat = value.astype(np.float64).ravel()
     flat = flat[np.isfinite(flat)]
     return float(flat.max()) if flat.size else -np.inf
-
-
-def _order(want: Floats, have: Floats) -> float:
-    """Return the share of pairs in order, each weighted by the float model's distance."""
-    apart = want[:, None] - want[None, :]
-    with np.errstate(invalid="ignore"):
-        other = have[:, None] - have[None, :]
-    is_pair = apart > 0.0
-    right = np.where(other > 0.0, 1.0, np.where(other == 0.0, 0.5, 0.0))
-    return float((apart * right)[is_pair].sum() / apart[is_pair].sum())
 
 
 def usual_alarms(values: Sequence[Tensor]) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from edgepack.number_format import format_metric
 from edgepack.tasks.arrays import Outputs, Tensor
@@ -61,7 +62,8 @@ class FoundBoxes:
         ]
         found = measure_agreement(counts, layout)
         if found is None:
-            return self._values.measure(got)
+            doubt = "the float model finds no boxes, so its values are measured"
+            return replace(self._values.measure(got), doubt=doubt)
         measure = Measure(
             scale=F1,
             value=found.value,

@@ -1,20 +1,20 @@
 """Measure probabilities that people read, rank by or hold against thresholds.
 
 Three measures, the worst decides: how likely the float model's distribution finds the variant's
-(log loss), how well the variant orders the float model's own decisions (AUC), and the variance that
-is kept. Of a tabular classifier every decision was kept, and AUC fell from .992 to .982.
+(log loss), how well the variant keeps the float model's order of samples (AUC), and the variance
+that is kept. Of a tabular classifier every decision was kept, and AUC fell from .992 to .982.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Floats, Outputs, Tensor
+from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.contract import Measure, Scale
-from edgepack.tasks.cross_check import is_distribution
 from edgepack.tasks.description import TaskOutputs
-from edgepack.tasks.likelihood import bounded, measure_likelihood
+from edgepack.tasks.likelihood import is_distribution, measure_likelihood
 from edgepack.tasks.one_output import Compared, ValueTask
+from edgepack.tasks.order import keep_order
 from edgepack.tasks.sketch import Sketch, finite_rows
 from edgepack.tasks.values.measure import measure_explained
 from edgepack.tasks.values.strict import is_row, measure_columns
@@ -24,8 +24,11 @@ _LEAST_VARIANCE = 2 * 0.02
 move in these samples."""
 
 ORDER = Scale(metric="auc", least=0.99)
-_FEWEST_EACH = 5
-"""Decisions for and against, of which an order says something."""
+_FEWEST_EVENTS = 3.0
+"""Expected decisions for and against: with fewer, samples hold none with 5 % or more."""
+
+_MOST_COLUMNS = 64
+"""Columns whose order is compared: the work grows with the square of the samples."""
 
 
 def compare_probabilities(
@@ -38,9 +41,8 @@ def compare_probabilities(
     if likelihood is not None:
         measures.append(likelihood[0])
         losses = np.maximum(losses, likelihood[1])
-        order = _order(expected, got)
-        if order is not None:
-            measures.append(Measure(scale=ORDER, value=order, output=output))
+        order = _measure_order(output, expected, got)
+        measures += [] if order is None else [order]
     is_apart = is_row(expected) and not all(map(is_distribution, expected))
     columns = measure_columns(output, expected, got) if is_apart else None
     if columns is not None:
@@ -49,29 +51,25 @@ def compare_probabilities(
     return Compared(measures=tuple(measures), losses=losses)
 
 
-def _order(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float | None:
-    """Return the mean AUC over classes: the variant's ranking of the float model's decisions for a
-    class above all others.
+def _measure_order(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+) -> Measure | None:
+    """Measure the AUC that is kept where the float model's probabilities are right.
 
-    A decision of the float model counts by how sure the float model was. None if no class has
-    enough decisions for and against.
+    Of many columns those count that vary most. None if each column has too few decisions for or
+    against: samples of one class have no order.
     """
-    want = np.stack([bounded(value).ravel() for value in expected])
-    have = np.stack([bounded(value).ravel() for value in got])
-    areas = []
-    for first, second in zip(want.T, have.T, strict=True):
-        is_for = first >= 0.5
-        if min(is_for.sum(), (~is_for).sum()) >= _FEWEST_EACH:
-            areas.append(_area(first, second, is_for))
-    return float(np.mean(areas)) if areas else None
-
-
-def _area(want: Floats, have: Floats, is_for: np.ndarray) -> float:
-    """Return the share of pairs in order, each by the distance that the float model sees."""
-    apart = want[is_for][:, None] - want[~is_for][None, :]
-    order = have[is_for][:, None] - have[~is_for][None, :]
-    right = np.where(order > 0.0, 1.0, np.where(order == 0.0, 0.5, 0.0))
-    return float((apart * right).sum() / apart.sum())
+    want, have = (
+        np.nan_to_num(np.stack([value.astype(np.float64).ravel() for value in values]), nan=0.5)
+        for values in (expected, got)
+    )
+    is_known = np.minimum(want.sum(axis=0), (1.0 - want).sum(axis=0)) >= _FEWEST_EVENTS
+    order = np.argsort(np.where(is_known, want.std(axis=0), -1.0), kind="stable")
+    columns = [column for column in order[-_MOST_COLUMNS:] if is_known[column]]
+    found = keep_order(want[:, columns], have[:, columns])
+    if found is None:
+        return None
+    return Measure(scale=ORDER, value=found[0], low=found[1], output=output)
 
 
 def sketch_probabilities(part: TaskOutputs, outputs: Outputs) -> Sketch:

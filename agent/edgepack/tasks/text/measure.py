@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from edgepack.number_format import format_metric
 from edgepack.tasks.arrays import Outputs
@@ -64,7 +65,8 @@ class ReadTexts:
         ]
         found = measure_texts(self._texts, texts, costs)
         if found is None:
-            return self._values.measure(got)
+            doubt = "the float model reads no text, so its values are measured"
+            return replace(self._values.measure(got), doubt=doubt)
         measure = Measure(
             scale=STRINGS,
             value=found.value,

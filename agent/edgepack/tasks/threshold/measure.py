@@ -16,7 +16,7 @@ from edgepack.tasks.intervals import kept_low
 from edgepack.tasks.level import LevelTask
 from edgepack.tasks.likelihood import are_probabilities
 from edgepack.tasks.one_output import Compared
-from edgepack.tasks.values.measure import measure_explained
+from edgepack.tasks.values.measure import measure_strictly
 
 CROSSINGS = Scale(metric="threshold_f1", least=0.99)
 
@@ -30,9 +30,12 @@ def compare_crossings(
     """Compare the scores of an output with their threshold; see `Compare`."""
     found = measure_crossings(output, expected, got, level)
     if found is None:
-        measure, losses = measure_explained(output, expected, got)
-        note = f"fewer than {FEWEST_FOUND} scores are above the threshold, so its values are judged"
-        return Compared(measures=(measure,), losses=losses, notes=(note,))
+        measures, losses = measure_strictly(output, expected, got)
+        doubt = (
+            f"fewer than {FEWEST_FOUND} scores of output '{output}' are above the threshold "
+            f"{level:g}, so its values are measured"
+        )
+        return Compared(measures=tuple(measures), losses=losses, doubt=doubt)
     return Compared(measures=(found[0],), losses=found[1])
 
 

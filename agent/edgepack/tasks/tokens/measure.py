@@ -49,8 +49,12 @@ def compare_tokens(output: str, expected: Sequence[Tensor], got: Sequence[Tensor
         told.append(float((shares * (first - second)).sum()))
         count.append(float(max(len(first), 1)))
     cost = sum(costs) / sum(count)
+    added = sum(told) / sum(count)
     likelihood = Measure(
-        scale=LIKELIHOOD, value=float(np.exp(-sum(told) / sum(count))), output=output
+        scale=LIKELIHOOD,
+        value=float(np.exp(-added)),
+        low=float(np.exp(kept_low(told, count) - 1.0)),
+        output=output,
     )
     weighted = replace(measure, value=1.0 - cost, low=kept_low(costs, count))
     losses = np.maximum(np.array(costs), 1.0 - np.exp(-np.array(told))) / np.array(count)

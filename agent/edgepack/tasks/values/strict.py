@@ -20,7 +20,7 @@ from edgepack.tasks.arrays import FEWEST_WITHIN, Floats, Tensor
 from edgepack.tasks.classification.decisions import CLEAR
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.decibels import flat_pair
-from edgepack.tasks.intervals import kept_low, mean_low, share_low
+from edgepack.tasks.intervals import kept_low, mean_low, quantile_high, share_low
 from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 
 BY_COLUMN = Scale(metric="explained_by_column", least=0.99)
@@ -197,6 +197,7 @@ def measure_relative(
     measure = Measure(
         scale=RELATIVE,
         value=1.0 - median,
+        low=1.0 - quantile_high(errors.ravel().tolist(), 0.5, len(errors)),
         output=output,
         words=f"a median relative error of {median:.2%} in output '{output}'",
     )
@@ -240,6 +241,7 @@ def measure_lengths(
     measure = Measure(
         scale=LENGTH,
         value=1.0 - off,
+        low=1.0 - math.sqrt(-mean_low([-each for each in apart])),
         output=output,
         words=f"the length of the vectors of output '{output}' within {off:.2%}",
     )

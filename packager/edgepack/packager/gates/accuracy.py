@@ -5,7 +5,7 @@ tokens (`tokens`), and the outputs that tell these are not judged otherwise.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from edgepack.packager.gates.tokens import TokenReference
@@ -18,11 +18,17 @@ from edgepack.packager.tasks.scores import describe_scores
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.contract import Agreement, Expected, Measure
-from edgepack.tasks.cross_check import find_doubt
+from edgepack.tasks.cross_check import Remedy, find_doubt, is_blind
 from edgepack.tasks.description import IGNORED, SELECTION, ModelDescription, TaskOutputs
 from edgepack.tasks.plain_error import PlainError, measure_errors
 from edgepack.tasks.table import task_of
 from edgepack.tasks.tokens.agreement import ChainCounts
+
+_REMEDIES: Mapping[Remedy, str] = {
+    "task": "{lines} in edgepack.toml",
+    "metric": "--metric with a measure of your own",
+    "samples": "samples with other answers",
+}
 
 _LEAST_LOSS = 0.002
 """Of right answers: what is expected to be lost cannot be told nearer from few samples."""
@@ -76,6 +82,7 @@ class Reference:
         shortened.expected = tuple(self.expected[index] for index in indices)
         shortened._noise = NoiseMeter(shortened.expected, self.description)
         shortened._parts = [(part, opened.of(indices)) for part, opened in self._parts]
+        shortened.__dict__.pop("_blind", None)
         return shortened
 
     def judge(self, got: Sequence[Outputs], chains: Sequence[ChainCounts] = ()) -> Verdict:
@@ -116,20 +123,26 @@ class Reference:
         )
 
     def _doubts(self, agreements: Sequence[Agreement], got: Sequence[Outputs]) -> Iterator[str]:
-        """Yield reasons for weak agreements, each with the lines that would settle the doubt."""
-        for (part, _), agreement in zip(self._parts, agreements, strict=False):
-            doubt = find_doubt(part, agreement, self.expected, got)
-            if doubt and part.settings.get("residuals"):
-                yield f"{doubt}. A --metric with samples of anomalies settles it"
-            elif doubt and part.source == "declared":
-                yield doubt
-            elif doubt:
-                lines = "; ".join(map(self._declaration, part.outputs))
-                yield f"{doubt}. {lines} in edgepack.toml settles it"
+        """Yield reasons for weak agreements, each with what would settle the doubt."""
+        for place, (agreement, (part, _)) in enumerate(zip(agreements, self._parts, strict=False)):
+            blind = self._blind[place]
+            doubt = find_doubt(part, agreement, self.expected, got, blind=blind)
+            if doubt is not None:
+                remedies = "; or ".join(_REMEDIES[one] for one in doubt.remedies)
+                lines = "; ".join(self._declaration(part, name) for name in part.outputs)
+                yield f"{doubt.because}. To settle it: {remedies.format(lines=lines)}"
 
-    def _declaration(self, name: str) -> str:
-        """Return the lines that declare an output, with the tasks that fit."""
-        tasks = list(map(repr, possible_of(self.expected, name)))
+    @cached_property
+    def _blind(self) -> tuple[bool, ...]:
+        return tuple(
+            part.task != SELECTION and is_blind(opened, self.expected)
+            for part, opened in self._parts
+        )
+
+    def _declaration(self, part: TaskOutputs, name: str) -> str:
+        """Return the lines that declare an output, with the other tasks that fit."""
+        fit = possible_of(self.expected, name)
+        tasks = [repr(task) for task in fit if task != part.task] or ["..."]
         listed = " or ".join(filter(None, (", ".join(tasks[:-1]), tasks[-1])))
         return f"[outputs.{toml_key(name)}] task = {listed}"
 

@@ -10,6 +10,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.progress import Progress
@@ -21,13 +22,13 @@ from edgepack.packager.tasks.findings import LOOKED_AT, Findings
 from edgepack.packager.tasks.maps import may_be_map, recognize_maps
 from edgepack.packager.tasks.recognizers import recognize
 from edgepack.packager.tasks.reconstruction import with_residuals
-from edgepack.packager.tasks.scores import propose
+from edgepack.packager.tasks.scores import FEWEST_FOR_VARIETY, propose
 from edgepack.packager.tasks.shares import find_shares
 from edgepack.packager.tasks.texts import find_texts, with_text_head
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.detections.decoding import find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
 from edgepack.tasks.table import task_of
@@ -103,7 +104,16 @@ def describe(
     known = known.with_parts(*propose(more, _undescribed(source, known)))
     known = ModelDescription(parts=tuple(task_of(part).settle(part, more) for part in known.parts))
     known = with_residuals(known, looked_at, expected)
+    if len(more) < FEWEST_FOR_VARIETY:
+        known = ModelDescription(parts=tuple(_guessed(part, len(more)) for part in known.parts))
     return Described(description=known, counts=found.counts, notes=(*found.notes, *maps.notes))
+
+
+def _guessed(part: TaskOutputs, count: int) -> TaskOutputs:
+    """Return the part with the count of samples, if their values alone told its task."""
+    if part.source != "values":
+        return part
+    return replace(part, settings={**part.settings, GUESSED_FROM: count})
 
 
 def _fed_back(samples: Samples) -> tuple[TaskOutputs, ...]:

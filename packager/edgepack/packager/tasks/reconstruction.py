@@ -10,8 +10,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from edgepack.errors import BuildError
 from edgepack.packager.tasks.maps import LIKE_INPUT
 from edgepack.packager.tensors.sequence import Feeds
+from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Floats, Outputs
 from edgepack.tasks.contract import LOSS
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
@@ -30,10 +32,15 @@ def with_residuals(
     Args:
         description: Of all outputs.
         feeds, expected: Samples, and the float model's outputs, a dict per sample.
+
+    Raises:
+        BuildError: An output that is declared as anomaly scores reconstructs an input.
     """
     return ModelDescription(
         parts=tuple(
-            _with_residuals(part, feeds, expected) if part.task in ("values", UNKNOWN) else part
+            _with_residuals(part, feeds, expected)
+            if part.task in ("values", "anomaly", UNKNOWN)
+            else part
             for part in description.parts
         )
     )
@@ -43,19 +50,34 @@ def _with_residuals(
     part: TaskOutputs, feeds: Sequence[Feeds], expected: Sequence[Outputs]
 ) -> TaskOutputs:
     found = {name: _residual(name, feeds, expected) for name in part.outputs}
-    residuals = {name: msgspec.to_builtins(value) for name, value in found.items() if value}
-    return replace(part, settings=part.settings | {"residuals": residuals}) if residuals else part
+    found = {name: _residual(name, feeds, expected) for name in part.outputs}
+    residuals = {name: of for name, of in found.items() if of is not None}
+    if part.task == "anomaly" and residuals:
+        name, (source, _) = next(iter(residuals.items()))
+        raise BuildError(
+            f"output '{name}' is declared 'anomaly' and reconstructs input '{source}': the score "
+            "is the error between both, and not the highest value of the output",
+            found_in=f"outputs.{toml_key(name)}",
+            remedy='--metric with a measure of your alarms, task = "values" for an error that is '
+            "small against the float model's, or a model that returns the error itself",
+        )
+    settings = {name: msgspec.to_builtins(residual) for name, (_, residual) in residuals.items()}
+    return replace(part, settings=part.settings | {"residuals": settings}) if settings else part
 
 
-def _residual(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> Residual | None:
-    """Return an output's difference from its input; None without a similar input."""
+def _residual(
+    name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]
+) -> tuple[str, Residual] | None:
+    """Return the input that an output reconstructs, and the difference; None without such an
+    input.
+    """
     given = [outputs[name] for outputs in expected if name in outputs]
     if len(given) < len(feeds) or given[0].dtype.kind != "f" or given[0].size < FEWEST_FOR_MEAN:
         return None
     for source in feeds[0]:
         taken = [entry[source] for entry in feeds]
         pairs = zip(taken, given, strict=True)
-        if taken[0].dtype.kind != "f" or any(one.shape != two.shape for one, two in pairs):
+        if taken[0].dtype.kind != "f" or any(one.size != two.size for one, two in pairs):
             continue
         first, second = (
             np.concatenate([value.astype(np.float64).ravel() for value in values])
@@ -67,7 +89,7 @@ def _residual(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) ->
         is_like = second.std() > 0.0 and np.corrcoef(first, second)[0, 1] >= LIKE_INPUT
         if is_like and residual > LOSS**2 * first.var():
             ends = np.cumsum([value.size for value in given])[:-1]
-            return _describe(np.split(first - second, ends), np.split(first, ends))
+            return source, _describe(np.split(first - second, ends), np.split(first, ends))
     return None
 
 

@@ -14,12 +14,12 @@ import numpy as np
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
-from edgepack.tasks.cross_check import is_distribution
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.likelihood import is_distribution
 from edgepack.tasks.values.parts import find_parts
 
-_FEWEST_FOR_VARIETY = 8
-"""Fewer samples may well have one decision by chance."""
+FEWEST_FOR_VARIETY = 8
+"""Fewer samples may well have one decision by chance: of two even classes, 2 in 2^8 draws."""
 
 _FINDS_NOTHING = 0.05
 """A score of 0…1 below it is one of nothing found, as in a detector's parts (`parts`)."""
@@ -86,7 +86,7 @@ def _are_logits(values: Sequence[Tensor]) -> bool:
     Columns of classes have a similar spread, and a high column goes with low others. Quantities
     side by side have units of their own; the steps of a forecast rise and fall together.
     """
-    if len({value.size for value in values}) > 1 or len(values) < _FEWEST_FOR_VARIETY:
+    if len({value.size for value in values}) > 1 or len(values) < FEWEST_FOR_VARIETY:
         return True
     rows = np.stack([value.astype(np.float64).ravel() for value in values])
     spreads = rows.std(axis=0)
@@ -117,7 +117,7 @@ def _have_winners(name: str, values: Sequence[Tensor]) -> bool:
     Hidden states have no winners, a spectrum's bands and the bins of a box's distances less clear
     winners.
     """
-    if len(values) < _FEWEST_FOR_VARIETY or values[0].dtype.kind != "f":
+    if len(values) < FEWEST_FOR_VARIETY or values[0].dtype.kind != "f":
         return False
     shape = values[0].shape
     is_rows = len(shape) == 3 and shape[-1] >= _FEWEST_CLASSES and values[0].size > shape[-1]
@@ -134,7 +134,7 @@ def _clearness(values: Sequence[Tensor]) -> float:
     A classifier is trained until the softmax of its scores shows its confidence. Quantities next to
     each other (three ratings of the same recording) are near each other in every sample.
     """
-    if len(values) < _FEWEST_FOR_VARIETY:
+    if len(values) < FEWEST_FOR_VARIETY:
         return 1.0
     shares = []
     for value in values:
@@ -150,7 +150,7 @@ def says_nothing(values: Sequence[Tensor]) -> bool:
     Args:
         values: The float model's scores, an array a sample.
     """
-    if len(values) < _FEWEST_FOR_VARIETY:
+    if len(values) < FEWEST_FOR_VARIETY:
         return False
     _, count, total = _commonest(values)
     if not is_one_decision(values[0]):

@@ -1,0 +1,235 @@
+"""Verdicts are compared with plain errors: models computed here, with the truth on fresh inputs."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.tasks.describe import describe_outputs
+from edgepack.packager.tasks.reconstruction import with_residuals
+from edgepack.tasks.arrays import Floats, Outputs
+from edgepack.tasks.description import GUESSED_FROM, ModelDescription, TaskOutputs
+from edgepack.tasks.likelihood import lost_skill, measure_likelihood
+from edgepack.tasks.probabilities.measure import compare_probabilities
+
+Model = Callable[[Floats], Floats]
+_RNG = np.random.default_rng(3)
+_WEIGHTS = _RNG.normal(0, 1, (16, 24))
+
+
+def _draw(count: int, seed: int) -> Floats:
+    return np.random.default_rng(seed).normal(0, 1, (count, 16))
+
+
+def _quantized(model: Model, bits: int = 8) -> Model:
+    """Return the model with outputs of one scale for the whole tensor, as integer hardware has."""
+    seen = model(_draw(200, 7))
+    low, high = float(seen.min()), float(seen.max())
+    step = (high - low) / (2**bits - 1)
+    return lambda x: np.clip(np.round((model(x) - low) / step), 0, 2**bits - 1) * step + low
+
+
+def _outputs(values: Floats) -> list[Outputs]:
+    return [{"y": row[None].astype(np.float32)} for row in values]
+
+
+def _judge(model: Model, variant: Model, task: str, count: int = 48) -> Verdict:
+    """Return the verdict on a variant; of "" the task is guessed."""
+    inputs = _draw(count, 1)
+    expected = _outputs(model(inputs))
+    part = TaskOutputs(task=task, outputs=("y",), source="declared")
+    known = ModelDescription(parts=(part,)) if task else describe_outputs(expected)
+    return Reference(expected, {}, known).judge(_outputs(variant(inputs)))
+
+
+def _r2(model: Model, variant: Model) -> float:
+    """Return the mean R2 of columns, on inputs that no verdict saw."""
+    fresh = _draw(2000, 99)
+    want, have = model(fresh), variant(fresh)
+    return float(np.mean(1 - ((have - want) ** 2).mean(0) / want.var(0)))
+
+
+def _sensors(x: Floats) -> Floats:
+    """Return ten quantities in their own units."""
+    return np.asarray(np.tanh(x @ _WEIGHTS[:, :10]) + 2.0) * np.logspace(-3, 3, 10)
+
+
+def _forecast(x: Floats) -> Floats:
+    """Return the next 24 hours of series of very different scale."""
+    scale = np.exp(2.5 * x[:, :1])
+    return np.asarray(scale * (5.0 + np.tanh(x[:, 1:] @ _WEIGHTS[1:])))
+
+
+@pytest.mark.parametrize(
+    "task", ["classification", "threshold", "embedding", "sums", "depth", "picture", "segmentation"]
+)
+def test_a_wrong_declaration_of_sensor_quantities_is_not_silent(task: str) -> None:
+    variant = _quantized(_sensors)
+    assert _r2(_sensors, variant) < 0.6
+    verdict = _judge(_sensors, variant, task)
+    assert verdict.weak or not verdict.passed
+    assert all("--metric" in weak for weak in verdict.weak)
+
+
+@pytest.mark.parametrize("task", ["embedding", "threshold"])
+def test_a_wrong_declaration_of_forecasts_is_not_silent(task: str) -> None:
+    variant = _quantized(_forecast)
+    fresh = _draw(2000, 99)
+    want, have = _forecast(fresh), variant(fresh)
+    course = 1 - np.median(((have - want) ** 2).mean(1) / want.var(1))
+    assert course < 0.5
+    verdict = _judge(_forecast, variant, task)
+    assert verdict.weak or not verdict.passed
+
+
+def _logits(x: Floats) -> Floats:
+    return np.asarray(x @ _WEIGHTS[:, :12])
+
+
+def _shares(x: Floats) -> Floats:
+    grown = np.exp(_logits(x) - _logits(x).max(1, keepdims=True))
+    return np.asarray(grown / grown.sum(1, keepdims=True))
+
+
+def _labels(x: Floats) -> Floats:
+    """Return the probabilities of eight labels, most of these rare."""
+    return np.asarray(1 / (1 + np.exp(-(2.0 * x @ _WEIGHTS[:, :8] - np.linspace(0, 24, 8)))))
+
+
+def _unit(x: Floats) -> Floats:
+    vectors = np.tanh(x @ _WEIGHTS)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "bits"),
+    [
+        (_logits, "classification", 8),
+        (_shares, "classification", 8),
+        (_logits, "", 8),
+        (_shares, "probabilities", 12),
+        (_labels, "threshold", 8),
+        (_unit, "embedding", 10),
+        (_forecast, "sums", 16),
+        (_sensors, "values", 24),
+    ],
+)
+def test_a_true_declaration_of_a_good_variant_is_not_weak(
+    model: Model, task: str, bits: int
+) -> None:
+    verdict = _judge(model, _quantized(model, bits), task)
+    assert verdict.passed
+    assert verdict.weak == ()
+
+
+def test_a_task_that_sees_no_sample_vouches_for_exact_values_only() -> None:
+    def of_one_class(x: Floats) -> Floats:
+        return np.asarray(np.tanh(x[:, :4]) + np.array([9.0, 0.0, 0.0, 0.0]))
+
+    def with_noise(x: Floats) -> Floats:
+        return of_one_class(x) + 0.15 * np.sin(1e3 * x[:, :4])
+
+    (weak,) = _judge(of_one_class, with_noise, "classification").weak
+    assert "other samples" in weak
+    assert _judge(of_one_class, _quantized(of_one_class), "classification").weak == ()
+
+
+@pytest.mark.parametrize("task", ["", "classification", "values", "probabilities", "embedding"])
+def test_a_float_model_with_a_constant_answer_makes_a_weak_verdict(task: str) -> None:
+    def dead(x: Floats) -> Floats:
+        return np.tile([0.1, 0.2, 0.7], (len(x), 1))
+
+    verdict = _judge(dead, dead, task)
+    assert "the same in all 48 samples" in verdict.weak[0]
+
+
+def test_a_task_that_few_samples_tell_is_weak() -> None:
+    expected, got = _outputs(_logits(_draw(3, 1))), _outputs(_quantized(_logits)(_draw(3, 1)))
+    part = TaskOutputs(
+        task="classification", outputs=("y",), source="values", settings={GUESSED_FROM: 3}
+    )
+    verdict = Reference(expected, {}, ModelDescription(parts=(part,))).judge(got)
+    assert verdict.passed
+    assert "by 3 samples" in verdict.weak[0]
+
+
+def _rare(x: Floats) -> Floats:
+    """Return both probabilities of a rare event: the skill of .05 nats, and always one decision."""
+    share = 1 / (1 + np.exp(-(1.2 * x[:, 0] - 4.5)))
+    return np.stack([1 - share, share], axis=1)
+
+
+def _levelled(x: Floats) -> Floats:
+    """Return the same with scores near each other, whose rows do not sum to 1."""
+    share = _rare(x)[:, 1]
+    return np.stack([1 - share, np.sqrt(0.012 * share)], axis=1)
+
+
+@pytest.mark.parametrize("task", ["", "classification", "probabilities"])
+def test_lost_skill_of_a_rare_event_is_not_silent(task: str) -> None:
+    fresh = _draw(4000, 99)
+    truth = np.random.default_rng(5).random(4000) < _rare(fresh)[:, 1]
+
+    def skill(model: Model) -> float:
+        shares = np.clip(model(fresh)[:, 1], 1e-4, 1 - 1e-4)
+        loss = -np.where(truth, np.log(shares), np.log(1 - shares)).mean()
+        base = truth.mean()
+        return float(1 - loss / -(base * np.log(base) + (1 - base) * np.log(1 - base)))
+
+    assert skill(_levelled) < 0.8 * skill(_rare)
+    verdict = _judge(_rare, _levelled, task)
+    assert verdict.weak or not verdict.passed
+
+
+def test_likelihood_is_bounded_and_never_above_the_float_models() -> None:
+    shares = list(_shares(_draw(30, 1))[:, None])
+    found = measure_likelihood("y", shares, [one * 1.05 for one in shares])
+    assert found is not None
+    assert 1.0 - 1e-5 < found[0].value <= 1.0
+    compared = compare_probabilities("y", shares, [np.round(one * 16) / 16 for one in shares])
+    by_metric = {one.metric: one for one in compared.measures}
+    for metric in ("likelihood", "auc"):
+        low = by_metric[metric].low
+        assert low is not None
+        assert low < by_metric[metric].value <= 1.0
+
+
+def test_skill_is_a_share_of_what_the_model_tells() -> None:
+    want = list(_rare(_draw(400, 1))[:, None])
+    constant = [np.asarray(np.mean(want, axis=0))] * len(want)
+    assert lost_skill(want, want) == pytest.approx(0.0, abs=1e-6)
+    assert lost_skill(want, constant) == pytest.approx(1.0, abs=0.02)
+
+
+def test_few_crossings_are_no_proof_and_each_column_counts() -> None:
+    def seldom(x: Floats) -> Floats:
+        return np.asarray(np.tanh(x @ _WEIGHTS[:, :4]) * [1.0, 0.01, 1.0, 1.0] - [0.99, 1, 2, 3])
+
+    verdict = _judge(seldom, _quantized(seldom, 6), "threshold")
+    assert not verdict.passed
+    assert "explained_by_column" in verdict.metric
+    verdict = _judge(seldom, _quantized(seldom, 10), "threshold")
+    assert verdict.passed
+    assert "fewer than 20 scores" in verdict.weak[0]
+    assert "samples" in verdict.weak[0]
+
+
+def _autoencoder(x: Floats) -> Floats:
+    return np.asarray(0.9 * x + 0.1 * np.tanh(x @ _WEIGHTS[:, :16]))
+
+
+@pytest.mark.parametrize("shape", [(1, 16), (1, 1, 4, 4)])
+def test_a_reconstruction_is_no_anomaly_score(shape: tuple[int, ...]) -> None:
+    inputs = _draw(24, 1)
+    expected = _outputs(_autoencoder(inputs))
+    feeds: list[Outputs] = [{"x": row.reshape(shape)} for row in inputs]
+    part = TaskOutputs(task="anomaly", outputs=("y",), source="declared")
+    with pytest.raises(BuildError, match="reconstructs input 'x'") as caught:
+        with_residuals(ModelDescription(parts=(part,)), feeds, expected)
+    assert "--metric" in str(caught.value.remedy)
+    scores: list[Outputs] = [{"y": one["y"].max(axis=-1, keepdims=True)} for one in expected]
+    known = ModelDescription(parts=(part,))
+    assert with_residuals(known, feeds, scores) == known
