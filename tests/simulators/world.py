@@ -19,6 +19,7 @@ from edgepack.agent.config import (
     LimitConfig,
     ShadowConfig,
     TrustConfig,
+    WatchConfig,
 )
 from edgepack.agent.hooks.runner import HookVerdict
 from edgepack.agent.state.holders import Holders
@@ -141,6 +142,7 @@ class World:
         keys: Trusted keys.
         limits: Its limits.
         shadow: Its settings of shadow inferences.
+        watch: Its settings of the watch.
         hook_folder: Of the device; "" for none.
         hook_answers: By `<stage>.<when>`: answers of its hooks, in turn; the last answer stays.
         wrong: Variants with a wrong probe here.
@@ -159,6 +161,7 @@ class World:
         default_factory=lambda: LimitConfig(disk_reserve_bytes=0, max_restarts=1000)
     )
     shadow: ShadowConfig = field(default_factory=ShadowConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
     hook_answers: dict[str, list[HookVerdict]] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
     collected: list[Collected] = field(default_factory=list)
@@ -218,6 +221,7 @@ class World:
                 hooks=HookConfig(folder=self.hook_folder),
                 limits=self.limits,
                 shadow=self.shadow,
+                watch=self.watch,
             ),
             trust=TrustPolicy(keys=self.keys),
             slots=Slots(self.state_dir, write=write),
@@ -226,7 +230,7 @@ class World:
                 probe=self._probe,
                 run_hooks=self._run_hooks,
                 collect=self._collect,
-                pace_of=lambda digest: self.paces.get(digest, Pace()),
+                pace_of=lambda digest, _variant: self.paces.get(digest, Pace()),
                 holders=lambda: self.holders(),
             ),
             write=write,

@@ -222,17 +222,26 @@ class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spacing_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
 
 
-class SlowdownConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings for the rollback of a release that is slower than the previous release.
+class WatchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of the watch over the serving release, during its soak and after the commit.
 
     Attributes:
-        limit: Tolerated ratio of latencies to the previous release; a higher threshold in a
-            rollout's gate `p95` raises the limit. 0 leaves latency to the fleet.
-        interval_s: Length of an interval, seconds: five in a row must be too slow.
+        slowdown: Tolerated ratio of latencies to the previous release, and after the commit to the
+            release's own past; a higher threshold in a rollout's gate `p95` raises the limit of
+            the soak. 0 leaves latency to the fleet.
+        interval_s: Length of an interval of latencies, seconds: five in a row must be too slow.
+        look_s: Seconds between two looks at the measurements.
+        lasting_s: Seconds for which inferences must go wrong before the device acts, at least.
+        calm_s: Seconds without a symptom after which a degraded release counts as well again.
+        max_acts: Actions without a new order or a calm day in between; then the device reports.
     """
 
-    limit: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 2.0
+    slowdown: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 2.0
     interval_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
+    look_s: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
+    lasting_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
+    calm_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 60.0
+    max_acts: Annotated[int, msgspec.Meta(ge=0, le=100)] = 8
 
 
 class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -274,7 +283,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     transfer: TransferConfig = TransferConfig()
     capture: CaptureConfig = CaptureConfig()
     shadow: ShadowConfig = ShadowConfig()
-    slowdown: SlowdownConfig = SlowdownConfig()
+    watch: WatchConfig = WatchConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
     @property

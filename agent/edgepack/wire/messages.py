@@ -326,6 +326,29 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     loss: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
 
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the watch over a serving release, and its last decision: wanted, chosen, because.
+
+    Attributes:
+        state: `WATCHING`; `HEALING` while the device tries other variants; `DEGRADED` while a
+            symptom lasts, or another variant or release serves than wanted.
+        symptom: Name of the symptom; "" while all is well.
+        wanted, chosen: Variant and version that should serve, and those that do; "" while nothing
+            was decided.
+        because: The reason with its numbers; "" while all is well.
+        since: Time of that state, seconds since the epoch; 0 from the start.
+        acts: Actions on symptoms since the last calm day or order.
+    """
+
+    state: Word = "WATCHING"
+    symptom: Word = ""
+    wanted: Word = ""
+    chosen: Word = ""
+    because: str = ""
+    since: Moment = 0.0
+    acts: Count = 0
+
+
 class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     """State of one model of a device, as in its journal.
 
@@ -344,6 +367,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
         progress: 0..1 of the bytes while downloading.
         outcomes: How the most recent inferences of what serves ended; None while there are none.
         drift: Differences of what serves from its build; None while too few inferences ran.
+        watch: The watch over what serves; None while nothing committed serves.
     """
 
     state: str = "IDLE"
@@ -358,6 +382,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     outcomes: Outcomes | None = None
     drift: Drift | None = None
+    watch: Watched | None = None
 
 
 class Trusted(msgspec.Struct, frozen=True, kw_only=True):

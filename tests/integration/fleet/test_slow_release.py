@@ -35,7 +35,7 @@ from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
 SLOW_LAYERS = 600
 """So many more layers take tens of times as long, on any machine."""
 INTERVAL_S = 2.0
-SETTINGS = f"\n[telemetry]\ninterval_s = 0.2\n[slowdown]\ninterval_s = {INTERVAL_S}\n"
+SETTINGS = f"\n[telemetry]\ninterval_s = 0.2\n[watch]\ninterval_s = {INTERVAL_S}\n"
 MakeArchive = Callable[..., tuple[Path, ExampleBundle]]
 
 
@@ -132,7 +132,7 @@ def known(
         applications.start(tmp_path / device / "state")
 
     def is_known(device: str) -> bool:
-        pace = PaceKeeper(tmp_path / device / "state", INTERVAL_S).of(one.ref.digest)
+        pace = PaceKeeper(tmp_path / device / "state", INTERVAL_S).of(one.ref.digest, "cpu")
         return len(pace.intervals) > 4 and pace.latency.count >= 60
 
     wait_until(lambda: all(map(is_known, CAMERA_NAMES)), "each agent knows the pace", 240)

@@ -25,7 +25,7 @@ from edgepack.agent.state.holders import (
 )
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.telemetry.pace import Interval, Pace
-from edgepack.agent.update.liveness import (
+from edgepack.agent.watch.liveness import (
     DEATHS,
     HUNG_S,
     OPENING_S,
@@ -139,6 +139,10 @@ def test_processes_that_cannot_register_serve(tmp_path: Path) -> None:
     assert open_holders(tmp_path / "nowhere") != ""
 
 
+def answer_of(is_evidence: bool, is_doubtful: bool) -> str:
+    return "proven" if is_evidence else "doubtful" if is_doubtful else "fine"
+
+
 @pytest.mark.parametrize(
     ("holders", "is_evidence", "is_doubtful"),
     [
@@ -155,7 +159,7 @@ def test_deaths_are_evidence_if_more_than_before(
     holders: Holders, is_evidence: bool, is_doubtful: bool
 ) -> None:
     found = find_deaths(holders, "d", since=NOW - 100, now=NOW)
-    assert (bool(found.because), found.is_doubtful) == (is_evidence, is_doubtful)
+    assert found.answer == answer_of(is_evidence, is_doubtful)
     if is_evidence:
         assert "3 processes" in found.because
     assert DEATHS == 3
@@ -180,7 +184,7 @@ def test_hangs_are_evidence_by_heartbeats_and_by_running_inferences(
     one: Held, usual_ms: float, is_evidence: bool, is_doubtful: bool
 ) -> None:
     found = find_hangs(Holders(held=(one,)), "d", usual_ms=usual_ms, now=NOW)
-    assert (bool(found.because), found.is_doubtful) == (is_evidence, is_doubtful)
+    assert found.answer == answer_of(is_evidence, is_doubtful)
     assert not is_evidence or "process 7 hangs" in found.because
 
 
@@ -211,7 +215,7 @@ def test_silence_of_a_busy_model_is_evidence(
     is_doubtful: bool,
 ) -> None:
     found = find_silence(holders, "tiny", before, switched_at=switched_at, quiet_s=quiet_s)
-    assert (bool(found.because), found.is_doubtful) == (is_evidence, is_doubtful)
+    assert found.answer == answer_of(is_evidence, is_doubtful)
     assert not is_evidence or "250 inferences ran in 300 s" in found.because
 
 

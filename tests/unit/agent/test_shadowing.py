@@ -155,7 +155,7 @@ def test_a_release_that_disagrees_beyond_doubt_is_rolled_back_while_it_soaks(
     world.collected = [disagreeing(releases.two.ref.digest, 2, 2)] * 2
     update(world, releases)
     assert world.journal.state == "ROLLED_BACK"
-    assert "disagrees with 1.1.0 in 4 of 4 spaced shadow inferences" in world.journal.because
+    assert "disagrees with tiny 1.1.0 in 4 of 4 spaced shadow inferences" in world.journal.because
     assert world.pointer is not None
     assert world.pointer.bundle == releases.one.ref
 

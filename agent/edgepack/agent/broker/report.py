@@ -93,6 +93,7 @@ def report_model(updater: Updater, recent: RecentOf = nothing_recent) -> Reporte
     journal, pointer = updater.journal, updater.active
     offer = journal.offer
     active, seen = None, Recent()
+    is_uncommitted = pointer is not None and not pointer.committed
     if pointer is not None:
         active = Active(bundle=pointer.bundle, choice=pointer.choice, since=pointer.since)
         seen = recent(pointer.digest)
@@ -109,6 +110,7 @@ def report_model(updater: Updater, recent: RecentOf = nothing_recent) -> Reporte
         progress=updater.progress,
         outcomes=seen.outcomes,
         drift=seen.drift,
+        watch=journal.watch.told if journal.committed and not is_uncommitted else None,
     )
 
 

@@ -312,7 +312,7 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
 
 def _models(config: AgentConfig, link: LocalLink) -> Models:
     models = assemble_models(
-        config, link, TelemetryBuffer(Path(config.state_dir), interval_s=config.slowdown.interval_s)
+        config, link, TelemetryBuffer(Path(config.state_dir), interval_s=config.watch.interval_s)
     )
     models.start()
     return models

@@ -32,6 +32,10 @@ FORGET_S = 7 * 24 * 3600.0
 whose id means nothing to the agent, may write it again."""
 
 
+MAX_WAITING = 256
+"""Reports that wait for the update or watch of another model."""
+
+
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why a process could not follow a model to a newer release.
 
@@ -60,11 +64,11 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     shadowed: Mapping[str, Shadowed] = {}
 
     def joined(self, later: "Collected") -> "Collected":
-        """Return both collections together."""
+        """Return both collections together, the newest that somebody may wait for."""
         return Collected(
-            telemetry=self.telemetry + later.telemetry,
-            troubles=self.troubles + later.troubles,
-            dropped=self.dropped + later.dropped,
+            telemetry=(self.telemetry + later.telemetry)[-MAX_WAITING:],
+            troubles=(self.troubles + later.troubles)[-MAX_WAITING:],
+            dropped=(self.dropped + later.dropped)[-MAX_WAITING:],
             shadowed=add_up(self.shadowed, later.shadowed),
         )
 

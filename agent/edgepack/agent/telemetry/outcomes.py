@@ -1,7 +1,7 @@
 """Outcomes of the most recent real inferences of each release: finished, failed, or not finite."""
 
 from collections import deque
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from edgepack.wire.messages import Outcomes, Telemetry
 
@@ -63,6 +63,11 @@ class OutcomeWatch:
             failed=sum(part.failed for part in parts),
             not_finite=sum(part.not_finite for part in parts),
         )
+
+    def lasted_s(self, digest: str, kind: Literal["failed", "not_finite"]) -> float:
+        """Return seconds from the first report of such recent inferences to the last."""
+        told = [part.at for part in self._parts.get(digest, ()) if getattr(part, kind)]
+        return told[-1] - told[0] if told else 0.0
 
 
 def describe_failures(outcomes: Outcomes) -> str:

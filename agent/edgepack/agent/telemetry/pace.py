@@ -112,7 +112,7 @@ def typical_ms(latency: Histogram, count: int) -> float:
 
 
 class _Paces(msgspec.Struct, frozen=True, kw_only=True):
-    """The pace of each release, by digest; the latest release comes last."""
+    """The pace of each variant, by digest and name; the latest variant comes last."""
 
     releases: dict[str, Pace] = {}
 
@@ -134,9 +134,9 @@ class PaceKeeper:
         found = self._file.load()
         self._paces = dict(found.releases) if found else {}
 
-    def of(self, digest: str) -> Pace:
-        """Return the pace of a release; an empty pace if the release never served."""
-        return self._paces.get(digest, Pace())
+    def of(self, digest: str, variant: str) -> Pace:
+        """Return the pace of a release's variant; an empty pace if the variant never served."""
+        return self._paces.get(f"{digest} {variant}", Pace())
 
     def add(self, windows: Iterable[Telemetry]) -> None:
         """Add the windows of serving processes, and store the pace after each complete interval."""
@@ -144,8 +144,9 @@ class PaceKeeper:
         for window in windows:
             if not window.latency.count:
                 continue
-            before = self._paces.pop(window.digest, Pace())
-            after = self._paces[window.digest] = before.plus(window, self._interval_s)
+            key = f"{window.digest} {window.variant}"
+            before = self._paces.pop(key, Pace())
+            after = self._paces[key] = before.plus(window, self._interval_s)
             is_complete |= after.intervals != before.intervals
         while len(self._paces) > MAX_RELEASES:
             del self._paces[next(iter(self._paces))]

@@ -4,20 +4,19 @@ Each action can run again from its beginning, and does after a restart. An actio
 waits for time, messages or long work (`Wait`) and is called again.
 """
 
-import math
 from collections.abc import Callable
 
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.update.activation import activate, remove, roll_back, settle_commit, soak
-from edgepack.agent.update.context import Evidence, NotYetError, Step, UpdateContext, Wait
+from edgepack.agent.update.context import NotYetError, Step, UpdateContext, Wait
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.fetching import fetch_files, judge_offer
 from edgepack.agent.update.lifecycle import State
 from edgepack.agent.update.probing import after_staging, before_staging, probe
-from edgepack.agent.update.reconsider import RETRY_S, Move, reconsider
 from edgepack.agent.update.shadow_first import shadow_first
+from edgepack.agent.update.watching import Watcher
 from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import DeviceFacts
 
@@ -46,16 +45,14 @@ class Actions:
         note: Is notified of every hook that did not say go, and of every problem: kind and reason.
 
     Attributes:
-        trouble: Why no release serves after a commit; "" if a release serves.
+        watcher: The watch over the committed release.
     """
 
     def __init__(
         self, deps: AgentDependencies, model: ModelParts, note: Callable[[str, str], None]
     ) -> None:
         self._context = UpdateContext(deps, model, note)
-        self._evidence = Evidence()
-        self._reconsider_at = 0.0
-        self.trouble = ""
+        self.watcher = Watcher(self._context)
 
     @property
     def facts(self) -> DeviceFacts:
@@ -87,40 +84,6 @@ class Actions:
             return action(self._context)
         except NotYetError:
             return Wait(seconds=None)
-
-    def reconsider(self, move: Move) -> Wait | None:
-        """Compare the basis of the serving release's choice with this device, once.
-
-        Args:
-            move: Saves a transition.
-
-        Returns:
-            None when this is done; until then the model begins nothing else.
-
-        Raises:
-            OSError: The disk is full or broken.
-        """
-        if self._context.now() < self._reconsider_at:
-            return None
-        if not self._context.is_clear():
-            return Wait(seconds=None)
-        try:
-            self.trouble = reconsider(self._context, self._evidence, move)
-        except NotYetError:
-            return Wait(seconds=None)
-        self._evidence = Evidence()
-        self._reconsider_at = self._context.now() + RETRY_S if self.trouble else math.inf
-        return None
-
-    def reconsider_again(self) -> None:
-        """Compare the choice of the serving release with this device again."""
-        self._reconsider_at = 0.0
-        self._context.read_facts()
-
-    @property
-    def reconsider_in_s(self) -> float | None:
-        """Seconds until a release of which no variant worked is probed again."""
-        return max(0.0, self._reconsider_at - self._context.now()) if self.trouble else None
 
     def leave(self) -> None:
         """Forget the action's memory after a change of state or offer."""

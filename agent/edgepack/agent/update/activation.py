@@ -8,14 +8,16 @@ from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
-from edgepack.agent.update.liveness import Finding, find_deaths, find_hangs, find_silence
 from edgepack.agent.update.shadow_first import end_shadow_first
-from edgepack.agent.update.shadowing import is_doubtful, plan_shadow, tell_shadow, why_disagreed
-from edgepack.agent.update.slowdown import FEWEST_NOW, LONGEST, Verdict, judge
-from edgepack.agent.update.soak import count_inferences, why_unfit
+from edgepack.agent.update.shadowing import plan_shadow, tell_shadow
+from edgepack.agent.watch.liveness import usual_ms
+from edgepack.agent.watch.observed import Bad, Observed
+from edgepack.agent.watch.slowness import LONGEST
+from edgepack.agent.watch.table import judge_all
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import BundleError, DeviceError
 from edgepack.text import counted
+from edgepack.wire.messages import Telemetry
 
 SOAK_LOOK_S = 0.5
 """How often a soaking model is looked at."""
@@ -53,7 +55,7 @@ def activate(context: UpdateContext) -> Step:
 
 
 def soak(context: UpdateContext) -> Step:
-    """Watch the serving model until the end of its soak."""
+    """Judge the serving model by the watch's table until the end of its soak."""
     scratch, offer = context.scratch, context.offer
     if scratch.soak_from is None:
         scratch.soak_from = context.now()
@@ -62,35 +64,29 @@ def soak(context: UpdateContext) -> Step:
     scratch.windows += collected.telemetry
     scratch.troubles += [trouble.because for trouble in collected.troubles]
     scratch.shadowed = add_up(scratch.shadowed, collected.shadowed)
-    shadowed = scratch.shadowed.get(context.digest, Shadowed())
     for window in collected.telemetry:
         if window.digest == context.digest:
-            scratch.pace = scratch.pace.plus(window, context.deps.config.slowdown.interval_s)
-    slowdown, processes = _judge_slowdown(context), _judge_processes(context)
-    because = (
-        _why_gone(context)
-        or why_unfit(scratch.windows, scratch.troubles, context.digest)
-        or processes.because
-        or why_disagreed(context, shadowed)
-        or slowdown.because
-    )
-    if because:
-        changes = {"is_too_slow": because == slowdown.because}
-        return Ended(outcome="failure", because=because, changes=changes)
+            scratch.pace = scratch.pace.plus(window, context.deps.config.watch.interval_s)
+    shadowed = scratch.shadowed.get(context.digest, Shadowed())
+    doubts = set()
+    for symptom, verdict in judge_all(_observe(context, shadowed)):
+        if verdict.answer == "proven":
+            changes = {"is_too_slow": symptom == "slow"}
+            return Ended(outcome="failure", because=verdict.because, changes=changes)
+        doubts.add(symptom)
     soaked_s = context.now() - scratch.soak_from
     if soaked_s < offer.soak_s:
         return Wait(seconds=min(offer.soak_s - soaked_s, SOAK_LOOK_S))
-    seen = count_inferences(scratch.windows, context.digest)
+    seen = sum(window.latency.count for window in _own_windows(context))
     if seen < offer.min_inferences:
         if context.now() < scratch.soak_until:
             return Wait(seconds=SOAK_LOOK_S)
         wanted = counted(offer.min_inferences, "inference")
         because = f"no evidence: {seen} of {wanted} seen in {soaked_s:.0f} s"
         return Ended(outcome="failure", because=because)
-    if is_doubtful(context, shadowed) and context.now() < scratch.soak_until:
+    if doubts and not _is_last_look(context):
         return Wait(seconds=SOAK_LOOK_S)
-    is_doubtful_now = slowdown.answer == "doubtful" or processes.is_doubtful
-    if is_doubtful_now and not _is_last_look(context):
+    if "disagreement" in doubts and context.now() < scratch.soak_until:
         return Wait(seconds=SOAK_LOOK_S)
     if held_up := context.run_hooks("committed", "before"):
         return held_up
@@ -178,45 +174,51 @@ def _longest_s(context: UpdateContext) -> float:
     return max(context.offer.soak_s, deadline_s - spent_s)
 
 
-def _judge_slowdown(context: UpdateContext) -> Verdict:
-    """Compare latencies since the switch with those of the previous release on this device.
+def _observe(context: UpdateContext, shadowed: Shadowed) -> Observed:
+    """Return the measurements since the switch.
 
     A return to an older release is not held against the release before.
     """
-    offer, back = context.offer, context.journal.back
-    own, lets_pass = context.deps.config.slowdown.limit, offer.max_slowdown
-    if not own or lets_pass is None or offer.rollback or not back or back.digest == context.digest:
-        return Verdict("fine")
-    before, now = context.deps.tools.pace_of(back.digest), context.scratch.pace
-    allowed, title = max(own, lets_pass), f"{back.bundle.name} {back.bundle.version}"
-    verdict = judge(before, now, allowed, title, is_last=_is_last_look(context))
-    if verdict.answer == "fine" and now.count < FEWEST_NOW and _is_awaited(context, before):
-        return Verdict("doubtful")
-    return verdict
-
-
-def _judge_processes(context: UpdateContext) -> Finding:
-    """Judge the processes that hold the release, as far as this agent saw the soak."""
-    holders, now = context.deps.tools.holders(), context.now()
-    since, pointer = context.scratch.soak_from or now, context.model.pointer.read()
-    choice, back = context.journal.choice, context.journal.back
-    probes = choice.probes if choice else ()
-    usual_ms = max((one.latency_ms or 0.0 for one in probes), default=0.0)
-    findings = [
-        find_deaths(holders, context.digest, since=since, now=now),
-        find_hangs(holders, context.digest, usual_ms=usual_ms, now=now),
-    ]
-    ran = {one.digest for one in context.scratch.windows if one.latency.count + one.failures}
-    if pointer is not None and back is not None and not ran & {context.digest, back.digest}:
-        before, quiet_s = context.deps.tools.pace_of(back.digest), now - since
-        found = find_silence(
-            holders, context.model.name, before, switched_at=pointer.since, quiet_s=quiet_s
-        )
-        findings.append(found)
-    return Finding(
-        because=next((one.because for one in findings if one.because), ""),
-        is_doubtful=any(one.is_doubtful for one in findings),
+    scratch, offer, back = context.scratch, context.offer, context.journal.back
+    if back is not None and back.digest == context.digest:
+        back = None
+    own, lets_pass = context.deps.config.watch.slowdown, offer.max_slowdown
+    is_compared = own and lets_pass is not None and not offer.rollback and back
+    before = context.deps.tools.pace_of(back.digest, back.choice.chosen) if back else Pace()
+    windows = _own_windows(context)
+    failed = sum(window.failures for window in windows)
+    pointer, now, choice = context.model.pointer.read(), context.now(), context.journal.choice
+    known = {context.digest, back.digest if back else ""}
+    has_run = any(
+        one.digest in known and one.latency.count + one.failures for one in scratch.windows
     )
+    return Observed(
+        is_soaking=True,
+        title_before=f"{back.bundle.name} {back.bundle.version}" if back else "",
+        inferences=failed + sum(window.latency.count for window in windows),
+        failed=Bad(count=failed),
+        not_finite=Bad(count=sum(window.not_finite for window in windows)),
+        troubles=tuple(scratch.troubles),
+        before=before,
+        now=scratch.pace,
+        slowdown=max(own, lets_pass or 0.0) if is_compared else 0.0,
+        is_last=_is_last_look(context),
+        is_awaited=_is_awaited(context, before),
+        shadowed=shadowed,
+        disagree_max=context.deps.config.shadow.disagree_max,
+        damage=_why_gone(context),
+        model=context.model.name,
+        digest=context.digest,
+        holders=context.deps.tools.holders(),
+        monotonic_s=now,
+        since=scratch.soak_from or now,
+        usual_ms=usual_ms(choice),
+        switched_at=None if pointer is None or has_run else pointer.since,
+    )
+
+
+def _own_windows(context: UpdateContext) -> list[Telemetry]:
+    return [window for window in context.scratch.windows if window.digest == context.digest]
 
 
 def _is_awaited(context: UpdateContext, before: Pace) -> bool:
@@ -225,7 +227,7 @@ def _is_awaited(context: UpdateContext, before: Pace) -> bool:
     Applications load the release first and report every few seconds, so a short soak ends before
     the reports.
     """
-    pointer, interval_s = context.model.pointer.read(), context.deps.config.slowdown.interval_s
+    pointer, interval_s = context.model.pointer.read(), context.deps.config.watch.interval_s
     was_used = pointer is not None and abs(pointer.since - before.seen_at) <= interval_s
     soaked_s = context.now() - (context.scratch.soak_from or 0.0)
     return was_used and soaked_s < context.offer.soak_s + interval_s
@@ -234,7 +236,7 @@ def _is_awaited(context: UpdateContext, before: Pace) -> bool:
 def _is_last_look(context: UpdateContext) -> bool:
     """Check whether a soak has waited for latencies for its maximum time."""
     scratch, offer = context.scratch, context.offer
-    longest_s = offer.soak_s + LONGEST * context.deps.config.slowdown.interval_s
+    longest_s = offer.soak_s + LONGEST * context.deps.config.watch.interval_s
     until = min(scratch.soak_until, (scratch.soak_from or 0.0) + longest_s)
     return context.now() >= until
 

@@ -61,7 +61,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         collect: Returns the reports of serving processes since the last call.
         forget_verdicts: Makes the next probe of a bundle (digest) run, regardless of earlier
             verdicts.
-        pace_of: Returns how fast a release serves, by its digest.
+        pace_of: Returns the pace of a variant, by digest and name.
         holders: Returns the processes that hold a model.
     """
 
@@ -70,7 +70,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     run_hooks: Callable[[str, str, Sequence[Path], Mapping[str, str], Halt], HookVerdict]
     collect: Callable[[], Collected]
     forget_verdicts: Callable[[str], None] = lambda _digest: None
-    pace_of: Callable[[str], Pace] = lambda _: Pace()
+    pace_of: Callable[[str, str], Pace] = lambda _digest, _variant: Pace()
     holders: Callable[[], Holders] = Holders
 
 

@@ -10,6 +10,7 @@ from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.transfer.patching import patch, useful_deltas
 from edgepack.agent.update.ahead import describe_fallback, describe_taken, take_from_sources
+from edgepack.agent.update.choosing import prove_again
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.damage import find_fault, serve_last_good
 from edgepack.agent.update.footprint import serving_bytes, variant_bytes
@@ -21,7 +22,6 @@ from edgepack.agent.update.offer import (
     check_time,
     is_active,
 )
-from edgepack.agent.update.reconsider import prove_again
 from edgepack.agent.update.shadow_first import why_no_room
 from edgepack.bundle.chunks import raise_disk_fault
 from edgepack.bundle.manifest import (

@@ -17,7 +17,7 @@ from edgepack.agent.state.state_file import StateFile, Write, read_regular
 from edgepack.agent.update.lifecycle import RESTING, TABLE, State
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
-from edgepack.wire.messages import Choice, Event, ModelOrder, RunModel
+from edgepack.wire.messages import Choice, Event, ModelOrder, RunModel, Watched
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,20 @@ MAX_OUTBOX = 64
 
 NOTHING_SERVES = "nothing serves: "
 """Begins the reason of a model whose committed release does not work on this device any more."""
+
+
+class WatchNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of the watch, which a restart must not lose.
+
+    Attributes:
+        told: The reported state.
+        left: Variants that the watch left, as "digest variant", each with the reason.
+        tried: Symptoms for which nothing better was found, as "symptom digest variant".
+    """
+
+    told: Watched = Watched()
+    left: dict[str, str] = {}
+    tried: tuple[str, ...] = ()
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +68,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         committed: Last committed release; None before a commit, or after a removal.
         committed_by: The order of that release, to fetch the release again if its files rot.
         previous: Release committed before the last.
+        watch: Memory of the watch over the committed release.
         outbox: Events that the broker has not acknowledged.
     """
 
@@ -77,6 +92,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     committed: ActivePointer | None = None
     committed_by: RunModel | None = None
     previous: ActivePointer | None = None
+    watch: WatchNote = WatchNote()
     outbox: tuple[Event, ...] = ()
 
     @property

@@ -62,7 +62,6 @@ class Models:
         self._scrubber = SlotScrubber(
             deps.worker,
             deps.slots,
-            deps.tools.collect,
             interval_s=deps.config.limits.check_interval_s,
             now=deps.clock.monotonic(),
         )
@@ -337,7 +336,7 @@ class Models:
         found = self._deps.tools.collect()
         mine = self._seen.pop(name, Collected())
         for updater in self:
-            if updater.name != name and updater.journal.state in ("SHADOWING", "SOAKING"):
+            if updater.name != name:
                 kept = self._seen.get(updater.name, Collected())
                 self._seen[updater.name] = kept.joined(found)
         both = mine.joined(found)

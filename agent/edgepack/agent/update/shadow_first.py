@@ -12,10 +12,10 @@ from edgepack.agent.state.pointer import ActivePointer, Shadow
 from edgepack.agent.telemetry.readings import available_bytes
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
-from edgepack.agent.update.disagreement import log_evidence
 from edgepack.agent.update.footprint import variant_bytes
 from edgepack.agent.update.shadowing import MEMORY_SHARE
-from edgepack.agent.update.soak import TOLERATED_FAILURES
+from edgepack.agent.watch.evidence import TOLERATED_FAILURES
+from edgepack.agent.watch.shares import log_evidence
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import DeviceError
 
@@ -160,7 +160,7 @@ def _begin(context: UpdateContext, pointer: ActivePointer) -> None:
         raise DeviceError(f"shadow first: {because}")
     check_presence(context.deps.slots.folder(context.digest), context.digest, choice.chosen)
     context.model.collect()  # What was said before is not about this comparison.
-    own, lets_pass = config.slowdown.limit, offer.max_slowdown
+    own, lets_pass = config.watch.slowdown, offer.max_slowdown
     shadow = Shadow(
         bundle=offer.bundle,
         variant=choice.chosen,

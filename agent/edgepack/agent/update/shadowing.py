@@ -5,7 +5,6 @@ result.
 from edgepack.agent.state.pointer import Shadow
 from edgepack.agent.telemetry.shadowed import Shadowed
 from edgepack.agent.update.context import UpdateContext
-from edgepack.agent.update.disagreement import is_beyond_doubt
 from edgepack.agent.update.footprint import serving_bytes
 from edgepack.text import counted
 
@@ -41,25 +40,6 @@ def plan_shadow(context: UpdateContext) -> tuple[Shadow | None, str]:
         spacing_s=asked.spacing_s,
     )
     return shadow, ""
-
-
-def why_disagreed(context: UpdateContext, shadowed: Shadowed) -> str:
-    """Return why the release must not stay, by its shadow inferences; "" without a reason."""
-    limit, back = context.deps.config.shadow.disagree_max, context.journal.back
-    disagreed = shadowed.spaced - shadowed.spaced_agreed
-    if back is None or not is_beyond_doubt(disagreed, shadowed.spaced, limit):
-        return ""
-    inferences = counted(shadowed.spaced, "spaced shadow inference")
-    return (
-        f"it disagrees with {back.bundle.version} in {disagreed} of {inferences} "
-        f"({shadowed.agreed} of all {shadowed.count} agreed), beyond doubt more than {limit:.3g}"
-    )
-
-
-def is_doubtful(context: UpdateContext, shadowed: Shadowed) -> bool:
-    """Check whether most shadow inferences disagreed, of too few to decide yet."""
-    is_open = context.deps.config.shadow.disagree_max < 1.0 and not shadowed.because
-    return is_open and shadowed.spaced > 0 and 2 * shadowed.spaced_agreed <= shadowed.spaced
 
 
 def tell_shadow(context: UpdateContext, shadowed: Shadowed) -> str:

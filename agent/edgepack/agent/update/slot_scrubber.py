@@ -8,12 +8,11 @@ meanwhile.
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.slots import Slots
-from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.update.updater import Updater
 from edgepack.agent.update.work import Job, Worker
 from edgepack.bundle.slot import check_presence, verify_slot
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 FIRST_LOOK_S = 60.0
 """After the start, when others have what they need of the disk."""
 LISTEN_S = 5.0
-"""Seconds between glances, and between collections of what processes could not open."""
+"""Seconds between glances, and between looks at what processes could not open."""
 PIECE_PAUSE_S = 0.05
 """After each MiB, so that reading takes no more than 20 MB/s of a disk that others need."""
 FIRST_REPAIR_S = 60.0
@@ -42,7 +41,6 @@ class SlotScrubber:
     Args:
         worker: Worker that reads.
         slots: Slots to read.
-        collect: Returns the reports of serving processes.
         interval_s: Seconds between rounds; 0 means never.
         now: Monotonic clock, seconds.
     """
@@ -51,14 +49,12 @@ class SlotScrubber:
         self,
         worker: Worker,
         slots: Slots,
-        collect: Callable[[], Collected],
         *,
         interval_s: float,
         now: float,
     ) -> None:
         self._worker = worker
         self._slots = slots
-        self._collect = collect
         self._interval_s = interval_s
         self._round_at = now + min(FIRST_LOOK_S, interval_s) if interval_s else None
         self._listen_at = now
@@ -117,10 +113,11 @@ class SlotScrubber:
             self._seen[name] = (active, stamp)
         if updater.is_on_fallback:
             said = f"{active.bundle.version} serves, since the committed release was damaged"
-            self._faults.setdefault(name, said)
+            if self._faults.setdefault(name, said) == said:
+                updater.note_symptom("damage", said)
             self._repair(updater, now)
         elif name in self._repairs:
-            self._forget(name)
+            self._forget(updater)
 
     def _report(self, updater: Updater, active: ActivePointer, fault: str, now: float) -> None:
         """Report damage once, and start the repair."""
@@ -129,6 +126,7 @@ class SlotScrubber:
         if self._faults.get(name) != said:
             self._faults[name] = said
             log.warning("model=%s %s", name, said)
+            updater.note_symptom("damage", said)
         self._repair(updater, now)
 
     def _repair(self, updater: Updater, now: float) -> None:
@@ -138,13 +136,13 @@ class SlotScrubber:
         if updater.orders.look_again():
             self._repairs[updater.name] = (now + pause_s, min(2 * pause_s, LAST_REPAIR_S))
 
-    def _forget(self, name: str) -> None:
-        self._faults.pop(name, None)
-        self._repairs.pop(name, None)
+    def _forget(self, updater: Updater) -> None:
+        self._repairs.pop(updater.name, None)
+        if self._faults.pop(updater.name, None):
+            updater.note_symptom("damage", "")
 
     def _hear(self, updaters: Sequence[Updater]) -> None:
-        said = {trouble.model for trouble in self._collect().troubles}
-        names = [one.name for one in updaters if one.name in said]
+        names = [one.name for one in updaters if one.take_heard()]
         self._urgent.update(names)
         self._add(names)
 
@@ -194,7 +192,7 @@ class SlotScrubber:
             if fault:
                 self._report(updater, active, fault, now)
             elif not updater.is_on_fallback:
-                self._forget(name)
+                self._forget(updater)
 
 
 def _stamp(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgepack.agent.update.dependencies import Clock, ModelParts
-from edgepack.agent.update.journal import MAX_OUTBOX, NOTHING_SERVES
+from edgepack.agent.update.journal import MAX_OUTBOX, NOTHING_SERVES, WatchNote
 from edgepack.agent.update.lifecycle import State
 from edgepack.wire.messages import BundleRef, Event, ModelOrder, RunModel
 
@@ -66,6 +66,29 @@ class Transitions:
             level,
             "bundle=%s from=%s to=%s because=%s",
             *(self.title(offer), journal.state, state, because),
+        )
+        self._notify()
+
+    def watch(self, note: WatchNote, because: str = "", **changes: Any) -> None:
+        """Save a decision of the watch, then report the decision.
+
+        Args:
+            note: The watch's memory, with the decision.
+            because: Reason, as a sentence; "" takes the reason of the decision.
+            changes: Fields of the journal to save with the decision.
+
+        Raises:
+            OSError: The decision cannot be saved; nothing has changed.
+        """
+        journal, because = self._model.store.journal, (because or note.told.because)[:MAX_TEXT]
+        before, after = journal.watch.told.state, note.told.state
+        event = self._event("watch", journal.offer, because, before, after)
+        outbox = (*journal.outbox, event)[-MAX_OUTBOX:]
+        self._model.store.update(outbox=outbox, watch=note, **changes)
+        log.warning(
+            "model=%s watch=%s symptom=%s wanted=%s chosen=%s because=%s",
+            *(self._model.name, after, note.told.symptom or "none"),
+            *(note.told.wanted, note.told.chosen, because),
         )
         self._notify()
 

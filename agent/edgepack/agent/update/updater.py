@@ -7,18 +7,21 @@ The state is saved, then acted upon; an action that a restart or a full disk int
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from edgepack.agent.state.disk import DiskWatch, describe_fault
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
 from edgepack.agent.update.actions import Actions
+from edgepack.agent.update.choosing import is_gone
 from edgepack.agent.update.context import Ended, Wait
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.footprint import serving_bytes
-from edgepack.agent.update.journal import Journal
+from edgepack.agent.update.journal import Journal, WatchNote
 from edgepack.agent.update.lifecycle import RESTING, TABLE, Row, State, follow, resume
 from edgepack.agent.update.orders import Orders
-from edgepack.agent.update.reconsider import is_gone
 from edgepack.agent.update.transitions import Transitions
+from edgepack.agent.watch.table import Symptom
 from edgepack.durable import is_disk_fault
 from edgepack.errors import EdgepackError
 from edgepack.wire.coded import CodedChunk
@@ -94,9 +97,9 @@ class Updater:
     @property
     def trouble(self) -> str:
         """The fault of the model's files, or why nothing serves; "" if all is well."""
-        if self._model.trouble or self._actions.trouble == "" or self.active is not None:
+        if self._model.trouble or self.active is not None:
             return self._model.trouble
-        return self._actions.trouble
+        return self._actions.watcher.trouble
 
     @property
     def disk_fault(self) -> str:
@@ -216,9 +219,22 @@ class Updater:
         """Accept several chunks in a coded message."""
         return self._actions.accept_coded(sha256, coded)
 
+    def note_symptom(self, symptom: Symptom, because: str) -> None:
+        """Note a symptom that another part measures; "" for its end.
+
+        Raises:
+            OSError: The journal cannot be written.
+        """
+        self._actions.watcher.note(symptom, because, self._transitions)
+
+    def take_heard(self) -> tuple[str, ...]:
+        """Return, once, why processes could not open the serving release."""
+        heard, self._actions.watcher.heard = self._actions.watcher.heard, []
+        return tuple(heard)
+
     def note_providers(self) -> None:
         """Choose a variant of the serving release again, because a provider returned."""
-        self._actions.reconsider_again()
+        self._actions.watcher.compare_again()
 
     def note_connected(self) -> None:
         """Note a new connection to the broker, and repeat requests."""
@@ -270,7 +286,7 @@ class Updater:
                 self._fails_since, self._retry_at = None, 0.0
                 self._disk.works(self.name)
             if wait is not None:
-                again_s = self._actions.reconsider_in_s
+                again_s = self._actions.watcher.due_s
                 return wait.seconds if wait.seconds is not None else again_s
         return None
 
@@ -292,8 +308,10 @@ class Updater:
         journal = self.journal
         row = TABLE[journal.state]
         pending = journal.pending
-        if journal.state in RESTING and journal.is_settled and not isinstance(pending, RemoveModel):
-            wait = self._actions.reconsider(self._transitions.move)
+        is_healing = journal.watch.told.state == "HEALING"
+        is_over = isinstance(pending, RemoveModel) or (pending is not None and is_healing)
+        if journal.state in RESTING and journal.is_settled and not is_over:
+            wait = self._actions.watcher.turn(self._transitions)
             if wait is not None:
                 return wait
             if self.journal != journal:
@@ -355,7 +373,13 @@ class Updater:
             was_staged=False,
             choice=None,
             back=None,
+            watch=self.journal.watch if self._is_repair(order) else WatchNote(),
         )
+
+    def _is_repair(self, order: ModelOrder) -> bool:
+        """Check whether an order brings the committed release again, whose files were damaged."""
+        brought = self.journal.committed_by
+        return brought is not None and order == msgspec.structs.replace(brought, expires_at=None)
 
 
 def _one_line(error: EdgepackError) -> str:

@@ -1,91 +1,26 @@
-"""Choosing again for a release that serves, when the basis of its choice is gone.
-
-A device may lose a provider or get another ONNX Runtime while its agent is down. The agent compares
-the basis of each choice with the device's at its start, and when the same release is ordered again.
-"""
+"""Choosing among the variants of a release whose files are here, by probes of their own."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
 
-from edgepack.agent.runtime.basis import basis_of, describe_change
+from edgepack.agent.runtime.basis import basis_of
 from edgepack.agent.runtime.choice import choose, why_not
 from edgepack.agent.runtime.matching import match_variants
-from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Evidence, UpdateContext
 from edgepack.agent.update.journal import NOTHING_SERVES, Journal
-from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, Variant, decode_manifest
 from edgepack.bundle.slot import verify_slot
 from edgepack.errors import BundleError, DeviceError, EdgepackError
 from edgepack.halt import Halt
-from edgepack.wire.messages import Choice, RunModel
+from edgepack.wire.messages import Choice
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 600.0
-"""How long the agent waits before it probes again a release of which no variant worked."""
-
-Move = Callable[..., None]
-"""Saves a transition: state, reason, fields of the journal."""
-
-
-def reconsider(context: UpdateContext, evidence: Evidence, move: Move) -> str:
-    """Choose again for the release that serves, or served, if its basis is gone.
-
-    While no execution provider is usable, no release can be tried, and all stays unchanged.
-
-    1. The best variant of the same release that works takes over.
-    2. If none does, the release that was committed before takes over.
-    3. If that does not work either, nothing serves: the pointer is removed, and the files stay.
-
-    Args:
-        context: The model's update, at rest.
-        evidence: Empty at first.
-        move: Saves a transition.
-
-    Returns:
-        Why nothing serves, as a sentence; "" if a release serves or nothing was ever committed.
-
-    Raises:
-        NotYetError: A probe is under way; call again with the same evidence.
-        OSError: Files cannot be read, or pointer or journal cannot be written.
-    """
-    journal = context.journal
-    pointer = context.model.pointer.read() or journal.committed
-    facts = context.facts if evidence.checked else context.read_facts()
-    now = basis_of(facts, context.deps.config.providers)
-    providers = context.deps.config.providers
-    if pointer is None or not pointer.committed or pointer.basis == now:
-        return ""
-    if why_nothing_runs(facts.providers, providers.allow):
-        return ""  # `Models` reports it, and has this done again when a provider is back.
-    changed = describe_change(pointer.basis, now)
-    choice = choose_again(context, pointer, evidence)
-    if choice.chosen:  # 1
-        _keep(context, pointer, choice, changed, move)
-        return ""
-    because = f"{pointer.bundle.version} does not work here any more ({changed}): {choice.because}"
-    previous = journal.previous
-    if previous is not None and previous.digest != pointer.digest:  # 2
-        chosen = choose_again(context, previous, evidence)
-        if chosen.chosen:
-            back = _pointer(context, previous, chosen)
-            context.model.pointer.write(back)
-            because = f"{previous.bundle.version} serves again: {because}"
-            move("ROLLED_BACK", because, committed=back, committed_by=None, previous=pointer)
-            return ""
-    because = f"{NOTHING_SERVES}{because}"  # 3
-    context.model.pointer.remove()
-    if (journal.state, journal.because) != ("ROLLED_BACK", because[:MAX_TEXT]):
-        move("ROLLED_BACK", because, committed=msgspec.structs.replace(pointer, basis={}))
-        if journal.committed_by and _lacks_files(evidence, pointer.digest):
-            order = msgspec.structs.replace(journal.committed_by, expires_at=None)
-            context.model.store.update(pending=order)
-    return because
+NONE_LEFT: Mapping[str, str] = {}
 
 
 def is_gone(journal: Journal) -> bool:
@@ -107,17 +42,24 @@ def prove_again(context: UpdateContext, pointer: ActivePointer) -> str:
         OSError: Pointer or journal cannot be written.
     """
     evidence, serving = context.scratch.evidence, pointer.choice.chosen
-    if not evidence.is_fresh:
-        context.deps.tools.forget_verdicts(pointer.digest)
-        evidence.is_fresh = True
+    probe_afresh(context, evidence, pointer)
     first = choose_again(context, pointer, evidence, only=serving)
     if first.chosen:
         return "this bundle serves already"
     choice = choose_again(context, pointer, evidence)
     if not choice.chosen:
         raise DeviceError(f"this bundle cannot be opened here: {choice.because}")
-    _switch(context, pointer, choice, f"{serving} failed")
+    switch_variant(context, pointer, choice)
+    report_switch(context, pointer, choice, f"{serving} failed")
     return f"this bundle serves already, now by {choice.chosen}: {first.because}"
+
+
+def probe_afresh(context: UpdateContext, evidence: Evidence, *releases: ActivePointer) -> None:
+    """Forget earlier verdicts on these releases, once for this evidence."""
+    if not evidence.is_fresh:
+        for release in releases:
+            context.deps.tools.forget_verdicts(release.digest)
+        evidence.is_fresh = True
 
 
 def choose_again(
@@ -126,6 +68,7 @@ def choose_again(
     evidence: Evidence,
     *,
     only: str = "",
+    left: Mapping[str, str] = NONE_LEFT,
 ) -> Choice:
     """Probe the variants of a release with present files, and choose among them.
 
@@ -134,6 +77,7 @@ def choose_again(
         pointer: The release.
         evidence: Evidence so far.
         only: The only variant to probe; "" for all.
+        left: Variants to pass over, as `name_variant` names them, each with the reason.
 
     Returns:
         The choice; `chosen` is "" when no variant works.
@@ -156,7 +100,9 @@ def choose_again(
         key = (digest, variant.name)
         if only and variant.name != only:
             continue
-        if problem := _check(context, evidence, digest, variant):
+        if because := left.get(name_variant(digest, variant.name)):
+            rejected[variant.name] = f"the watch left it: {because}"
+        elif problem := _check(context, evidence, digest, variant):
             rejected[variant.name] = problem
         else:
             if key not in evidence.probes:
@@ -170,31 +116,25 @@ def choose_again(
     return _note_fallback(pointer.choice, choice)
 
 
-def _keep(
-    context: UpdateContext, pointer: ActivePointer, choice: Choice, changed: str, move: Move
-) -> None:
-    """Serve the release with this choice, also if nothing served before."""
-    journal = context.journal
-    chosen = _switch(context, pointer, choice, changed)
-    if not is_gone(journal):
-        return
-    because = f"{pointer.bundle.version} serves again ({changed}): {choice.because}"
-    offer = journal.offer
-    if isinstance(offer, RunModel) and offer.bundle == chosen.bundle:
-        move("COMMITTED", because, choice=choice)
-    else:
-        context.model.store.update(because=because[:MAX_TEXT])
+def name_variant(digest: str, variant: str) -> str:
+    """Return the name of a variant of a release, for the memory of the watch."""
+    return f"{digest} {variant}"
 
 
-def _switch(
-    context: UpdateContext, pointer: ActivePointer, choice: Choice, changed: str
-) -> ActivePointer:
-    """Write the choice to pointer and journal, and report another variant than before."""
-    chosen = _pointer(context, pointer, choice)
+def switch_variant(context: UpdateContext, pointer: ActivePointer, choice: Choice) -> ActivePointer:
+    """Write a choice to pointer and journal."""
+    chosen = repoint(context, pointer, choice)
     context.model.pointer.write(chosen)
     committed = context.journal.committed
     if committed is not None and committed.digest == chosen.digest:
         context.model.store.update(committed=chosen)
+    return chosen
+
+
+def report_switch(
+    context: UpdateContext, pointer: ActivePointer, choice: Choice, changed: str
+) -> None:
+    """Report another variant than before."""
     if choice.chosen == pointer.choice.chosen:
         log.info(
             "model=%s variant=%s is right again: %s", context.model.name, choice.chosen, changed
@@ -202,10 +142,10 @@ def _switch(
     else:
         because = f"{choice.chosen} replaces {pointer.choice.chosen} ({changed}): {choice.because}"
         context.note("warning", because)
-    return chosen
 
 
-def _pointer(context: UpdateContext, pointer: ActivePointer, choice: Choice) -> ActivePointer:
+def repoint(context: UpdateContext, pointer: ActivePointer, choice: Choice) -> ActivePointer:
+    """Return the pointer of a committed release with another choice, made now."""
     return msgspec.structs.replace(
         pointer,
         choice=choice,
@@ -257,5 +197,6 @@ def _check(context: UpdateContext, evidence: Evidence, digest: str, variant: Var
     return evidence.checked[key]
 
 
-def _lacks_files(evidence: Evidence, digest: str) -> bool:
+def lacks_files(evidence: Evidence, digest: str) -> bool:
+    """Check whether files of a release were found missing or changed."""
     return any(problem for (of, _), problem in evidence.checked.items() if of == digest)

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from edgepack.agent.update.disagreement import ALPHA, is_beyond_doubt, log_evidence
+from edgepack.agent.watch.evidence import DISAGREEMENT_ALPHA as ALPHA
+from edgepack.agent.watch.shares import is_beyond_doubt, log_evidence
 
 LIMIT = 0.02
 ROLLED_BACK_FROM = (
@@ -47,8 +48,8 @@ def log_evidence_by_beta_functions(disagreed: int, compared: int) -> float:
 
 @pytest.mark.parametrize(("disagreed", "compared"), ROLLED_BACK_FROM)
 def test_table_of_rollbacks_by_disagreements(disagreed: int, compared: int) -> None:
-    assert is_beyond_doubt(disagreed, compared, LIMIT)
-    assert not is_beyond_doubt(disagreed - 1, compared, LIMIT)
+    assert is_beyond_doubt(disagreed, compared, LIMIT, ALPHA)
+    assert not is_beyond_doubt(disagreed - 1, compared, LIMIT, ALPHA)
     assert log_evidence_by_beta_functions(disagreed, compared) >= math.log(1 / ALPHA)
     assert log_evidence_by_beta_functions(disagreed - 1, compared) < math.log(1 / ALPHA)
 
@@ -62,10 +63,10 @@ def test_evidence_equals_that_by_beta_functions(compared: int, share: float) -> 
 
 
 def test_two_pairs_alone_are_never_beyond_doubt() -> None:
-    assert not is_beyond_doubt(0, 0, LIMIT)
-    assert not is_beyond_doubt(2, 2, LIMIT)
+    assert not is_beyond_doubt(0, 0, LIMIT, ALPHA)
+    assert not is_beyond_doubt(2, 2, LIMIT, ALPHA)
 
 
 def test_of_a_limit_of_1_nothing_is_beyond_doubt() -> None:
-    assert not is_beyond_doubt(1000, 1000, 1.0)
+    assert not is_beyond_doubt(1000, 1000, 1.0, ALPHA)
     assert log_evidence(1000, 1000, 1.0) == -math.inf

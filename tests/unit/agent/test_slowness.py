@@ -20,7 +20,8 @@ from edgepack.agent.telemetry.pace import (
     PaceKeeper,
     typical_ms,
 )
-from edgepack.agent.update.slowdown import INTERVALS, judge
+from edgepack.agent.watch.observed import Observed, Verdict
+from edgepack.agent.watch.slowness import INTERVALS, judge_previous
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Telemetry
 from tests.simulators.world import World
@@ -51,6 +52,18 @@ def pace_of(levels_ms: Sequence[float], *, count: int = 20) -> Pace:
     return pace
 
 
+def judge(before: Pace, now: Pace, allowed: float, title: str, *, is_last: bool) -> Verdict:
+    seen = Observed(
+        is_soaking=True,
+        title_before=title,
+        before=before,
+        now=now,
+        slowdown=allowed,
+        is_last=is_last,
+    )
+    return judge_previous(seen)
+
+
 STEADY = [10.0] * 10
 NOISY = [10.0, 30.0, 11.0, 28.0, 9.0, 33.0, 10.0, 25.0, 12.0, 31.0] * 3
 
@@ -58,20 +71,20 @@ NOISY = [10.0, 30.0, 11.0, 28.0, 9.0, 33.0, 10.0, 25.0, 12.0, 31.0] * 3
 @pytest.mark.parametrize(
     ("before", "now", "allowed", "is_last", "answer"),
     [
-        (STEADY, [30.0] * INTERVALS, 2.0, False, "slow"),
-        (STEADY, [21.0] * INTERVALS, 2.0, False, "slow"),
+        (STEADY, [30.0] * INTERVALS, 2.0, False, "proven"),
+        (STEADY, [21.0] * INTERVALS, 2.0, False, "proven"),
         (STEADY, [18.0] * INTERVALS, 2.0, False, "fine"),  # not gross: the fleet's gates decide
         (STEADY, [30.0] * (INTERVALS - 1), 2.0, False, "doubtful"),
         (STEADY, [30.0] * (INTERVALS - 1) + [10.0], 2.0, False, "fine"),  # a burst
         (STEADY, [30.0, 10.0] * INTERVALS, 2.0, False, "fine"),  # bursts
-        (STEADY, [10.0] * 20 + [30.0] * INTERVALS, 2.0, False, "slow"),
-        (STEADY, [30.0] * 2, 2.0, True, "slow"),  # no more time, and no sign of a burst
+        (STEADY, [10.0] * 20 + [30.0] * INTERVALS, 2.0, False, "proven"),
+        (STEADY, [30.0] * 2, 2.0, True, "proven"),  # no more time, and no sign of a burst
         (STEADY, [30.0], 2.0, True, "doubtful"),
         (STEADY, [30.0] * INTERVALS, 4.0, False, "fine"),  # the rollout lets it pass
         (STEADY[:2], [30.0] * INTERVALS, 2.0, False, "fine"),  # 40 inferences before
-        (STEADY[:3], [30.0] * INTERVALS, 2.0, False, "slow"),
+        (STEADY[:3], [30.0] * INTERVALS, 2.0, False, "proven"),
         (NOISY, [75.0] * INTERVALS, 2.0, False, "fine"),  # it varied as much before
-        (NOISY, [900.0] * INTERVALS, 2.0, False, "slow"),
+        (NOISY, [900.0] * INTERVALS, 2.0, False, "proven"),
         ([], [900.0] * INTERVALS, 2.0, False, "fine"),
         (STEADY, [], 2.0, True, "fine"),
     ],
@@ -81,7 +94,7 @@ def test_a_gross_slowdown_over_several_intervals_is_proven_and_a_burst_is_not(
 ) -> None:
     verdict = judge(pace_of(before), pace_of(now), allowed, "digits 1.0.0", is_last=is_last)
     assert verdict.answer == answer
-    assert bool(verdict.because) == (answer == "slow")
+    assert bool(verdict.because) == (answer == "proven")
 
 
 def test_the_reason_has_the_numbers() -> None:
@@ -148,7 +161,7 @@ def test_false_alarms_are_rare_where_nothing_changed_and_twice_as_slow_is_found(
             before, now = pace_of(minutes(1.0, 60)), Pace()
             for level in minutes(ratio, 10):
                 now = now.plus(window([level] * 20), 60.0)
-                if judge(before, now, 2.0, "", is_last=False).answer == "slow":
+                if judge(before, now, 2.0, "", is_last=False).answer == "proven":
                     hits += 1
                     break
         return hits / 300
@@ -162,21 +175,21 @@ def test_the_pace_is_known_after_a_restart_and_a_damaged_file_stops_nothing(tmp_
     keeper = PaceKeeper(tmp_path, 60.0)
     keeper.add([window([10.0] * 30, digest="one", start=100.0), window([9.0] * 5, digest="two")])
     again = PaceKeeper(tmp_path, 60.0)
-    assert again.of("one") == keeper.of("one")
-    assert again.of("one").seen_at == 160.0
-    assert again.of("two").count == 0 or again.of("two") == keeper.of("two")
-    assert again.of("never") == Pace()
+    assert again.of("one", "cpu") == keeper.of("one", "cpu")
+    assert again.of("one", "cpu").seen_at == 160.0
+    assert again.of("two", "cpu").count == 0 or again.of("two", "cpu") == keeper.of("two", "cpu")
+    assert again.of("never", "cpu") == Pace()
     (tmp_path / PACE_FILE).write_bytes(b"\x00{")
-    assert PaceKeeper(tmp_path, 60.0).of("one") == Pace()
+    assert PaceKeeper(tmp_path, 60.0).of("one", "cpu") == Pace()
 
 
 def test_releases_of_long_ago_are_forgotten(tmp_path: Path) -> None:
     keeper = PaceKeeper(tmp_path, 60.0)
     for number in range(MAX_RELEASES + 3):
         keeper.add([window([10.0] * 30, digest=str(number)), window([1.0] * 30, digest="serves")])
-    kept = [number for number in range(MAX_RELEASES + 3) if keeper.of(str(number)).count]
+    kept = [number for number in range(MAX_RELEASES + 3) if keeper.of(str(number), "cpu").count]
     assert kept == list(range(4, MAX_RELEASES + 3))
-    assert keeper.of("serves").count
+    assert keeper.of("serves", "cpu").count
 
 
 def soak_slowly(world: World, releases: Releases, **order: object) -> None:

@@ -1,10 +1,10 @@
 """Evidence from the processes that hold a model: deaths, hangs and silence. Pure."""
 
-from typing import NamedTuple
-
 from edgepack.agent.state.holders import Held, Holders
 from edgepack.agent.telemetry.pace import Pace
+from edgepack.agent.watch.observed import DOUBTFUL, FINE, Verdict
 from edgepack.text import counted
+from edgepack.wire.messages import Choice
 
 DEATHS = 3
 """Deaths that condemn a release. A person restarts an application once or twice."""
@@ -24,19 +24,7 @@ QUIET_TIMES = 2.0
 """Silence is evidence if it is longer than so many times the longest of these intervals."""
 
 
-class Finding(NamedTuple):
-    """Result of a check.
-
-    Attributes:
-        because: Why the release must not stay, as a sentence; "" without a reason.
-        is_doubtful: Whether more time is needed.
-    """
-
-    because: str = ""
-    is_doubtful: bool = False
-
-
-def find_deaths(holders: Holders, digest: str, *, since: float, now: float) -> Finding:
+def find_deaths(holders: Holders, digest: str, *, since: float, now: float) -> Verdict:
     """Judge a release by the processes that died while they held or opened the release.
 
     Deaths are evidence if there are three, and more than twice as many as in the same time before:
@@ -56,14 +44,16 @@ def find_deaths(holders: Holders, digest: str, *, since: float, now: float) -> F
         for death in holders.deaths
     )
     if recent >= DEATHS and recent > 2 * earlier:
-        return Finding(
+        return Verdict(
+            "proven",
             f"{recent} processes that held it died within {now - since:.0f} s, "
-            f"and {earlier} in as much time before"
+            f"and {earlier} in as much time before",
         )
-    return Finding(is_doubtful=any(at >= since and now - at < SUSPECT_S for at in times))
+    is_doubtful = any(at >= since and now - at < SUSPECT_S for at in times)
+    return DOUBTFUL if is_doubtful else FINE
 
 
-def find_hangs(holders: Holders, digest: str, *, usual_ms: float, now: float) -> Finding:
+def find_hangs(holders: Holders, digest: str, *, usual_ms: float, now: float) -> Verdict:
     """Judge a release by the processes that hold or open the release and do not continue.
 
     Args:
@@ -82,21 +72,22 @@ def find_hangs(holders: Holders, digest: str, *, usual_ms: float, now: float) ->
         title = f"process {held.pid} hangs"
         if silent_s > (OPENING_S if held.opening else HUNG_S):
             doing = "while it opens the model" if held.opening == digest else "with the model"
-            return Finding(f"{title}: no heartbeat for {silent_s:.0f} s {doing}")
+            return Verdict("proven", f"{title}: no heartbeat for {silent_s:.0f} s {doing}")
         if running_s > inference_s:
-            return Finding(
+            return Verdict(
+                "proven",
                 f"{title}: an inference runs for {running_s:.0f} s, "
-                f"at most {inference_s:.0f} s are usual"
+                f"at most {inference_s:.0f} s are usual",
             )
         is_doubtful |= bool(held.opening)
         is_doubtful |= silent_s > SUSPECT_SHARE * HUNG_S
         is_doubtful |= running_s > SUSPECT_SHARE * inference_s
-    return Finding(is_doubtful=is_doubtful)
+    return DOUBTFUL if is_doubtful else FINE
 
 
 def find_silence(
     holders: Holders, model: str, before: Pace, *, switched_at: float, quiet_s: float
-) -> Finding:
+) -> Verdict:
     """Judge a release by missing inferences, if the previous release was busy until the switch.
 
     An application that closes the model is silent by its own will: without a process that holds the
@@ -111,17 +102,24 @@ def find_silence(
     """
     intervals = before.intervals[-BUSY_INTERVALS:]
     if len(intervals) < BUSY_INTERVALS:
-        return Finding()
+        return FINE
     longest_s = max(one.length_s for one in intervals)
     was_busy = abs(switched_at - before.seen_at) <= longest_s
     present: list[Held] = [held for held in holders.held if held.model == model]
     present += [death.held for death in holders.deaths if death.held.model == model]
     if not was_busy or not present or not longest_s:
-        return Finding()
+        return FINE
     if quiet_s <= QUIET_TIMES * longest_s:
-        return Finding(is_doubtful=True)
+        return DOUBTFUL
     inferences = counted(sum(one.count for one in intervals), "inference")
-    return Finding(
+    return Verdict(
+        "proven",
         f"no inference for {quiet_s:.0f} s, although a process holds the model; "
-        f"{inferences} ran in {sum(one.length_s for one in intervals):.0f} s before the switch"
+        f"{inferences} ran in {sum(one.length_s for one in intervals):.0f} s before the switch",
     )
+
+
+def usual_ms(choice: Choice | None) -> float:
+    """Return the longest latency of the device's own probes, milliseconds; 0 if unknown."""
+    probes = choice.probes if choice else ()
+    return max((one.latency_ms or 0.0 for one in probes), default=0.0)

@@ -1,0 +1,450 @@
+"""The watch over a committed release: measures, judges by the watch's table, and acts.
+
+The agent acts by itself. Each decision is saved in the journal first, so that no restart forgets a
+decision, and is reported as wanted, chosen, because.
+"""
+
+import logging
+
+import msgspec
+
+from edgepack.agent.runtime.basis import basis_of, describe_change
+from edgepack.agent.runtime.providers import why_nothing_runs
+from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.telemetry.outcomes import RECENT_S
+from edgepack.agent.update.choosing import (
+    choose_again,
+    is_gone,
+    lacks_files,
+    name_variant,
+    probe_afresh,
+    repoint,
+)
+from edgepack.agent.update.context import Evidence, NotYetError, UpdateContext, Wait
+from edgepack.agent.update.journal import NOTHING_SERVES, WatchNote
+from edgepack.agent.update.transitions import MAX_TEXT, Transitions
+from edgepack.agent.watch.ledger import Ledger
+from edgepack.agent.watch.liveness import usual_ms
+from edgepack.agent.watch.observed import Observed
+from edgepack.agent.watch.table import ROWS, STATES, Symptom, judge_all
+from edgepack.wire.messages import Choice, ProbeResult, RunModel, Watched
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 600.0
+"""How long the agent waits before it probes again a release of which no variant worked."""
+BASIS_S = 60.0
+"""Seconds between comparisons of the device's facts with the basis of the choice."""
+CALM_DAY_S = 24 * 3600.0
+
+
+class Watcher:
+    """The watch over a model's serving release.
+
+    Args:
+        context: The model's update.
+
+    Attributes:
+        trouble: Why no release serves after a commit; "" if a release serves.
+        heard: Reports of processes that could not open the release, not yet taken.
+    """
+
+    def __init__(self, context: UpdateContext) -> None:
+        self._context = context
+        self._settings = context.deps.config.watch
+        self._evidence = Evidence()
+        self._ledger: Ledger | None = None
+        self._look_at = self._basis_at = 0.0
+        self._started = self._since = context.now()
+        self._calm_from: float | None = None
+        self._noted: dict[str, str] = {}
+        self.trouble = ""
+        self.heard: list[str] = []
+
+    def turn(self, transitions: Transitions) -> Wait | None:
+        """Continue to watch; the model's update is at rest.
+
+        Returns:
+            None when the update may begin something else; until then a probe is under way.
+
+        Raises:
+            OSError: The disk is full or broken.
+        """
+        if not self._context.is_clear():
+            return Wait(seconds=None)
+        has_looked = self._listen()
+        try:
+            self._compare_basis(transitions)
+            self._judge(transitions, has_looked=has_looked)
+        except NotYetError:
+            return Wait(seconds=None)
+        return None
+
+    @property
+    def due_s(self) -> float | None:
+        """Seconds until the next look; None while nothing serves or served."""
+        if self._ledger is None and not self.trouble:
+            return None
+        at = self._basis_at if self._ledger is None else min(self._look_at, self._basis_at)
+        return max(0.0, at - self._context.now())
+
+    def compare_again(self) -> None:
+        """Compare the choice of the serving release with this device at the next turn."""
+        self._basis_at = 0.0
+        self._context.read_facts()
+
+    def note(self, symptom: Symptom, because: str, transitions: Transitions) -> None:
+        """Note a fact that another part measures, such as damage; "" for its end.
+
+        Raises:
+            OSError: The journal cannot be written.
+        """
+        is_new = bool(because) and not self._noted.get(symptom)
+        self._noted[symptom] = because
+        pointer = self._context.model.pointer.read()
+        if is_new and pointer is not None and "variant" not in ROWS[symptom].steps:
+            self._degrade(pointer, symptom, because, transitions)
+
+    @property
+    def _memory(self) -> WatchNote:
+        return self._context.journal.watch
+
+    def _listen(self) -> bool:
+        """Collect the reports of processes, if due; return whether it was."""
+        context, now = self._context, self._context.now()
+        pointer = context.model.pointer.read()
+        if pointer is None or not pointer.committed:
+            self._ledger = None
+            return False
+        key = (pointer.digest, pointer.choice.chosen)
+        if self._ledger is None or self._ledger.key != key:
+            self._ledger, self._calm_from = Ledger(*key, self._settings.interval_s), None
+            self._since = context.now()
+        if now < self._look_at:
+            return False
+        self._look_at = now + self._settings.look_s
+        collected = context.model.collect()
+        self.heard += [trouble.because for trouble in collected.troubles]
+        for window in collected.telemetry:
+            self._ledger.add(window, now)
+        return True
+
+    def _observe(self) -> Observed:
+        if self._ledger is None:
+            return Observed(is_soaking=False)
+        pointer, now = self._context.model.pointer.read(), self._context.now()
+        return msgspec.structs.replace(
+            self._ledger.observed(now),
+            model=self._context.model.name,
+            digest=self._ledger.key[0],
+            holders=self._context.deps.tools.holders(),
+            monotonic_s=now,
+            # As much time before must be known, too: some applications are killed each minute.
+            since=max(self._since, now - RECENT_S, (now + self._started) / 2),
+            usual_ms=usual_ms(pointer.choice if pointer else None),
+            lasting_s=self._settings.lasting_s,
+            before=self._context.deps.tools.pace_of(*self._ledger.key),
+            slowdown=self._settings.slowdown,
+            damage=self._noted.get("damage", ""),
+        )
+
+    def _judge(self, transitions: Transitions, *, has_looked: bool) -> None:
+        """Act on the first symptom with sufficient evidence.
+
+        Raises:
+            NotYetError: A probe is under way.
+        """
+        pointer, told = self._context.model.pointer.read(), self._memory.told
+        if pointer is None or not pointer.committed:
+            return
+        if told.state == "HEALING":
+            self._heal(pointer, transitions)
+            return
+        if not has_looked:
+            return
+        found = ((s, v.because) for s, v in judge_all(self._observe()) if v.answer == "proven")
+        symptom, because = next(found, (None, ""))
+        if symptom is None:
+            self._recover(transitions)
+            return
+        self._calm_from = None
+        is_tried = f"{symptom} {_name(pointer)}" in self._memory.tried
+        if "variant" not in ROWS[symptom].steps or is_tried:
+            self._degrade(pointer, symptom, because, transitions)
+        elif told.acts >= self._settings.max_acts:
+            because += f"; nothing is tried, since the watch acted {told.acts} times already"
+            self._degrade(pointer, symptom, because, transitions)
+        else:
+            self._begin(pointer, symptom, because, transitions)
+            self._heal(pointer, transitions)
+
+    def _begin(
+        self, pointer: ActivePointer, symptom: Symptom, because: str, transitions: Transitions
+    ) -> None:
+        """Save that a variant is left, before anything is tried."""
+        note, title = self._memory, _title(pointer)
+        told = Watched(
+            state=STATES["WATCHING"].found or "HEALING",
+            symptom=symptom,
+            wanted=note.told.wanted or title,
+            chosen=title,
+            because=because[:MAX_TEXT],
+            since=self._context.deps.clock.wall(),
+            acts=note.told.acts + 1,
+        )
+        left = note.left | {_name(pointer): because}
+        self._evidence = Evidence()
+        transitions.watch(WatchNote(told=told, left=left, tried=note.tried))
+
+    def _heal(self, pointer: ActivePointer, transitions: Transitions) -> None:
+        """Try the next right variant, then the previous release; report when neither is better.
+
+        A switch that a restart interrupted is completed.
+
+        Raises:
+            NotYetError: A probe is under way; call again.
+        """
+        context, evidence, note = self._context, self._evidence, self._memory
+        if _name(pointer) not in note.left:
+            self._finish(pointer, transitions)
+            return
+        previous = context.journal.previous
+        releases = [pointer]
+        if previous is not None and previous.digest != pointer.digest:
+            releases.append(previous)
+        probe_afresh(context, evidence, *releases)
+        most_ms = self._most_ms(pointer)
+        if most_ms is None:
+            self._cancel(pointer, "it passed while other variants were probed", transitions)
+            return
+        reasons = []
+        for release in releases:
+            choice = choose_again(context, release, evidence, left=note.left)
+            probe = _probe_of(choice, choice.chosen)
+            if probe is not None and (probe.latency_ms or 0.0) <= most_ms:
+                moved = repoint(context, release, choice)
+                context.model.pointer.write(moved)
+                self._evidence = Evidence()
+                self._finish(moved, transitions)
+                return
+            slow = f"{_title(release, choice)} takes {probe.latency_ms} ms" if probe else ""
+            reasons.append(f"{release.bundle.version}: {slow or choice.because}")
+        self._cancel(pointer, f"nothing better is here: {'; '.join(reasons)}", transitions)
+
+    def _most_ms(self, pointer: ActivePointer) -> float | None:
+        """Return the latency that another variant may have, milliseconds; None if none is needed.
+
+        Only slowness limits the latency. The release is slow on real inputs if the serving variant
+        is as fast as ever on golden samples; else the device is slow, and another variant must be
+        faster on the slow device.
+
+        Raises:
+            NotYetError: A probe is under way.
+        """
+        if self._memory.told.symptom != "slow":
+            return float("inf")
+        serving, limit = pointer.choice.chosen, self._settings.slowdown
+        own = choose_again(self._context, pointer, self._evidence, only=serving)
+        recent = self._ledger.recent if self._ledger else ()
+        is_slow = any(symptom == "slow" for symptom, _ in judge_all(self._observe()))
+        if not recent or not is_slow:
+            return None
+        fresh, usual = _probe_of(own, serving), _probe_of(pointer.choice, serving)
+        if fresh is None:
+            return float("inf")  # The variant is not even right any more.
+        is_device_slow = usual is not None and (
+            (fresh.latency_ms or 0.0) >= limit * (usual.latency_ms or float("inf"))
+        )
+        now_ms = (fresh.latency_ms or 0.0) if is_device_slow else recent[-1].latency_ms
+        return now_ms / max(limit, 1.0)
+
+    def _finish(self, pointer: ActivePointer, transitions: Transitions) -> None:
+        """Save and report what serves instead."""
+        note, committed = self._memory, self._context.journal.committed
+        told = msgspec.structs.replace(
+            note.told,
+            state=STATES["HEALING"].done or "DEGRADED",
+            chosen=_title(pointer),
+            because=(
+                f"{_title(pointer)} serves instead of {note.told.chosen}: {note.told.because}; "
+                f"{pointer.choice.because}"
+            )[:MAX_TEXT],
+            since=self._context.deps.clock.wall(),
+        )
+        note = msgspec.structs.replace(note, told=told)
+        if committed is None or committed.digest == pointer.digest:
+            transitions.watch(note, committed=pointer)
+        else:
+            changes = {"committed": pointer, "committed_by": None, "previous": committed}
+            transitions.move("ROLLED_BACK", told.because, watch=note, **changes)
+
+    def _cancel(self, pointer: ActivePointer, because: str, transitions: Transitions) -> None:
+        """Keep the variant that serves, and report the symptom."""
+        note, key = self._memory, _name(pointer)
+        symptom = note.told.symptom
+        told = msgspec.structs.replace(
+            note.told,
+            state=STATES["HEALING"].done or "DEGRADED",
+            because=f"{note.told.because}; {because}"[:MAX_TEXT],
+        )
+        left = {name: why for name, why in note.left.items() if name != key}
+        self._evidence = Evidence()
+        transitions.watch(WatchNote(told=told, left=left, tried=(*note.tried, f"{symptom} {key}")))
+
+    def _degrade(
+        self, pointer: ActivePointer, symptom: Symptom, because: str, transitions: Transitions
+    ) -> None:
+        """Report a symptom, once; the report of another release than wanted goes first."""
+        told, title = self._memory.told, _title(pointer)
+        has_moved = told.wanted not in ("", told.chosen) and told.state != "WATCHING"
+        if (told.state, told.symptom) == ("DEGRADED", symptom) or has_moved:
+            return
+        told = Watched(
+            state="DEGRADED",
+            symptom=symptom,
+            wanted=title,
+            chosen=title,
+            because=because[:MAX_TEXT],
+            since=self._context.deps.clock.wall(),
+            acts=told.acts,
+        )
+        transitions.watch(msgspec.structs.replace(self._memory, told=told))
+
+    def _recover(self, transitions: Transitions) -> None:
+        """Report the end of a symptom after a calm minute; forget actions after a calm day."""
+        now, note = self._context.now(), self._memory
+        told = note.told
+        self._calm_from = now if self._calm_from is None else self._calm_from
+        calm_s = now - self._calm_from
+        is_wanted = told.wanted == told.chosen
+        if told.state == "DEGRADED" and is_wanted and calm_s >= self._settings.calm_s:
+            after = STATES["DEGRADED"].calm or "WATCHING"
+            told = Watched(state=after, since=self._context.deps.clock.wall(), acts=told.acts)
+            transitions.watch(WatchNote(told=told, left=note.left))
+        elif told.acts and calm_s >= CALM_DAY_S:
+            told = msgspec.structs.replace(told, acts=0)
+            self._context.model.store.update(watch=msgspec.structs.replace(note, told=told))
+
+    def _compare_basis(self, transitions: Transitions) -> None:
+        """Choose again if the basis of the choice is gone: at the start and each minute.
+
+        Raises:
+            NotYetError: A probe is under way.
+        """
+        if self._context.now() < self._basis_at:
+            return
+        self.trouble = self._choose_for_basis(transitions)
+        self._evidence = Evidence()
+        self._basis_at = self._context.now() + (RETRY_S if self.trouble else BASIS_S)
+
+    def _choose_for_basis(self, transitions: Transitions) -> str:
+        """Choose again for the release that serves, or served, if its basis is gone.
+
+        While no execution provider is usable, no release can be tried, and all stays unchanged.
+
+        1. The best variant of the same release that works takes over.
+        2. If none does, the release that was committed before takes over.
+        3. If that does not work either, nothing serves: the pointer is removed, and the files stay.
+
+        Returns:
+            Why nothing serves, as a sentence; "" if a release serves or nothing was ever committed.
+        """
+        context, evidence, journal = self._context, self._evidence, self._context.journal
+        pointer = context.model.pointer.read() or journal.committed
+        facts = context.facts if evidence.checked else context.read_facts()
+        providers = context.deps.config.providers
+        if pointer is None or not pointer.committed:
+            return ""
+        changed = describe_change(pointer.basis, basis_of(facts, providers))
+        verdict = ROWS["basis"].judge(Observed(is_soaking=False, basis=changed))
+        if verdict.answer != "proven" or why_nothing_runs(facts.providers, providers.allow):
+            return ""  # `Models` reports the latter, and has this done again.
+        choice = choose_again(context, pointer, evidence)
+        if choice.chosen:  # 1
+            self._keep(pointer, choice, changed, transitions)
+            return ""
+        version = pointer.bundle.version
+        because = f"{version} does not work here any more ({changed}): {choice.because}"
+        previous = journal.previous
+        if previous is not None and previous.digest != pointer.digest:  # 2
+            chosen = choose_again(context, previous, evidence, left=self._memory.left)
+            if chosen.chosen:
+                back = repoint(context, previous, chosen)
+                context.model.pointer.write(back)
+                because = f"{previous.bundle.version} serves again: {because}"
+                note = self._note_basis(pointer, _title(back), because)
+                changes = {"committed": back, "committed_by": None, "previous": pointer}
+                transitions.move("ROLLED_BACK", because, watch=note, **changes)
+                return ""
+        because = f"{NOTHING_SERVES}{because}"  # 3
+        context.model.pointer.remove()
+        if (journal.state, journal.because) != ("ROLLED_BACK", because[:MAX_TEXT]):
+            note = self._note_basis(pointer, "", because)
+            gone = msgspec.structs.replace(pointer, basis={})
+            transitions.move("ROLLED_BACK", because, committed=gone, watch=note)
+            if journal.committed_by and lacks_files(evidence, pointer.digest):
+                order = msgspec.structs.replace(journal.committed_by, expires_at=None)
+                context.model.store.update(pending=order)
+        return because
+
+    def _keep(
+        self, pointer: ActivePointer, choice: Choice, changed: str, transitions: Transitions
+    ) -> None:
+        """Serve the release with this choice, also if nothing served before."""
+        context, journal, note = self._context, self._context.journal, self._memory
+        chosen = repoint(context, pointer, choice)
+        context.model.pointer.write(chosen)
+        wanted = note.told.wanted or _title(pointer)
+        is_right = any(
+            probe.right and _title(pointer, choice, probe.variant) == wanted
+            for probe in choice.probes
+        )
+        because = f"{choice.chosen} replaces {pointer.choice.chosen} ({changed}): {choice.because}"
+        if _title(chosen) == wanted or is_right:
+            note = WatchNote(told=Watched(acts=note.told.acts))
+        else:
+            note = self._note_basis(pointer, _title(chosen), because)
+        is_known = journal.committed is not None and journal.committed.digest == chosen.digest
+        changes = {"committed": chosen} if is_known else {}
+        if is_gone(journal):
+            because = f"{pointer.bundle.version} serves again ({changed}): {choice.because}"
+            offer = journal.offer
+            if isinstance(offer, RunModel) and offer.bundle == chosen.bundle:
+                transitions.move("COMMITTED", because, choice=choice, watch=note, **changes)
+            else:
+                because = because[:MAX_TEXT]
+                context.model.store.update(because=because, watch=note, **changes)
+        elif choice.chosen != pointer.choice.chosen:
+            transitions.watch(note, because, **changes)
+        else:
+            log.info(
+                "model=%s variant=%s is right again: %s", context.model.name, choice.chosen, changed
+            )
+            context.model.store.update(watch=note, **changes)
+
+    def _note_basis(self, pointer: ActivePointer, chosen: str, because: str) -> WatchNote:
+        told = self._memory.told
+        told = Watched(
+            state="DEGRADED",
+            symptom="basis",
+            wanted=told.wanted or _title(pointer),
+            chosen=chosen,
+            because=because[:MAX_TEXT],
+            since=self._context.deps.clock.wall(),
+            acts=told.acts,
+        )
+        return WatchNote(told=told)
+
+
+def _name(pointer: ActivePointer) -> str:
+    return name_variant(pointer.digest, pointer.choice.chosen)
+
+
+def _title(pointer: ActivePointer, choice: Choice | None = None, variant: str = "") -> str:
+    """Return a variant of a release for people: `cpu of 1.2.0`."""
+    return f"{variant or (choice or pointer.choice).chosen} of {pointer.bundle.version}"
+
+
+def _probe_of(choice: Choice, variant: str) -> ProbeResult | None:
+    """Return the probe of a variant that was right; None without one."""
+    return next((one for one in choice.probes if one.variant == variant and one.right), None)

@@ -1,0 +1,131 @@
+"""Slowness: is a release grossly slower than the previous release, or than itself before? Pure.
+
+A single device cannot condemn a release: the device may be odd. But a device can detect that
+inferences became twice as slow, and leave the release. A burst of load does not look like this: all
+of several intervals in a row must be slow, and slower than the latency ever varied before.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from edgepack.agent.telemetry.pace import Interval, Pace, typical_ms
+from edgepack.agent.watch.observed import DOUBTFUL, FINE, Observed, Verdict
+from edgepack.text import counted
+
+INTERVALS = 5
+"""Slow intervals in a row that prove it. Half of it goes back for a backup of two minutes, twice of
+it serves a slow release for ten minutes."""
+LONGEST = 10
+"""Intervals for which a soak waits when it is doubtful: ten minutes, when each is a minute long."""
+GROSS, SHORT_INTERVALS = 10.0, 3
+"""A release as many times slower than before is left after so many short intervals: half a minute.
+No burst of the simulated months reached it."""
+SHORTER = 6
+"""Short intervals in an interval."""
+FEWEST_BEFORE = 60
+"""Inferences of the previous release: three are above their 95th percentile."""
+FEWEST_NOW = 5
+"""Inferences of the release that soaks: with fewer, nothing is left but the slowest two."""
+_SPREAD, _WEIGHT = 0.074, 30
+"""Spread (standard deviation of the logarithm) of a device's latency from interval to interval that
+is assumed before it is known, and the intervals that the assumption counts as."""
+_SIGMAS = 3.0
+
+
+def judge_previous(seen: Observed) -> Verdict:
+    """Judge the pace of a release that soaks against the previous release on this device.
+
+    1. Without enough inferences of the previous release there is nothing to compare with.
+    2. The release is slow when all of the last intervals are. At the end of the time, two are
+       enough.
+    3. The release is doubtful if the last interval, or the current interval, is slow; or if
+       applications may still come.
+    """
+    before, now = seen.before, seen.now
+    # 1.
+    is_missed = now.count < FEWEST_NOW and seen.is_awaited
+    if before.latency.count < FEWEST_BEFORE:
+        return DOUBTFUL if is_missed else FINE
+    # 2.
+    limit = _limit(before, seen.slowdown)
+    ratios = [one.latency_ms / _usual_ms(before, one.count) for one in now.intervals]
+    slow_in_a_row = _count_slow(ratios, limit)
+    if slow_in_a_row >= (2 if seen.is_last else INTERVALS):
+        slow = now.intervals[-slow_in_a_row:]
+        return _slow(slow, ratios, limit, f"with {seen.title_before}")
+    # 3.
+    current = now.current
+    is_slow_now = current.count >= FEWEST_NOW and (
+        typical_ms(current, current.count) >= limit * _usual_ms(before, current.count)
+    )
+    return DOUBTFUL if slow_in_a_row or is_slow_now or is_missed else FINE
+
+
+def judge_past(seen: Observed) -> Verdict:
+    """Judge the pace of a committed release against its own past hour on this device.
+
+    The intervals under judgement are no part of the past. A gross slowdown is proven by short
+    intervals, so within a minute.
+    """
+    pace, allowed = seen.before, seen.slowdown
+    for intervals, needed, factor, recent in (
+        (seen.recent, SHORT_INTERVALS, GROSS, 1),
+        (pace.intervals, INTERVALS, allowed, INTERVALS),
+    ):
+        past = _without_last(pace, recent)
+        if sum(one.count for one in past.intervals) < FEWEST_BEFORE or len(intervals) < needed:
+            continue
+        limit = _limit(past, max(allowed, factor))
+        least_ms = _middle(past).latency_ms  # The histogram has the intervals under judgement, too.
+        ratios = [one.latency_ms / max(least_ms, _usual_ms(past, one.count)) for one in intervals]
+        if (slow_in_a_row := _count_slow(ratios, limit)) >= needed:
+            return _slow(intervals[-slow_in_a_row:], ratios, limit, "before")
+    return FINE
+
+
+def _without_last(pace: Pace, count: int) -> Pace:
+    return msgspec.structs.replace(pace, intervals=pace.intervals[:-count])
+
+
+def _count_slow(ratios: Sequence[float], limit: float) -> int:
+    """Return how many of the last ratios in a row reach the limit."""
+    return next((n for n, ratio in enumerate(reversed(ratios)) if ratio < limit), len(ratios))
+
+
+def _slow(slow: Sequence[Interval], ratios: Sequence[float], limit: float, than: str) -> Verdict:
+    inferences, least = sum(one.count for one in slow), min(ratios[-len(slow) :])
+    return Verdict(
+        "proven",
+        f"inferences take {least:.1f} times as long as {than} in each of the last "
+        f"{counted(len(slow), 'interval')} ({slow[-1].latency_ms:.3g} ms, "
+        f"{counted(inferences, 'inference')}); {limit:.1f} times is let pass",
+    )
+
+
+def _limit(before: Pace, allowed: float) -> float:
+    """Return the tolerated ratio: the allowed ratio, or more if latencies varied more before."""
+    return max(allowed, math.exp(_SIGMAS * _spread(before)))
+
+
+def _usual_ms(before: Pace, count: int) -> float:
+    """Return the usual latency of an interval with `count` inferences: the median, free of bursts.
+
+    The percentile that an interval is read at depends on its inferences, so the median interval is
+    converted to that of `count`.
+    """
+    middle, usual = _middle(before), before.latency
+    return middle.latency_ms * typical_ms(usual, count) / typical_ms(usual, middle.count)
+
+
+def _middle(before: Pace) -> Interval:
+    return sorted(before.intervals, key=lambda one: one.latency_ms)[len(before.intervals) // 2]
+
+
+def _spread(before: Pace) -> float:
+    """Return the spread between intervals, moderated by the assumed spread of any device."""
+    logs = [math.log(one.latency_ms) for one in before.intervals]
+    mean = math.fsum(logs) / len(logs)
+    squares = math.fsum((one - mean) ** 2 for one in logs)
+    return math.sqrt((_WEIGHT * _SPREAD**2 + squares) / (_WEIGHT + len(logs) - 1))
