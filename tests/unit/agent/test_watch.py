@@ -1,0 +1,193 @@
+"""The watch after the commit: which evidence, which action, and what a restart remembers."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from edgepack.agent.config import WatchConfig
+from edgepack.agent.state.holders import Death, Held, Holders
+from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.update.journal import WatchNote
+from edgepack.agent.watch.table import ROWS, STATES, Symptom, WatchState, markdown, mermaid
+from edgepack.wire.histogram import LatencyRecorder
+from edgepack.wire.messages import RemoveModel, Telemetry, Watched
+from tests.simulators.bundles import ExampleBundle
+from tests.simulators.world import World
+from tests.unit.agent.conftest import Releases
+
+NOTHING = Collected()
+
+
+def window(
+    bundle: ExampleBundle,
+    *,
+    variant: str = "cpu",
+    good: int = 0,
+    failed: int = 0,
+    not_finite: int = 0,
+    ms: float = 1.0,
+    length_s: float = 5.0,
+) -> Collected:
+    """Return what processes report: finished inferences include those that are not finite."""
+    latency = LatencyRecorder()
+    for _ in range(good + not_finite):
+        latency.record(ms)
+    told = Telemetry(
+        digest=bundle.ref.digest,
+        variant=variant,
+        provider="CPUExecutionProvider",
+        window_start=0.0,
+        window_s=length_s,
+        latency=latency.snapshot(),
+        failures=failed,
+        not_finite=not_finite,
+    )
+    return Collected(telemetry=(told,))
+
+
+def watch(world: World, told: Collected = NOTHING, *, turns: int = 6) -> Watched:
+    """Let the device collect the same report at each of some looks; return the watch's state."""
+    world.said_at_rest = [told] * turns
+    for _ in range(turns):
+        world.models.advance()
+        world.settle()
+        world.now += world.watch.look_s
+    return world.journal.watch.told
+
+
+@pytest.fixture
+def two(world: World, releases: Releases) -> World:
+    """Return a device with release 2, which has two variants, and release 1 before it."""
+    world.updater.orders.offer(releases.two.order(2))
+    assert world.settle() == "COMMITTED"
+    assert world.journal.watch == WatchNote()
+    return world
+
+
+def serves(world: World) -> tuple[int, str]:
+    assert world.pointer is not None
+    return world.pointer.bundle.release, world.pointer.choice.chosen
+
+
+def test_every_symptom_and_state_has_a_row_and_leads_only_to_states() -> None:
+    assert set(ROWS) == set(get_args(Symptom))
+    assert set(STATES) == set(get_args(WatchState))
+    for row in STATES.values():
+        for after in (row.found, row.reported, row.done, row.calm, row.restart):
+            assert after is None or after in STATES
+
+
+def test_the_page_shows_the_tables() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "explanation" / "watch.md").read_text()
+    for shown in (mermaid(), markdown()):
+        assert shown in page, "run: python -m edgepack.agent.watch.table"
+
+
+@pytest.mark.parametrize("kind", ["failed", "not_finite"])
+def test_bad_inferences_lead_to_the_next_variant_then_the_previous_release_then_a_report(
+    two: World, releases: Releases, kind: str
+) -> None:
+    assert serves(two) == (2, "cpu")
+    bad: dict[str, Any] = {kind: 50}
+    told = watch(two, window(releases.two, **bad))
+    assert serves(two) == (2, "cpu-vnni")
+    assert (told.state, told.symptom) == ("DEGRADED", kind)
+    assert (told.wanted, told.chosen) == ("cpu of 1.2.0", "cpu-vnni of 1.2.0")
+    assert "200 of 200 real inferences" in told.because
+    assert two.seen[-1] == "COMMITTED"
+
+    told = watch(two, window(releases.two, variant="cpu-vnni", **bad))
+    assert serves(two) == (1, "cpu")
+    assert (told.wanted, told.chosen) == ("cpu of 1.2.0", "cpu of 1.1.0")
+    assert two.journal.state == "ROLLED_BACK"
+    assert two.journal.committed == two.pointer
+    assert "cpu of 1.1.0 serves instead of cpu-vnni of 1.2.0" in two.journal.because
+
+    told = watch(two, window(releases.one, **bad))
+    assert serves(two) == (1, "cpu"), "nothing is left"
+    assert told.state == "DEGRADED"
+    assert "nothing better is here" in told.because
+    probed, events = two.probed.copy(), len(two.events("watch"))
+    watch(two, window(releases.one, **bad), turns=20)
+    assert (two.probed, len(two.events("watch"))) == (probed, events), "it is tried and told once"
+    assert [event.to_state for event in two.events("watch")] == [
+        *("HEALING", "DEGRADED", "HEALING", "HEALING", "DEGRADED")
+    ]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"good": 1000, "failed": 9},
+        {"good": 10},
+        {"failed": 1},  # four in all
+        {"good": 100, "not_finite": 1},
+    ],
+)
+def test_little_evidence_changes_nothing(
+    two: World, releases: Releases, told: dict[str, int]
+) -> None:
+    assert watch(two, window(releases.two, **told), turns=4) == Watched()  # type: ignore[arg-type]
+    assert serves(two) == (2, "cpu")
+
+
+def test_a_burst_of_failures_that_is_over_soon_changes_nothing(
+    two: World, releases: Releases
+) -> None:
+    watch(two, window(releases.two, failed=500), turns=3)
+    assert watch(two, window(releases.two, good=500), turns=3) == Watched()
+
+
+def test_failures_that_end_by_themselves_are_reported_as_over(
+    world: World, releases: Releases
+) -> None:
+    assert watch(world, window(releases.one, failed=50)).state == "DEGRADED"
+    told = watch(world, window(releases.one, good=500), turns=150)
+    assert (told.state, told.symptom) == ("WATCHING", "")
+    assert serves(world) == (1, "cpu")
+
+
+def test_an_order_begins_a_new_watch_and_a_removal_ends_it(two: World, releases: Releases) -> None:
+    watch(two, window(releases.two, failed=50))
+    two.updater.orders.offer(releases.three.order(3))
+    assert two.settle() == "COMMITTED"
+    assert two.journal.watch == WatchNote()
+    two.updater.orders.offer(RemoveModel(sequence=4, issued_at=0.0))
+    assert two.settle() == "REMOVED"
+    assert watch(two) == Watched()
+
+
+def test_an_order_wins_over_a_variant_that_is_left(two: World, releases: Releases) -> None:
+    two.said_at_rest = [window(releases.two, failed=50)] * 3
+    for _ in range(3):
+        two.models.advance()
+        two.now += two.watch.look_s
+    two.updater.orders.offer(releases.three.order(3))
+    assert two.settle() == "COMMITTED"
+    assert serves(two) == (3, "cpu")
+
+
+def test_the_number_of_actions_is_bounded_also_after_restarts(
+    two: World, releases: Releases
+) -> None:
+    two.watch = WatchConfig(max_acts=1)
+    two.restart()
+    watch(two, window(releases.two, failed=50))
+    two.restart()
+    told = watch(two, window(releases.two, variant="cpu-vnni", failed=50))
+    assert serves(two) == (2, "cpu-vnni")
+    assert (told.state, told.acts, told.symptom) == ("DEGRADED", 1, "failed")
+
+
+def test_processes_that_die_while_they_hold_a_committed_release_are_evidence(
+    two: World, releases: Releases
+) -> None:
+    held = Held(boot="b", pid=7, model="tiny", digest=releases.two.ref.digest)
+    watch(two, turns=1)
+    two.now += 1000
+    deaths = tuple(Death(two.now + n, held) for n in range(5))
+    two.holders = lambda: Holders(deaths=deaths)
+    two.now += 10
+    assert watch(two, turns=1).symptom == "process"
+    assert serves(two) == (2, "cpu-vnni")
