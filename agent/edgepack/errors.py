@@ -43,6 +43,13 @@ class EdgepackError(Exception):
         return "\n".join(_cut(printable(line)) for line in said)
 
 
+def parse_problem(error: Exception) -> str:
+    """Return the problem of a text that a parser rejected, in words for a person."""
+    if isinstance(error, RecursionError):
+        return "its lists or tables are nested too deeply"
+    return str(error)
+
+
 def _cut(line: str) -> str:
     """Return a readable line of bounded length, even if the line quotes received text."""
     return line if len(line) <= _MOST_LETTERS else f"{line[: _MOST_LETTERS - 1]}…"

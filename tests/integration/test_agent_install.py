@@ -72,6 +72,7 @@ def test_bundles_are_installed_proved_refused_and_gone_back_from(
     assert done.returncode == 0
     assert "active    tiny 1.1.0" in done.stdout
     assert "agent     not running" in done.stdout
+    assert "drift     not measured: no agent is running" in done.stdout
 
 
 def test_an_install_that_is_ended_leaves_no_hook_behind_and_can_be_begun_again(

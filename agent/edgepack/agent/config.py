@@ -8,7 +8,7 @@ import msgspec
 
 from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.pkcs11_uri import is_uri
-from edgepack.errors import DeviceError, EdgepackError
+from edgepack.errors import DeviceError, EdgepackError, parse_problem
 from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
@@ -323,7 +323,7 @@ def read_config(path: Path) -> AgentConfig:
         settings = msgspec.toml.decode(content.removeprefix(codecs.BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeviceError(
-            f"the agent's settings are not valid TOML: {error}", found_in=str(path)
+            f"the agent's settings are not valid TOML: {parse_problem(error)}", found_in=str(path)
         ) from error
     settings = _of_this_version(settings, path)
     try:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect
 
-from edgepack.errors import BundleError
+from edgepack.errors import BundleError, parse_problem
 
 T = TypeVar("T")
 
@@ -40,7 +40,9 @@ def parse_json(content: bytes, *, limit_bytes: int, found_in: str) -> Any:
             json.dumps(document, ensure_ascii=False).encode()  # Only an escape writes such a half.
         return document
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"{found_in} is not valid JSON: {error}", found_in=found_in) from error
+        raise BundleError(
+            f"{found_in} is not valid JSON: {parse_problem(error)}", found_in=found_in
+        ) from error
 
 
 def convert_json(value: Any, kind: type[T], *, found_in: str) -> T:

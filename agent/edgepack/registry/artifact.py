@@ -7,7 +7,7 @@ a device can take single chunks of a blob.
 import msgspec
 
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
-from edgepack.errors import TransferError
+from edgepack.errors import TransferError, parse_problem
 from edgepack.registry.client import MANIFEST_TYPE, digest_of
 
 ARTIFACT_TYPE = "application/vnd.edgepack.bundle.v1"
@@ -76,7 +76,8 @@ def read_artifact(content: bytes, *, found_in: str) -> dict[str, Descriptor]:
         manifest = msgspec.json.decode(content, type=ArtifactManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TransferError(
-            f"the registry's content of this name is not an artifact: {error}", found_in=found_in
+            f"the registry's content of this name is not an artifact: {parse_problem(error)}",
+            found_in=found_in,
         ) from error
     if manifest.artifact_type != ARTIFACT_TYPE:
         kind = manifest.artifact_type or manifest.config.media_type

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.errors import TransferError
+from edgepack.errors import TransferError, parse_problem
 
 HOST = "EDGEPACK_REGISTRY_HOST"
 USER, PASSWORD = "EDGEPACK_REGISTRY_USER", "EDGEPACK_REGISTRY_PASSWORD"
@@ -90,7 +90,7 @@ def _read(path: Path) -> _DockerConfig:
         return msgspec.json.decode(content, type=_DockerConfig)
     except (OSError, ValueError, RecursionError) as error:
         raise TransferError(
-            f"docker's settings cannot be read: {error}",
+            f"docker's settings cannot be read: {parse_problem(error)}",
             found_in=str(path),
             remedy=f"docker login, or set {HOST}, {USER} and {PASSWORD}",
         ) from error

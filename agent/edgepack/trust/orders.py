@@ -14,7 +14,7 @@ from tuf.api import exceptions
 from tuf.api.metadata import Key, Metadata, Targets
 from tuf.api.serialization.json import JSONSerializer
 
-from edgepack.errors import TrustError
+from edgepack.errors import TrustError, parse_problem
 from edgepack.trust.listing import make_target, read_target_path, target_path
 from edgepack.trust.repository import ISSUED_AT
 from edgepack.trust.roles import DIRECTOR
@@ -151,7 +151,9 @@ def _read(text: Any, kind: Any) -> Any:
     try:
         return msgspec.json.decode(text if isinstance(text, str) else b"", type=kind)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise TrustError(f"an order of the director cannot be read: {error}") from error
+        raise TrustError(
+            f"an order of the director cannot be read: {parse_problem(error)}"
+        ) from error
 
 
 def _add(models: dict[str, ModelOrder], name: str, order: ModelOrder, version: int) -> None:

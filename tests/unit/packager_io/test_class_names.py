@@ -80,6 +80,8 @@ def test_the_file_declares_names(tmp_path: Path) -> None:
     [
         (OutputDeclaration(task="classification", class_names=TEN[:9]), "9 names"),
         (OutputDeclaration(task="classification", class_names=("a",) * 10), "'a' more than once"),
+        (OutputDeclaration(task="classification", class_names=("", *TEN[1:])), "''"),
+        (OutputDeclaration(task="classification", class_names=(*TEN[1:], "\u202e")), "u202e"),
         (OutputDeclaration(task="embedding", class_names=TEN), "'class_names'"),
     ],
 )

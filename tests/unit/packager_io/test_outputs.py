@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepack.errors import BuildError
+from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.config.outputs import OutputDeclaration, check_outputs, declared_parts
 from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import ModelDescription, TaskOutputs
@@ -62,6 +63,16 @@ def test_nonsense_is_refused_with_the_key_and_the_choices(
     assert problem in refused.value.problem
 
 
+def test_lists_that_are_nested_too_deeply_are_called_so(tmp_path: Path) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text(f"x = {'[' * 5000}{']' * 5000}\n")
+    for read in (read_config, lambda path: load_profile(str(path))):
+        with pytest.raises(EdgepackError) as refused:
+            read(path)
+        assert "nested too deeply" in refused.value.problem
+        assert "recursion" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("name", "task", "problem"),
     [
@@ -69,6 +80,8 @@ def test_nonsense_is_refused_with_the_key_and_the_choices(
         ("age", "embedding", "has no row of numbers along its last axis, and embedding are one"),
         ("age", "classification", "has no row of numbers along its last axis, and classification"),
         ("label", "embedding", "output 'label' holds int64: embedding are floats"),
+        ("face", "segmentation", "float32[1,64] is too small for segmentation"),
+        ("age", "sound", "is too small for sound, which needs 64 values"),
     ],
 )
 def test_a_meaning_that_an_output_cannot_have_is_refused(
@@ -85,6 +98,20 @@ def test_an_unknown_task_is_refused_with_the_one_that_was_meant_and_all_others()
         check_outputs({"face": _declared("embeding")}, (_FACE,), "edgepack.toml")
     assert "no task 'embeding'; tasks are classification, probabilities" in refused.value.problem
     assert refused.value.remedy == 'task = "embedding"'
+
+
+@pytest.mark.parametrize(("task", "remedy"), [("own", "--metric"), ("zzzz", "leave the section")])
+def test_a_task_that_is_like_no_other_gets_no_proposal(task: str, remedy: str) -> None:
+    with pytest.raises(BuildError) as refused:
+        check_outputs({"face": _declared(task)}, (_FACE,), "edgepack.toml")
+    assert (refused.value.remedy or "").startswith(remedy)
+
+
+def test_an_input_that_the_model_lacks_cannot_take_tokens() -> None:
+    declared = OutputDeclaration(task="tokens", tokens="idz")
+    with pytest.raises(BuildError, match="no input 'idz'; it has ids, mask") as refused:
+        check_outputs({"face": declared}, (_FACE,), "edgepack.toml", ("ids", "mask"))
+    assert refused.value.remedy == 'tokens = "ids"'
 
 
 def test_the_name_that_was_meant_is_proposed_as_toml_wants_it() -> None:

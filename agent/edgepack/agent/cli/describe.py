@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from edgepack.agent.state.broker_state import BrokerState
 from edgepack.agent.telemetry.failing import failing_lines
 from edgepack.agent.update.status import ModelStatus, Status
+from edgepack.bundle.drift import FEWEST_INFERENCES
 from edgepack.text import printable_lines
 from edgepack.wire.drift_words import drift_lines
 from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts
@@ -15,6 +16,11 @@ _RUNNING = {
     False: "not running",
     None: "running or not: only its own user may look",
 }
+
+
+_NO_DRIFT = (
+    f"it takes {FEWEST_INFERENCES} inferences, and a bundle with the features of given samples"
+)
 
 
 def describe_status(status: Status) -> str:
@@ -27,7 +33,7 @@ def describe_status(status: Status) -> str:
     if not status.models:
         lines.append("models    none: no model was installed")
     for name, model in status.models.items():
-        lines += ["", *_describe_model(name, model)]
+        lines += ["", *_describe_model(name, model, is_running=status.is_running is not False)]
     return printable_lines(lines)
 
 
@@ -48,7 +54,7 @@ def _local_time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-def _describe_model(name: str, model: ModelStatus) -> Iterator[str]:
+def _describe_model(name: str, model: ModelStatus, *, is_running: bool) -> Iterator[str]:
     yield f"model     {name}"
     active = model.active
     if model.trouble:
@@ -69,7 +75,8 @@ def _describe_model(name: str, model: ModelStatus) -> Iterator[str]:
         yield f"because   {active.choice.because}"
         if active.choice.is_fallback:
             yield f"fallback  {active.choice.wanted} was wanted"
-        for line in drift_lines(model.drift) if model.drift else ():
+        why = _NO_DRIFT if is_running else "no agent is running"
+        for line in drift_lines(model.drift) if model.drift else (f"not measured: {why}",):
             yield f"drift     {line}"
     if model.previous:
         yield f"previous  {_title(model.previous)}"

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from edgepack.errors import FleetError
+from edgepack.errors import FleetError, parse_problem
 from edgepack.fleet.documents.access import ROLES, Role
 from edgepack.toml_errors import describe_type_error
 
@@ -81,7 +81,8 @@ def read_settings(path: Path) -> tuple[OidcSettings, str]:
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FleetError(
-            f"the settings of the login are not valid TOML: {error}", found_in=str(path)
+            f"the settings of the login are not valid TOML: {parse_problem(error)}",
+            found_in=str(path),
         ) from error
     for key, url in (("issuer", settings.issuer), ("url", settings.url)):
         if not is_safe(url):

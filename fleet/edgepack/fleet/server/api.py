@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
-from edgepack.errors import EdgepackError, FleetError
+from edgepack.errors import EdgepackError, FleetError, parse_problem
 from edgepack.fleet.documents.access import Role
 from edgepack.fleet.documents.fleet import Health, Refusal
 from edgepack.fleet.identity.issue import NoTokenError
@@ -223,7 +223,9 @@ async def _read(request: Request, one: Operation) -> object:
             f"malformed request: {found.problem}", found_in=request.url.path, remedy=found.remedy
         ) from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise FleetError(f"malformed request: {error}", found_in=request.url.path) from error
+        raise FleetError(
+            f"malformed request: {parse_problem(error)}", found_in=request.url.path
+        ) from error
 
 
 async def _receive(request: Request, path: Path, size_bytes: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.errors import BuildError
+from edgepack.errors import BuildError, parse_problem
 from edgepack.packager.config.about import AboutSection, DatasetSection, check_about
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
@@ -110,7 +110,7 @@ def read_config(path: Path) -> BuildConfig:
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BuildError(
-            f"{path.name} is wrong: {error}",
+            f"{path.name} is wrong: {parse_problem(error)}",
             found_in=str(path),
             remedy="edgepack init MODEL -o example.toml shows every key",
         ) from error

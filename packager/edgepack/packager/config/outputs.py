@@ -5,7 +5,7 @@ application normalizes, or an output without readers.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -24,6 +24,7 @@ from edgepack.tasks.detections.layouts import (
 )
 from edgepack.tasks.level import THRESHOLD
 from edgepack.tasks.table import TASKS
+from edgepack.tasks.values.strict import FEWEST_IN_MAP
 from edgepack.text import counted
 
 DECLARABLE = (*(name for name in TASKS if name not in (SELECTION, UNKNOWN, OWN)), IGNORED)
@@ -47,6 +48,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 
 _OF_ROWS_OF_CLASSES = ("classification", "probabilities")
 _OF_FLOATS = ("embedding", "probabilities", "depth", "picture", "sound", "anomaly")
+_OF_MAPS = ("segmentation", "depth", "picture")
 _BY_HEADS = ("detections", "text")
 
 
@@ -162,7 +164,10 @@ def declared_keys(part: TaskOutputs) -> dict[str, str | int | float]:
 
 
 def check_outputs(
-    declarations: Mapping[str, OutputDeclaration], outputs: tuple[TensorSpec, ...], path: str
+    declarations: Mapping[str, OutputDeclaration],
+    outputs: tuple[TensorSpec, ...],
+    path: str,
+    inputs: Collection[str] = (),
 ) -> None:
     """Reject declarations that do not fit the model.
 
@@ -170,21 +175,17 @@ def check_outputs(
         declarations: By output name.
         outputs: The model's outputs.
         path: File of the declarations, for messages.
+        inputs: Names of the model's inputs.
 
     Raises:
-        BuildError: An unknown task or output, an embedding where there is no row of floats, or no
-            output that is not ignored.
+        BuildError: An unknown task, output or input, an output of a shape or type that the task
+            cannot have, or no output that is not ignored.
     """
     by_name = {spec.name: spec for spec in outputs}
     for name, declaration in declarations.items():
         where = f"{path}, outputs.{toml_key(name)}"
         if declaration.task not in DECLARABLE:
-            near = difflib.get_close_matches(declaration.task, DECLARABLE, n=1, cutoff=0.0)[0]
-            raise BuildError(
-                f"there is no task {declaration.task!r}; tasks are {', '.join(DECLARABLE)}",
-                found_in=where,
-                remedy=f'task = "{near}"',
-            )
+            raise _unknown_task(declaration.task, where)
         if name not in by_name:
             raise unknown_name(
                 "output", name, by_name, where, lambda near: f"[outputs.{toml_key(near)}]"
@@ -194,7 +195,12 @@ def check_outputs(
         is_scores = declaration.task == "classification" and by_name[name].dtype.startswith("float")
         if is_scores or declaration.task == "embedding":
             _check_row(declaration.task, by_name[name], where)
+        _check_size(declaration.task, by_name[name], where)
         _check_keys(declaration, where)
+        if declaration.tokens and declaration.tokens not in inputs:
+            raise unknown_name(
+                "input", declaration.tokens, inputs, where, lambda near: f'tokens = "{near}"'
+            )
         _check_detections(declaration, by_name, where)
         _check_names(declaration, by_name[name], where)
     kinds = [declarations[name].task if name in declarations else "" for name in by_name]
@@ -205,6 +211,19 @@ def check_outputs(
             remedy='task = "classification", "embedding" or "values" for at least one, or leave '
             "one out",
         )
+
+
+def _unknown_task(task: str, where: str) -> BuildError:
+    """Return the error of a task that cannot be declared."""
+    near = difflib.get_close_matches(task, DECLARABLE, n=1)
+    remedy = f'task = "{near[0]}"' if near else "leave the section out: values may show the task"
+    if task == OWN:
+        remedy = "--metric or --labels: both decide without a declaration"
+    return BuildError(
+        f"there is no task {task!r}; tasks are {', '.join(DECLARABLE)}",
+        found_in=where,
+        remedy=remedy,
+    )
 
 
 def _check_keys(declaration: OutputDeclaration, where: str) -> None:
@@ -245,6 +264,13 @@ def _check_detections(
 
 def _check_names(declaration: OutputDeclaration, spec: TensorSpec, where: str) -> None:
     names = declaration.class_names
+    wrong = next((name for name in names if not name.strip() or not name.isprintable()), None)
+    if wrong is not None:
+        raise BuildError(
+            f"class_names has {wrong!a}, which has no letters or is not printable",
+            found_in=where,
+            remedy="give each class a name of printable letters",
+        )
     again = next((name for name in names if names.count(name) > 1), None)
     if again is not None:
         raise BuildError(
@@ -270,6 +296,20 @@ def _check_floats(task: str, spec: TensorSpec, where: str) -> None:
             "decisions that are taken already",
             found_in=where,
             remedy='leave it out, or task = "values" or "ignored"',
+        )
+
+
+def _check_size(task: str, spec: TensorSpec, where: str) -> None:
+    """Reject an output that is too small for a task; open sizes may be large enough."""
+    sizes = [size if isinstance(size, int) else FEWEST_IN_MAP for size in spec.shape]
+    is_map = sum(size > 1 for size in sizes) > 1
+    is_long = bool(sizes) and sizes[-1] >= FEWEST_IN_MAP
+    if (task in _OF_MAPS and not is_map) or (task == "sound" and not is_long):
+        wanted = f"{FEWEST_IN_MAP} values in a row" if task == "sound" else "two axes of places"
+        raise BuildError(
+            f"{spec} is too small for {task}, which needs {wanted}",
+            found_in=where,
+            remedy='task = "classification", "threshold" or "values"',
         )
 
 

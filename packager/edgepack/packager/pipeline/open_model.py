@@ -38,7 +38,8 @@ def open_model(
     """
     source = open_source(request.model, request.shapes, request.values, work, progress)
     check_declarations(wanted_inputs(source, request), request.declared_in)
-    check_outputs(request.outputs, source.outputs, request.declared_in)
+    inputs = [spec.name for spec in source.inputs]
+    check_outputs(request.outputs, source.outputs, request.declared_in, inputs)
     if not request.keep_going:
         for profile in profiles:
             check_shapes(source, profile, request)

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from edgepack.errors import ProfileError
+from edgepack.errors import ProfileError, parse_problem
 from edgepack.packager.profiles.checks import check_consistency
 from edgepack.packager.profiles.schema import Profile, ProfileSections
 from edgepack.toml_errors import describe_type_error
@@ -114,7 +114,7 @@ def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dic
         own = tomllib.loads(text.removeprefix("\ufeff"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProfileError(
-            f"a profile is not valid TOML: {error}",
+            f"a profile is not valid TOML: {parse_problem(error)}",
             found_in=source,
             remedy="compare it with docs/how-to/profile.md, or edgepack profiles show",
         ) from error
