@@ -32,7 +32,8 @@ from typing import Any
 _ROOT = Path(__file__).parents[2]
 _IMPORTS = {
     "agent": (
-        *("edgepack.agent.cli", "edgepack.agent.cli.assembly", "edgepack.agent.cli.trusting"),
+        *("edgepack.agent.cli", "edgepack.agent.cli.assembly", "edgepack.agent.cli.describe"),
+        *("edgepack.agent.enrolment.installation", "edgepack.agent.update.local_install"),
         "onnxruntime",
     ),
     "fleet": (

@@ -1,4 +1,7 @@
-"""The commands of `edgepack-agent`; `assembly` puts the program together."""
+"""The commands of `edgepack-agent`; `assembly` puts the program together.
+
+Each command imports its parts: a help text starts in a tenth of the time of a daemon.
+"""
 
 import logging
 import os
@@ -7,40 +10,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from edgepack.agent.cli.assembly import (
-    assemble_models,
-    run_daemon,
-)
-from edgepack.agent.cli.describe import describe_facts, describe_status
-from edgepack.agent.cli.samples import export_samples
-from edgepack.agent.cli.trusting import check_released, load_trust
 from edgepack.agent.config import AgentConfig, read_config
-from edgepack.agent.enrolment.installation import install_package
-from edgepack.agent.enrolment.package import read_package
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
-from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.state.lock import lock_state_dir, lock_when_disk_works
-from edgepack.agent.state.slots import slot_folder
-from edgepack.agent.telemetry.buffer import TelemetryBuffer
-from edgepack.agent.update.local_install import (
-    LocalLink,
-    carry_out,
-    local_offer,
-    removal,
-    rollback_offer,
-)
-from edgepack.agent.update.models import Models
-from edgepack.agent.update.status import read_status
-from edgepack.agent.update.updater import DISK_RETRY_S
-from edgepack.bundle.forms import open_bundle
 from edgepack.core_files import forbid_core_files
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.json_text import json_text
 from edgepack.key_place import check_key_place, into_work_tree_option
 from edgepack.text import counted
+
+if TYPE_CHECKING:
+    from edgepack.agent.update.local_install import LocalLink
+    from edgepack.agent.update.models import Models
 
 DEFAULT_CONFIG = Path("/etc/edgepack/agent.toml")
 
@@ -83,6 +68,9 @@ def run(config_path: Path, verbose: bool) -> None:
     Example:
       edgepack-agent run --config /etc/edgepack/agent.toml
     """
+    from edgepack.agent.cli.assembly import run_daemon
+    from edgepack.agent.update.updater import DISK_RETRY_S
+
     _log_to_stderr(verbose=verbose)
     config = read_config(config_path)
     if config.broker is None:
@@ -116,6 +104,9 @@ def enroll(package: Path, folder: Path, as_json: bool) -> None:
     Example:
       edgepack-agent enroll cam-7.enrol --folder /etc/edgepack
     """
+    from edgepack.agent.enrolment.installation import install_package
+    from edgepack.agent.enrolment.package import read_package
+
     check_key_place(folder)
     given = read_package(package)
     done = install_package(given, folder)
@@ -169,6 +160,10 @@ def install(
     Example:
       edgepack-agent install ocr-1.2.0.edgepack --config agent.toml --soak 0
     """
+    from edgepack.agent.cli.trusting import check_released, load_trust
+    from edgepack.agent.update.local_install import LocalLink, carry_out, local_offer
+    from edgepack.bundle.forms import open_bundle
+
     with _stopped_agent(config_path) as config, open_bundle(bundle) as folder:
         verified = load_trust(config).check_folder(folder)
         link = LocalLink(verified)
@@ -189,6 +184,9 @@ def rollback(name: str, config_path: Path, as_json: bool) -> None:
     Example:
       edgepack-agent rollback ocr --config agent.toml
     """
+    from edgepack.agent.state.slots import slot_folder
+    from edgepack.agent.update.local_install import LocalLink, carry_out, rollback_offer
+
     with _stopped_agent(config_path) as config:
         link, state_dir = LocalLink(), Path(config.state_dir)
         models = _models(config, link)
@@ -208,6 +206,8 @@ def remove(name: str, config_path: Path, as_json: bool) -> None:
     Example:
       edgepack-agent remove ocr --config agent.toml
     """
+    from edgepack.agent.update.local_install import LocalLink, carry_out, removal
+
     with _stopped_agent(config_path) as config:
         link = LocalLink()
         models = _models(config, link)
@@ -252,6 +252,8 @@ def samples(
     Example:
       edgepack-agent samples ocr -o captured --config agent.toml
     """
+    from edgepack.agent.cli.samples import export_samples
+
     place = state_dir or Path(read_config(config_path).state_dir)
     count = export_samples(place, name, output)
     if as_json:
@@ -272,6 +274,9 @@ def providers(as_json: bool) -> None:
     Example:
       edgepack-agent providers
     """
+    from edgepack.agent.cli.describe import describe_facts
+    from edgepack.agent.runtime.facts import read_device_facts
+
     facts = read_device_facts()
     click.echo(json_text(facts) if as_json else describe_facts(facts))
 
@@ -310,7 +315,10 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
             end_strays()
 
 
-def _models(config: AgentConfig, link: LocalLink) -> Models:
+def _models(config: AgentConfig, link: "LocalLink") -> "Models":
+    from edgepack.agent.cli.assembly import assemble_models
+    from edgepack.agent.telemetry.buffer import TelemetryBuffer
+
     models = assemble_models(
         config, link, TelemetryBuffer(Path(config.state_dir), interval_s=config.watch.interval_s)
     )
@@ -326,5 +334,8 @@ def _log_to_stderr(*, verbose: bool) -> None:
 
 
 def _show_status(state_dir: Path, *, as_json: bool) -> None:
+    from edgepack.agent.cli.describe import describe_status
+    from edgepack.agent.update.status import read_status
+
     found = read_status(state_dir)
     click.echo(json_text(found) if as_json else describe_status(found))
