@@ -7,6 +7,7 @@ time: a wait without a deadline would last until the test's own timeout.
 import base64
 import contextlib
 import hashlib
+import itertools
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from edgepack.registry.client import Registry
 from edgepack.registry.reference import read_reference
 from edgepack.registry.way import Way
 from edgepack.trust import sources
-from edgepack.web.deadline import WaitLimits
+from edgepack.web.deadline import Deadline, DeadlineError, WaitLimits, answer_within
 from edgepack.web.http import Web, WebAccess, WebError
 from edgepack.web.proxy import ProxyError, open_tunnel, read_proxy
 from edgepack.wire import topics
@@ -40,7 +41,7 @@ from tests.simulators import hostile_peer
 from tests.simulators.any_answer import http_answer
 from tests.simulators.hostile_peer import HostilePeer
 
-LIMITS = WaitLimits(connect_s=1, idle_s=0.5, total_s=0.8, request_s=0, least_bytes_per_s=10**9)
+LIMITS = WaitLimits(connect_s=1, idle_s=0.5, total_s=0.8, least_bytes_per_s=10**9)
 LOOPBACK = "127.0.0.1"
 BODY = bytes(range(48))
 TIMEOUT_S = 120
@@ -276,6 +277,38 @@ def test_headers_and_trailers_without_an_end_are_left(
     peer = play(lambda _: start + start, "flood", filler)
     with pytest.raises(FleetError):
         fetch(f"{peer.url}/x", limits=LIMITS)
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("ask", [_archive, _blob])
+def test_a_source_that_sends_one_byte_of_each_answer_is_left(
+    ask: Callable[[int, Path], object], play: Callable[..., HostilePeer], tmp_path: Path
+) -> None:
+    def answer(request: bytes) -> bytes:
+        at = int(request.partition(b"Range: bytes=")[2].partition(b"-")[0] or 0)
+        size = b"Content-Length: %d" % (len(BODY) - at)
+        ranged = b"Content-Range: bytes %d-%d/%d\r\n" % (at, len(BODY) - 1, len(BODY))
+        begin = b"206 Partial Content\r\n" + ranged if at else b"200 OK\r\n"
+        return b"HTTP/1.1 " + begin + size + b"\r\n\r\n" + BODY[at : at + 1]
+
+    peer = play(answer, "late")
+    with pytest.raises(TransferError, match="too long"):
+        ask(peer.port, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_time_between_waits_counts_while_an_answer_is_read() -> None:
+    now = itertools.count()
+    reading, idle = (Deadline(answer_within(5.0), lambda: float(next(now))) for _ in range(2))
+
+    def wait(waiting: Deadline) -> None:
+        for _ in range(4):
+            with waiting.waiting():
+                pass
+
+    wait(idle)
+    with reading.counting(), pytest.raises(DeadlineError):
+        wait(reading)
 
 
 @pytest.mark.timeout(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A peer on loopback that answers correctly at first, and then misbehaves in five ways."""
+"""A peer on loopback that answers correctly at first, and then misbehaves in six ways."""
 
 import contextlib
 import socket
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-Way = Literal["drip", "hang", "hang halfway", "flood", "close"]
+Way = Literal["drip", "hang", "hang halfway", "flood", "close", "late"]
 WAYS: tuple[Way, ...] = ("drip", "hang", "hang halfway", "flood")
 DRIP_S = 0.2
 
@@ -17,7 +17,8 @@ class HostilePeer:
     Args:
         answer: Gives the whole honest answer, from the bytes that came first.
         way: `drip` sends a byte now and then, `hang` nothing, `hang halfway` the first half,
-            `flood` the first half and then more without an end, `close` as many bytes as `cut`.
+            `flood` the first half and then more without an end, `close` as many bytes as `cut`,
+            `late` all after a moment, and then the end of the connection.
         filler: Repeated bytes of a flood.
 
     Attributes:
@@ -63,6 +64,10 @@ class HostilePeer:
                     opened.sendall(answer[at : at + 1])
                     if self._closing.wait(DRIP_S):
                         return
+            elif self._way == "late":
+                self._closing.wait(DRIP_S)
+                opened.sendall(answer)
+                return
             elif self._way != "hang":
                 opened.sendall(answer[: len(answer) // 2])
                 while self._way == "flood" and not self._closing.is_set():

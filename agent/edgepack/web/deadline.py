@@ -1,8 +1,9 @@
 """Deadlines of waits on external parties: a limit for all connections, reads and writes together.
 
 A time limit per read does not end a peer that sends a byte now and then. A `Deadline` adds up the
-time spent in waits on a party. The party earns time back with transferred bytes, so a long transfer
-may last, and a slow transfer ends.
+time spent in waits on a party, and the time of reading the party's answers, which a peer that
+floods prolongs without a wait. The party earns time back with transferred bytes and complete
+answers, so a long transfer may last, and a slow transfer ends.
 """
 
 import ipaddress
@@ -11,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +32,7 @@ class WaitLimits(msgspec.Struct, frozen=True, kw_only=True):
         connect_s: Longest wait for a name and for a connection.
         idle_s: Longest wait for the next byte.
         total_s: All waits together, without the time that transferred bytes earn.
-        request_s: Time that each request earns.
+        request_s: Time that each complete answer earns.
         least_bytes_per_s: Lowest rate of a transfer; 0 lets bytes earn no time.
     """
 
@@ -70,10 +71,35 @@ class Deadline:
 
     Args:
         limits: See `WaitLimits`.
+        clock: Monotonic, seconds.
     """
 
-    def __init__(self, limits: WaitLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        limits: WaitLimits = DEFAULT_LIMITS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._limits, self._left_s = limits, limits.total_s
+        self._clock = clock
+        self._counted_at: float | None = None
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count all time of a block, also between the waits in the block."""
+        is_outer = self._counted_at is None
+        self._count()
+        try:
+            yield
+        finally:
+            self._count()
+            if is_outer:
+                self._counted_at = None
+
+    def _count(self) -> None:
+        now = self._clock()
+        if self._counted_at is not None:
+            self._left_s -= now - self._counted_at
+        self._counted_at = now
 
     @contextmanager
     def waiting(self, opened: socket.socket | None = None, most_s: float = 0.0) -> Iterator[float]:
@@ -90,24 +116,24 @@ class Deadline:
             DeadlineError: No time is left.
             TimeoutError: The operation itself took too long.
         """
-        timeout_s = min(most_s or self._limits.idle_s, self._left_s)
-        if timeout_s <= 0:
-            raise self._over()
-        if opened is not None:
-            opened.settimeout(timeout_s)
-        began = time.monotonic()
-        try:
-            yield timeout_s
-        except TimeoutError as error:
-            if timeout_s >= self._left_s or time.monotonic() - began >= self._left_s:
-                raise self._over() from error
-            raise
-        finally:
-            self._left_s -= time.monotonic() - began
+        with self.counting():
+            timeout_s = min(most_s or self._limits.idle_s, self._left_s)
+            is_last = timeout_s >= self._left_s
+            if timeout_s <= 0:
+                raise self._over()
+            if opened is not None:
+                opened.settimeout(timeout_s)
+            try:
+                yield timeout_s
+            except TimeoutError as error:
+                self._count()
+                if is_last or self._left_s <= 0:
+                    raise self._over() from error
+                raise
 
-    def earn(self, size_bytes: int = 0, requests: int = 0) -> None:
-        """Add the time that bytes and requests earn, up to the limit that there was at first."""
-        earned_s = requests * self._limits.request_s
+    def earn(self, size_bytes: int = 0, answers: int = 0) -> None:
+        """Add the time that bytes and answers earn, up to the limit that there was at first."""
+        earned_s = answers * self._limits.request_s
         if self._limits.least_bytes_per_s:
             earned_s += size_bytes / self._limits.least_bytes_per_s
         self._left_s = min(self._limits.total_s, self._left_s + earned_s)

@@ -85,6 +85,7 @@ class Answer:
     def __init__(self, inner: urllib3.BaseHTTPResponse, url: str, deadline: Deadline) -> None:
         self.status, self.headers, self.url = inner.status, inner.headers, url
         self._inner, self._deadline = inner, deadline
+        self._is_complete = False
 
     @property
     def length_remaining(self) -> int | None:
@@ -98,13 +99,25 @@ class Answer:
             WebError: The connection broke, or the other side took too long.
         """
         try:
-            piece = self._inner.read1(most_bytes) or b""
+            with self._deadline.counting():
+                piece = self._inner.read1(most_bytes) or b""
         except (HTTPError, OSError, ValueError) as error:
             raise _web_error(error, self.url) from error
         self._deadline.earn(len(piece))
+        self._is_complete = not piece
         return piece
 
     def end(self) -> None:
+        """Leave the answer. A complete answer earns time.
+
+        An answer that breaks off earns none: a party that sends one byte of each answer would hold
+        the client forever.
+        """
+        is_complete = self._is_complete or self._inner.length_remaining == 0
+        self.leave()
+        self._deadline.earn(answers=is_complete)
+
+    def leave(self) -> None:
         """Keep the connection if the answer was read to its end, else close the connection."""
         if self._inner.length_remaining == 0:
             self._inner.drain_conn()
@@ -171,13 +184,12 @@ class Web:
         """
         headers = {"Accept-Encoding": "identity", "User-Agent": "edgepack", **headers}
         nearest = max(self._access.nearest, self._network(named_by))
-        self._deadline.earn(requests=1)
         for _ in range(redirects + 1):
             answer = self._send(url, method, headers, body, nearest)
             target = answer.headers.get("Location") if answer.status in _REDIRECTS else None
             if target is None or redirects == 0:
                 break
-            answer.end()
+            answer.leave()
             nearest = max(nearest, self._network(url))
             before, url = url, _follow(url, target)
             if origin_of(url) != origin_of(before):
@@ -207,15 +219,16 @@ class Web:
             if self._opened is not None and self._opened < nearest:
                 raise NetworkError(f"{host} is {self._opened.title}")
             self._nearest = nearest
-            answer = pool.request(
-                method,
-                url,
-                headers=dict(headers),
-                body=body,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-            )
+            with self._deadline.counting():
+                answer = pool.request(
+                    method,
+                    url,
+                    headers=dict(headers),
+                    body=body,
+                    redirect=False,
+                    preload_content=False,
+                    decode_content=False,
+                )
         except (HTTPError, OSError, ValueError) as error:
             raise _web_error(error, url) from error
         if self._opened is not None:
@@ -292,11 +305,11 @@ def read_body(answer: Answer, most_bytes: int, title: str) -> bytes:
     Raises:
         WebError: The body is too long, or ends before its length.
     """
-    content = b""
+    content = bytearray()
     while piece := answer.read1(min(64 * 1024, most_bytes + 1 - len(content))):
         content += piece
         _check_length(len(content), most_bytes, title)
-    return content
+    return bytes(content)
 
 
 def read_whole(ask: Ask, most_bytes: int, title: str) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 import pytest
+from joserfc import jws
 from joserfc.jwk import ECKey, RSAKey
 
 from edgepack.errors import FleetError
@@ -113,6 +114,26 @@ def test_a_token_with_a_wrong_claim_lets_nobody_in(
     provider: Provider, simulated: SimulatedProvider, claims: dict[str, Any], problem: str
 ) -> None:
     simulated.claims = claims
+    with pytest.raises(FleetError, match=problem):
+        log_in(provider, simulated)
+
+
+@pytest.mark.parametrize(
+    ("claim", "problem"),
+    [
+        ('"deep":' + "[" * 4000 + "]" * 4000, "is not the provider's"),
+        (r'"nonce":"\ud800"', "of another login"),
+    ],
+)
+def test_claims_that_are_hard_to_read_let_nobody_in(
+    provider: Provider, simulated: SimulatedProvider, claim: str, problem: str
+) -> None:
+    def add(token: str) -> str:
+        claims = base64.urlsafe_b64decode(token.split(".")[1] + "==").decode()
+        content = f"{claims[:-1]},{claim}}}".encode()
+        return jws.serialize_compact({"alg": "ES256"}, content, simulated.keys[0])
+
+    simulated.wrap = add
     with pytest.raises(FleetError, match=problem):
         log_in(provider, simulated)
 
@@ -219,6 +240,7 @@ def test_a_code_is_of_use_to_who_knows_the_verifier_alone(
         ({"issuer": "https://login.example/realm/"}, "calls itself"),
         ({"issuer": "https://evil.example"}, "calls itself"),
         ({"token_endpoint": None}, "does not say where"),
+        ({"authorization_endpoint": "javascript:alert(1)"}, "not an https:// URL"),
     ],
 )
 def test_a_provider_that_is_another_one_is_not_asked(

@@ -19,6 +19,16 @@ class ProviderAwayError(FleetError):
     """The provider gives no usable answer now; a later attempt may succeed."""
 
 
+def check_endpoint(url: str) -> None:
+    """Reject a URL of the provider that is not safe.
+
+    Raises:
+        FleetError: See `is_safe`.
+    """
+    if not is_safe(url):
+        raise FleetError(f"the provider names {url[:80]!a}, which is not an https:// URL")
+
+
 def fetch(
     url: str,
     body: bytes | None = None,
@@ -31,8 +41,7 @@ def fetch(
         ProviderAwayError: Nobody answers in time, or the server has an error.
         FleetError: The provider rejects the request, or its URL is not safe.
     """
-    if not is_safe(url):
-        raise FleetError(f"the provider names {url[:80]!a}, which is not an https:// URL")
+    check_endpoint(url)
     web = Web(WebAccess(limits=limits))
     try:
         with web.ask(

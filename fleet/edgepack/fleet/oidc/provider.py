@@ -20,7 +20,7 @@ from joserfc.jwk import ECKey, RSAKey
 
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.access import Actor
-from edgepack.fleet.oidc.fetching import ProviderAwayError, fetch
+from edgepack.fleet.oidc.fetching import ProviderAwayError, check_endpoint, fetch
 from edgepack.fleet.oidc.refreshed import Backoff, Refreshed
 from edgepack.fleet.oidc.settings import OidcSettings
 from edgepack.text import printable
@@ -148,7 +148,7 @@ class Provider:
         claims = self._judge(token)
         nonce = claims.get("nonce")
         if not isinstance(nonce, str) or not hmac.compare_digest(
-            nonce.encode(), attempt.nonce.encode()
+            nonce.encode(errors="replace"), attempt.nonce.encode()
         ):
             raise FleetError("the ID token is of another login")
         if _moment(claims, "iat") < self._clock() - MAX_AGE_S:
@@ -217,7 +217,7 @@ class Provider:
         for most_age_s in (KEEP_S, AGAIN_S):
             keys, are_new = self._keys.get(most_age_s)
             for key in keys:
-                with suppress(JoseError, ValueError, TypeError, KeyError):
+                with suppress(JoseError, ValueError, TypeError, KeyError, RecursionError):
                     return dict(jwt.decode(token, key, algorithms=list(ALGORITHMS)).claims)
             if are_new:
                 break
@@ -238,6 +238,7 @@ class Provider:
                 found_in=url,
                 remedy="write its issuer letter by letter",
             )
+        check_endpoint(found.authorization_endpoint)
         return found
 
     def _ask_keys(self) -> Sequence[Key]:
