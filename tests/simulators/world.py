@@ -39,6 +39,7 @@ from edgepack.durable import write_file
 from edgepack.halt import Halt
 from edgepack.wire.messages import (
     DeviceFacts,
+    Drift,
     Event,
     Need,
     ProbeResult,
@@ -146,9 +147,12 @@ class World:
         hook_folder: Of the device; "" for none.
         hook_answers: By `<stage>.<when>`: answers of its hooks, in turn; the last answer stays.
         wrong: Variants with a wrong probe here.
+        probe_ms: Latency of a variant's probe, if not 1 ms.
         collected: Next numbers of serving processes, during a soak or a comparison before it.
         said_at_rest: Next numbers without a soak.
         paces: How fast releases served, by digest.
+        drift: Drift of every release.
+        heat: Sign of heat.
         holders: Returns the processes that hold a model.
         facts: The device's facts.
         faults: Faults.
@@ -164,9 +168,12 @@ class World:
     watch: WatchConfig = field(default_factory=WatchConfig)
     hook_answers: dict[str, list[HookVerdict]] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
+    probe_ms: dict[str, float] = field(default_factory=dict)
     collected: list[Collected] = field(default_factory=list)
     said_at_rest: list[Collected] = field(default_factory=list)
     paces: dict[str, Pace] = field(default_factory=dict)
+    drift: Drift | None = None
+    heat: str = ""
     holders: Callable[[], Holders] = Holders
     facts: DeviceFacts = field(default_factory=lambda: make_facts())
     faults: Faults = field(default_factory=Faults)
@@ -232,6 +239,8 @@ class World:
                 collect=self._collect,
                 pace_of=lambda digest, _variant: self.paces.get(digest, Pace()),
                 holders=lambda: self.holders(),
+                drift_of=lambda _digest: self.drift,
+                heat=lambda: self.heat,
             ),
             write=write,
             disk_patience_s=self.disk_patience_s,
@@ -291,7 +300,7 @@ class World:
             provider=variant.provider,
             right=right,
             because="cosine 1.0" if right else "cosine 0.2, at least 0.99 is needed",
-            latency_ms=1.0,
+            latency_ms=self.probe_ms.get(variant.name, 1.0),
         )
 
     def _run_hooks(

@@ -1,17 +1,20 @@
 """The watch after the commit: which evidence, which action, and what a restart remembers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from edgepack.agent.config import WatchConfig
 from edgepack.agent.state.holders import Death, Held, Holders
 from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.journal import WatchNote
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, WatchState, markdown, mermaid
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import RemoveModel, Telemetry, Watched
+from edgepack.wire.messages import Drift, RemoveModel, Telemetry, Watched
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases
@@ -191,3 +194,78 @@ def test_processes_that_die_while_they_hold_a_committed_release_are_evidence(
     two.now += 10
     assert watch(two, turns=1).symptom == "process"
     assert serves(two) == (2, "cpu-vnni")
+
+
+def test_heat_and_harm_are_reported_and_no_release_is_left_for_them(
+    two: World, releases: Releases
+) -> None:
+    two.heat = "cpu0 counts 3 more throttlings for heat"
+    assert watch(two).symptom == "heat"
+    two.heat, two.drift = "", Drift(loss=0.2)
+    assert watch(two).symptom == "harm"
+    two.drift = Drift(loss=0.02, difference=9.0)
+    assert watch(two, turns=20).state == "WATCHING"
+    assert serves(two) == (2, "cpu")
+
+
+def slow_down(
+    world: World, releases: Releases, *, ms: float, probe_ms: Mapping[str, float]
+) -> Watched:
+    """Let release 2 take `ms` for half a minute after an hour at 1 ms; return the watch's state."""
+    pace = Pace()
+    for _ in range(60):
+        pace = pace.plus(window(releases.two, good=50, length_s=60.0).telemetry[0], 60.0)
+    world.paces[releases.two.ref.digest] = pace
+    world.probe_ms = dict(probe_ms)
+    return watch(world, window(releases.two, good=20, ms=ms, length_s=10.0), turns=4)
+
+
+@pytest.mark.parametrize(
+    ("ms", "probe_ms", "now"),
+    [
+        (50.0, {}, (2, "cpu-vnni")),  # real inputs are slow
+        (50.0, {"cpu": 50.0}, (2, "cpu-vnni")),  # the serving variant is slow
+        (50.0, {"cpu": 50.0, "cpu-vnni": 40.0}, (2, "cpu")),  # the whole device is
+        (5.0, {}, (2, "cpu")),  # not grossly, so not in half a minute
+    ],
+)
+def test_a_release_that_becomes_slow_is_left_for_a_faster_one_alone(
+    two: World, releases: Releases, ms: float, probe_ms: dict[str, float], now: tuple[int, str]
+) -> None:
+    told = slow_down(two, releases, ms=ms, probe_ms=probe_ms)
+    assert serves(two) == now
+    assert told.symptom == ("slow" if ms > 10 else "")
+    if told.symptom:
+        assert "50.0 times as long as before" in told.because
+    assert now[1] == "cpu-vnni" or not told.symptom or "takes 40.0 ms" in told.because
+
+
+def test_heat_explains_slowness(two: World, releases: Releases) -> None:
+    two.heat = "cpu0 counts 3 more throttlings for heat"
+    assert slow_down(two, releases, ms=50.0, probe_ms={}).symptom == "heat"
+    assert serves(two) == (2, "cpu")
+
+
+def test_a_driver_that_changes_while_the_agent_runs_has_the_release_probed_again(
+    two: World, releases: Releases
+) -> None:
+    watch(two)
+    two.facts, two.wrong = replace(two.facts, drivers={"npu": "2"}), {"cpu"}
+    told = watch(two, turns=14)
+    assert serves(two) == (2, "cpu-vnni")
+    assert (told.state, told.symptom, told.wanted) == ("DEGRADED", "basis", "cpu of 1.2.0")
+    assert "driver npu: 2 instead of none" in told.because
+    two.facts, two.wrong = replace(two.facts, drivers={"npu": "3"}), set()
+    assert watch(two, turns=14) == Watched()
+    assert serves(two) == (2, "cpu")
+
+
+def test_damage_is_reported_until_it_is_repaired(two: World, releases: Releases) -> None:
+    model = two.state_dir / "slots" / releases.two.ref.digest / "model" / "cpu" / "model.onnx"
+    model.unlink()
+    told = watch(two)
+    assert two.journal.state == "COMMITTED"
+    assert (told.state, told.symptom) == ("DEGRADED", "damage")
+    assert "model.onnx" in told.because
+    assert model.exists()
+    assert watch(two, turns=20).state == "WATCHING"

@@ -167,4 +167,7 @@ def _without_probes(model: ReportedModel) -> ReportedModel:
             active.choice, probes=(), rejected={}, because=active.choice.because[:_BRIEF_TEXT]
         )
         active = msgspec.structs.replace(active, choice=choice)
-    return msgspec.structs.replace(model, because=because, active=active, drift=None)
+    watch = model.watch
+    if watch is not None:
+        watch = msgspec.structs.replace(watch, because=watch.because[:_BRIEF_TEXT])
+    return msgspec.structs.replace(model, because=because, active=active, drift=None, watch=watch)

@@ -32,6 +32,7 @@ from edgepack.agent.state.decryption_key import write_key_file
 from edgepack.agent.state.holders import HolderWatch, open_holders
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.telemetry.heat import HeatWatch
 from edgepack.agent.update.dependencies import DISK_PATIENCE_S, AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.work import InlineWorker, ThreadWorker, Worker
@@ -141,6 +142,8 @@ def assemble_models(
         collect=telemetry.collect,
         forget_verdicts=verdicts.forget,
         pace_of=telemetry.paces.of,
+        drift_of=telemetry.drift.recent,
+        heat=HeatWatch().look,
         holders=HolderWatch(state_dir).look,
     )
     remove_stale_plain_files()

@@ -78,6 +78,11 @@ def _describe_model(name: str, model: ModelStatus, *, is_running: bool) -> Itera
         why = _NO_DRIFT if is_running else "no agent is running"
         for line in drift_lines(model.drift) if model.drift else (f"not measured: {why}",):
             yield f"drift     {line}"
+    if model.watch.state != "WATCHING":
+        watch = model.watch
+        yield f"watch     {watch.state} since {_local_time(watch.since)}: {watch.symptom}"
+        yield f"          wanted {watch.wanted}, chosen {watch.chosen or 'nothing'}"
+        yield f"          {watch.because}"
     if model.previous:
         yield f"previous  {_title(model.previous)}"
     yield f"update    {model.state}{_about(model)}"

@@ -23,7 +23,7 @@ from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.durable import write_file
 from edgepack.halt import Halt
-from edgepack.wire.messages import DeviceFacts, Need, ProbeResult
+from edgepack.wire.messages import DeviceFacts, Drift, Need, ProbeResult
 
 DISK_PATIENCE_S = 3600.0
 """Long enough for a log that fills the disk to be rotated; an order has a deadline of its own."""
@@ -63,6 +63,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
             verdicts.
         pace_of: Returns the pace of a variant, by digest and name.
         holders: Returns the processes that hold a model.
+        drift_of: Returns the drift of a release, by digest; None while it is not known.
+        heat: Returns a sign that the device slowed down for heat since the last call; "" without.
     """
 
     read_facts: Callable[[], DeviceFacts]
@@ -72,6 +74,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     forget_verdicts: Callable[[str], None] = lambda _digest: None
     pace_of: Callable[[str, str], Pace] = lambda _digest, _variant: Pace()
     holders: Callable[[], Holders] = Holders
+    drift_of: Callable[[str], Drift | None] = lambda _digest: None
+    heat: Callable[[], str] = str
 
 
 class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from edgepack.agent.telemetry.failing import Failing, read_failing
 from edgepack.agent.update.journal import read_journal
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import BundleError, DeviceError
-from edgepack.wire.messages import BundleRef, Drift, RunModel
+from edgepack.wire.messages import BundleRef, Drift, RunModel, Watched
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
         fault: Why the slot of the pointer is incomplete; "" if complete. Presence, type and size of
             the files are checked, and no content.
         drift: Differences of recent inferences from the build's samples; None while too few ran.
+        watch: The watch over the serving release: state, symptom, and the last decision.
         failing: Recent inferences if too many fail or give NaN; None if they work.
     """
 
@@ -50,6 +51,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     drift: Drift | None = None
     failing: Failing | None = None
+    watch: Watched = Watched()
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +116,7 @@ def _read_model(state_dir: Path, name: str) -> ModelStatus:
         fault=_slot_fault(state_dir, active) if active else "",
         drift=read_drift(state_dir, active.digest) if active else None,
         failing=read_failing(state_dir).get(active.digest) if active else None,
+        watch=journal.watch.told if journal else Watched(),
     )
 
 

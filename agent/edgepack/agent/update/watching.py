@@ -23,6 +23,7 @@ from edgepack.agent.update.choosing import (
 from edgepack.agent.update.context import Evidence, NotYetError, UpdateContext, Wait
 from edgepack.agent.update.journal import NOTHING_SERVES, WatchNote
 from edgepack.agent.update.transitions import MAX_TEXT, Transitions
+from edgepack.agent.watch.evidence import describe_harm
 from edgepack.agent.watch.ledger import Ledger
 from edgepack.agent.watch.liveness import usual_ms
 from edgepack.agent.watch.observed import Observed
@@ -58,6 +59,7 @@ class Watcher:
         self._started = self._since = context.now()
         self._calm_from: float | None = None
         self._noted: dict[str, str] = {}
+        self._heat = ""
         self.trouble = ""
         self.heard: list[str] = []
 
@@ -123,6 +125,7 @@ class Watcher:
         if now < self._look_at:
             return False
         self._look_at = now + self._settings.look_s
+        self._heat = context.deps.tools.heat()
         collected = context.model.collect()
         self.heard += [trouble.because for trouble in collected.troubles]
         for window in collected.telemetry:
@@ -146,6 +149,8 @@ class Watcher:
             before=self._context.deps.tools.pace_of(*self._ledger.key),
             slowdown=self._settings.slowdown,
             damage=self._noted.get("damage", ""),
+            harm=describe_harm(self._context.deps.tools.drift_of(self._ledger.key[0])),
+            heat=self._heat,
         )
 
     def _judge(self, transitions: Transitions, *, has_looked: bool) -> None:
@@ -162,14 +167,14 @@ class Watcher:
             return
         if not has_looked:
             return
-        found = ((s, v.because) for s, v in judge_all(self._observe()) if v.answer == "proven")
-        symptom, because = next(found, (None, ""))
-        if symptom is None:
+        found = {s: v.because for s, v in judge_all(self._observe()) if v.answer == "proven"}
+        if not found:
             self._recover(transitions)
             return
         self._calm_from = None
-        is_tried = f"{symptom} {_name(pointer)}" in self._memory.tried
-        if "variant" not in ROWS[symptom].steps or is_tried:
+        symptom = next((one for one in found if self._is_open(one, pointer)), next(iter(found)))
+        because = found[symptom]
+        if not self._is_open(symptom, pointer):
             self._degrade(pointer, symptom, because, transitions)
         elif told.acts >= self._settings.max_acts:
             because += f"; nothing is tried, since the watch acted {told.acts} times already"
@@ -177,6 +182,11 @@ class Watcher:
         else:
             self._begin(pointer, symptom, because, transitions)
             self._heal(pointer, transitions)
+
+    def _is_open(self, symptom: Symptom, pointer: ActivePointer) -> bool:
+        """Check whether a symptom has an action that was not tried yet."""
+        is_tried = f"{symptom} {_name(pointer)}" in self._memory.tried
+        return "variant" in ROWS[symptom].steps and not is_tried
 
     def _begin(
         self, pointer: ActivePointer, symptom: Symptom, because: str, transitions: Transitions

@@ -5,6 +5,8 @@ from edgepack.agent.watch.observed import DOUBTFUL, FINE, Bad, Observed, Verdict
 from edgepack.agent.watch.shares import is_beyond_doubt
 from edgepack.agent.watch.slowness import judge_past, judge_previous
 from edgepack.text import counted
+from edgepack.wire.drift_words import harm_words
+from edgepack.wire.messages import Drift
 
 TOLERATED_FAILURES = 0.01
 """Share of inferences that may go wrong; an application's own mistakes are among them."""
@@ -14,6 +16,9 @@ left wrongly once in 150 years at most, if its failures are independent."""
 DISAGREEMENT_ALPHA = 5e-4
 """Probability that a release at the limit is rolled back. Half of 1e-3, since spaced pairs still
 depend on each other: in simulation, pairs three correlation times apart gave .0008 to .0023."""
+
+HARMFUL_LOSS = 0.05
+"""Share of the right answers that a drift must cost to be reported."""
 
 
 def judge_processes(seen: Observed) -> Verdict:
@@ -104,6 +109,12 @@ def judge_disagreement(seen: Observed) -> Verdict:
     is_open = limit < 1.0 and not shadowed.because
     is_most = shadowed.spaced > 0 and 2 * shadowed.spaced_agreed <= shadowed.spaced
     return DOUBTFUL if is_open and is_most else FINE
+
+
+def describe_harm(drift: Drift | None) -> str:
+    """Return the harm of a drift, as a sentence; "" without evidence of harm that counts."""
+    loss = drift.loss if drift else None
+    return harm_words(loss) if loss is not None and loss >= HARMFUL_LOSS else ""
 
 
 def certain(because: str) -> Verdict:

@@ -109,7 +109,11 @@ def _model_cells(model: ModelView, title_of: Callable[[BundleRef], str]) -> tupl
     if any(notes.values()):
         provider += f" ({', '.join(note for note, holds in notes.items() if holds)})"
     because = model.because or (model.choice_because if model.is_fallback else "")
-    return Text(runs), Text(provider), styled(model.state), Text(because)
+    state = styled(model.state)
+    if (watch := model.watch) is not None and watch.state != "WATCHING":
+        state.append(f", {watch.state}", "red")
+        because = f"{watch.because} (wanted {watch.wanted}, chosen {watch.chosen or 'nothing'})"
+    return Text(runs), Text(provider), state, Text(because)
 
 
 def info_table(info: FleetInfo) -> RenderableType:

@@ -12,6 +12,7 @@ PAGE = 50
 MAX_GROUPS = 200
 STANDINGS = {
     "": "any",
+    "degraded": "degraded",
     "failing": "failing",
     "warned": "with a warning",
     "behind": "behind",

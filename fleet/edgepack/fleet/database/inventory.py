@@ -251,4 +251,5 @@ def _view_model(
         rollout=order.rollout if order else "",
         outcomes=said.outcomes if said else None,
         drift=said.drift if said else None,
+        watch=said.watch if said else None,
     )

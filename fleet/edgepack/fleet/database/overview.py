@@ -7,12 +7,14 @@ from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.devices import last_report
 from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow
-from edgepack.fleet.database.standing import FAILED_STATES
+from edgepack.fleet.database.standing import DEGRADED, FAILED_STATES, is_degraded
 from edgepack.fleet.documents.overview import DeviceCounts, ReleaseShare, Trouble
 from edgepack.text import natural_order
 
+TROUBLED = ("degraded", "failing", "warned")
+"""Standings that need a person, the most urgent first."""
 MAX_TROUBLE = 40
-"""Failing devices that are looked at, and as many that warn."""
+"""Devices of each of these standings that are looked at."""
 MAX_RELEASES = 40
 MAX_TEXT = 2000
 
@@ -28,18 +30,18 @@ def count_standing(session: Session) -> DeviceCounts:
         numbers["enrolled"] += count
         numbers["online"] += count * bool(online)
         numbers["behind"] += count * bool(behind or standing == "updating")
-        if standing in ("failing", "warned", ""):
+        if standing in (*TROUBLED, ""):
             numbers[standing or "unheard"] += count
     return DeviceCounts(**numbers)
 
 
 def list_trouble(session: Session, limit: int = MAX_TROUBLE) -> tuple[Trouble, ...]:
-    """Return examples of failing devices, then of warning devices, by reason.
+    """Return examples of degraded, failing and warning devices, by reason.
 
     Online devices come first.
     """
     found: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    for standing in ("failing", "warned"):
+    for standing in TROUBLED:
         rows = session.scalars(
             select(DeviceRow)
             .where(DeviceRow.standing == standing)
@@ -48,7 +50,7 @@ def list_trouble(session: Session, limit: int = MAX_TROUBLE) -> tuple[Trouble, .
         )
         for row in rows:
             found[standing, *_reason(row)].append(row.id)
-    most_first = sorted(found.items(), key=lambda one: (one[0][0] != "failing", -len(one[1])))
+    most_first = sorted(found.items(), key=lambda one: (TROUBLED.index(one[0][0]), -len(one[1])))
     return tuple(
         Trouble(
             standing=standing,
@@ -90,6 +92,9 @@ def share_releases(
 def _reason(row: DeviceRow) -> tuple[str, str, str]:
     """Return failed model, state and reason of a device, or its warning."""
     reported = last_report(row)
+    for name, said in reported.models.items() if reported else ():
+        if said.watch is not None and is_degraded(said):
+            return name, DEGRADED, said.watch.because[:MAX_TEXT]
     for name, said in reported.models.items() if reported else ():
         if said.state in FAILED_STATES:
             because = said.because or f"{name} is {said.state}, and the device gave no reason"

@@ -13,10 +13,12 @@ from edgepack.fleet.database.schema import DeviceModelRow
 from edgepack.fleet.database.upsert import upsert
 from edgepack.wire.messages import Reported, ReportedModel
 
-Standing = Literal["failing", "warned", "updating", "settled"]
-"""A device whose last update of a model failed; that warns; that is updating; none of these."""
+Standing = Literal["degraded", "failing", "warned", "updating", "settled"]
+"""A device of which a model serves degraded; whose last update of a model failed; that warns; that
+is updating; none of these."""
 STANDINGS: tuple[Standing, ...] = get_args(Standing)
 
+DEGRADED = "DEGRADED"
 FAILED_STATES = frozenset({"ROLLED_BACK", "REJECTED"})
 SETTLED_STATES = frozenset({"IDLE", "COMMITTED", "REMOVED"})
 MAX_MODELS, MAX_NAME, MAX_TEXT = 64, 120, 64
@@ -31,12 +33,19 @@ _KNOWN = select(*(getattr(DeviceModelRow, name) for name in ("device", "name", *
 
 def standing_of(reported: Reported) -> Standing:
     """Return the state that a report results in."""
+    if any(is_degraded(model) for model in reported.models.values()):
+        return "degraded"
     states = {model.state for model in reported.models.values()}
     if states & FAILED_STATES:
         return "failing"
     if reported.warnings:
         return "warned"
     return "settled" if states <= SETTLED_STATES else "updating"
+
+
+def is_degraded(model: ReportedModel) -> bool:
+    """Check whether the device's watch found a symptom, or serves another variant than wanted."""
+    return model.watch is not None and model.watch.state != "WATCHING"
 
 
 def keep_models(session: Session, heard: Sequence[tuple[str, Reported]]) -> None:

@@ -17,7 +17,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import audit
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import AuditRow, EventRow, WebhookRow
-from edgepack.fleet.database.standing import FAILED_STATES
+from edgepack.fleet.database.standing import DEGRADED, FAILED_STATES
 from edgepack.fleet.documents.webhooks import DEVICE_FAILED
 
 MAX_WEBHOOKS = 20
@@ -185,7 +185,7 @@ def _events(row: WebhookRow) -> Select[EventRow]:
     return select(EventRow).where(
         EventRow.id > row.event_after,
         EventRow.device != "",
-        EventRow.to_state.in_(sorted(FAILED_STATES) if is_told else ()),
+        EventRow.to_state.in_(sorted({*FAILED_STATES, DEGRADED}) if is_told else ()),
     )
 
 

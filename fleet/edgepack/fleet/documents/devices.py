@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, Drift, Outcomes
+from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, Drift, Outcomes, Watched
 
 SIMULATED = "simulated"
 """Agent version of a device that `edgepack simulate` plays: it runs no model, whatever comes."""
@@ -109,6 +109,8 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
             reported none.
         drift: Differences of its recent inferences from the build's samples; None while the device
             reported none.
+        watch: The device's watch over the active bundle: state, symptom, and the last decision.
+            None while the device reported none.
     """
 
     name: str
@@ -125,6 +127,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     rollout: str
     outcomes: Outcomes | None = None
     drift: Drift | None = None
+    watch: Watched | None = None
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +161,7 @@ class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         group: The devices' group.
         where: Expression over labels and facts, such as `soc=QCS6490 and site=berlin`.
-        standing: `failing` (the last update of a model failed), `warned` (the device warns),
+        standing: `degraded` (a model serves with a symptom, or not as wanted), `failing` (the last update of a model failed), `warned` (the device warns),
             `updating`, `settled`, `behind` (the newest orders are not received or not carried out
             yet) or `unheard` (no report yet).
         online: `yes` or `no`.

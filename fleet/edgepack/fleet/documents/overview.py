@@ -10,9 +10,10 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """Devices with the same problem.
 
     Attributes:
-        standing: `failing` or `warned`, see `DeviceFilter`.
-        model: The model whose update failed; "" for a warning of the devices.
-        state: The life cycle state of that model; "" where the devices themselves warn.
+        standing: `degraded`, `failing` or `warned`, see `DeviceFilter`.
+        model: The model that is degraded or whose update failed; "" for a warning of the devices.
+        state: `DEGRADED`, or the life cycle state of that model; "" where the devices themselves
+            warn.
         because: The devices' reason.
         devices: Ids of affected devices among the examined devices.
     """
@@ -49,6 +50,8 @@ class DeviceCounts(msgspec.Struct, frozen=True, kw_only=True):
         enrolled: All enrolled devices.
         online: Devices connected to the broker.
         behind: Devices whose newest orders are not received or not carried out yet.
+        degraded: Devices of which a model serves with a symptom, or another variant or release than
+            wanted.
         failing: Devices whose last update of a model failed.
         warned: Devices that warn, and are not failing.
         unheard: Devices without a report.
@@ -57,6 +60,7 @@ class DeviceCounts(msgspec.Struct, frozen=True, kw_only=True):
     enrolled: int = 0
     online: int = 0
     behind: int = 0
+    degraded: int = 0
     failing: int = 0
     warned: int = 0
     unheard: int = 0
@@ -67,7 +71,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         counts: Devices by standing.
-        trouble: Some of the devices that are failing or warn, by their reason: the most first.
+        trouble: Some of the devices that are degraded, fail or warn, by their reason: the most first.
         releases: Releases on devices, by model and then the most frequent first; without rare
             releases if there are many.
         stopped: Rollouts that need a person, newest first: paused, waiting for approval, or ended

@@ -46,6 +46,7 @@ class _Collector(Collector):
             ("enrolled", "Devices of the fleet.", counts.enrolled),
             ("online", "Devices that are connected to the broker.", counts.online),
             ("behind", "Devices that have not carried out their newest orders.", counts.behind),
+            ("degraded", "Devices of which a model serves not as wanted.", counts.degraded),
             ("failing", "Devices whose last update of a model failed.", counts.failing),
             ("warned", "Devices that warn of something.", counts.warned),
             ("unheard", "Devices that never reported.", counts.unheard),

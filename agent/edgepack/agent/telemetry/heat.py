@@ -1,0 +1,85 @@
+"""Signs of a device that slows down for heat, from the kernel's files."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+SYSTEM = Path("/sys")
+_MAX_BYTES = 64
+_COUNTERS = "devices/system/cpu/cpu*/thermal_throttle/*_throttle_count"
+_ZONES = "class/thermal/thermal_zone*"
+_TRIPS = frozenset({"passive", "hot", "critical"})
+"""Trip points at which the kernel slows the hardware down, or more."""
+_COOLING = "class/thermal/cooling_device*"
+_SLOWER = ("thermal-cpufreq", "cpufreq", "thermal-devfreq", "devfreq", "Processor")
+"""Beginnings of the types of cooling devices that lower a frequency; others are fans."""
+_RASPBERRY_PI = "devices/platform/soc/soc:firmware/get_throttled"
+_CAPPED_NOW = 0b1110
+"""Bits of the Raspberry Pi's firmware: frequency capped, throttled, soft limit of temperature."""
+
+
+_LASTING_S = 60.0
+"""A sign holds so long, for each model of the device that asks."""
+
+
+class HeatWatch:
+    """Compares the kernel's counters with those of the look before.
+
+    Args:
+        system: Folder of the kernel's files.
+        clock: Monotonic clock, seconds.
+    """
+
+    def __init__(self, system: Path = SYSTEM, clock: Callable[[], float] = time.monotonic) -> None:
+        self._system, self._clock = system, clock
+        self._counts = dict(self._read_counts())
+        self._sign, self._seen_at = "", clock()
+
+    def look(self) -> str:
+        """Return a sign of heat in the last minute, as a sentence; "" without any."""
+        before, self._counts = self._counts, dict(self._read_counts())
+        if sign := next(self._signs(before), ""):
+            self._sign, self._seen_at = sign, self._clock()
+        return self._sign if self._clock() - self._seen_at < _LASTING_S else ""
+
+    def _signs(self, before: dict[str, int]) -> Iterator[str]:
+        for place, count in self._counts.items():
+            if (more := count - before.get(place, count)) > 0:
+                yield f"{place} counts {more} more throttlings for heat"
+        for zone in sorted(self._system.glob(_ZONES)):
+            celsius = _number(zone / "temp")
+            for trip in sorted(zone.glob("trip_point_*_temp")):
+                kind = _text(trip.with_name(trip.name.replace("_temp", "_type")))
+                limit = _number(trip)
+                if celsius and limit and kind in _TRIPS and celsius >= limit > 0:
+                    yield (
+                        f"{_text(zone / 'type') or zone.name} has {celsius / 1000:.0f} °C, "
+                        f"its trip point '{kind}' is {limit / 1000:.0f} °C"
+                    )
+        for device in sorted(self._system.glob(_COOLING)):
+            state = _number(device / "cur_state")
+            if _text(device / "type").startswith(_SLOWER) and state is not None and state > 0:
+                yield f"{_text(device / 'type')} lowers the frequency for heat (state {state})"
+        flags = _number(self._system / _RASPBERRY_PI, base=16)
+        if flags is not None and flags & _CAPPED_NOW:
+            yield f"the firmware lowers the frequency (get_throttled {flags:#x})"
+
+    def _read_counts(self) -> Iterator[tuple[str, int]]:
+        for path in sorted(self._system.glob(_COUNTERS)):
+            if (count := _number(path)) is not None:
+                yield f"{path.parts[-3]} {path.name.partition('_')[0]}", count
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path, base: int = 10) -> int | None:
+    try:
+        return int(_text(path), base)
+    except ValueError:
+        return None
