@@ -161,7 +161,8 @@ class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         group: The devices' group.
         where: Expression over labels and facts, such as `soc=QCS6490 and site=berlin`.
-        standing: `degraded` (a model serves with a symptom, or not as wanted), `failing` (the last update of a model failed), `warned` (the device warns),
+        standing: `degraded` (a model serves with a symptom, or not as wanted), `failing` (the last
+            update of a model failed), `warned` (the device warns),
             `updating`, `settled`, `behind` (the newest orders are not received or not carried out
             yet) or `unheard` (no report yet).
         online: `yes` or `no`.

@@ -71,7 +71,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         counts: Devices by standing.
-        trouble: Some of the devices that are degraded, fail or warn, by their reason: the most first.
+        trouble: Some of the devices that are degraded, fail or warn, by their reason: the most
+            first.
         releases: Releases on devices, by model and then the most frequent first; without rare
             releases if there are many.
         stopped: Rollouts that need a person, newest first: paused, waiting for approval, or ended
