@@ -258,6 +258,21 @@ class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     update_interval_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0
 
 
+class VerificationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Repeated runs of the golden samples on the serving provider.
+
+    Attributes:
+        interval_s: Seconds between two rounds, at least; a longer pause follows long rounds. 0
+            means never.
+        share: Share of the time that the runs take, at most.
+        hot_c: Temperature above which the agent runs the samples once more, degrees Celsius.
+    """
+
+    interval_s: Annotated[float, msgspec.Meta(ge=0, le=7 * 24 * 3600)] = 1800.0
+    share: Annotated[float, msgspec.Meta(ge=1e-5, le=0.05)] = 0.001
+    hot_c: Annotated[float, msgspec.Meta(ge=-60, le=200)] = 80.0
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of an agent.
 
@@ -283,6 +298,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     transfer: TransferConfig = TransferConfig()
     capture: CaptureConfig = CaptureConfig()
     shadow: ShadowConfig = ShadowConfig()
+    verification: VerificationConfig = VerificationConfig()
     watch: WatchConfig = WatchConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 

@@ -101,11 +101,13 @@ def test_killed_process_is_a_death_and_a_closed_model_is_none(tmp_path: Path, ho
 def test_stopped_process_has_no_heartbeat(tmp_path: Path) -> None:
     registration = Registration(tmp_path, "tiny")
     registration.update(digest="d", opening="e")
-    registration.beat(3.0)
+    registration.beat(running_since=3.0)
     (one,) = HolderWatch(tmp_path).look().held
-    assert (one.digest, one.opening, one.running_since) == ("d", "e", 0.0), "too soon for a beat"
+    assert (one.digest, one.opening, one.running_since) == ("d", "e", 0.0), (
+        "a beat is due each second"
+    )
     registration._beat_at = 0.0
-    registration.beat(3.0)
+    registration.beat(running_since=3.0)
     (one,) = HolderWatch(tmp_path).look().held
     assert (one.running_since, one.model) == (3.0, "tiny")
     assert 0 <= time.monotonic() - one.beat_at < HUNG_S

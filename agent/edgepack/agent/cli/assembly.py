@@ -24,15 +24,24 @@ from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.hooks.users import find_bundle_user
 from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.agent.runtime.first_answers import FirstAnswersStore
+from edgepack.agent.runtime.own_answers import FirstAnswers
 from edgepack.agent.runtime.plain_files import remove_stale_plain_files
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, probe_cache_key
+from edgepack.agent.runtime.verification import (
+    VerificationRequest,
+    Verified,
+    verify_in_child,
+)
 from edgepack.agent.state.captured import CaptureSettings, switch_capture
 from edgepack.agent.state.decryption_key import write_key_file
 from edgepack.agent.state.holders import HolderWatch, open_holders
 from edgepack.agent.state.slots import Slots
+from edgepack.agent.state.verification_settings import VerificationSettings, write_verification
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.heat import HeatWatch
+from edgepack.agent.telemetry.readings import highest_temperature_c
 from edgepack.agent.update.dependencies import DISK_PATIENCE_S, AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.work import InlineWorker, ThreadWorker, Worker
@@ -127,6 +136,7 @@ def assemble_models(
     user = find_bundle_user(config.hooks.user) if config.hooks.from_bundles else None
     check_sources(config)
     verdicts = Verdicts(state_dir)
+    first_answers = FirstAnswersStore(state_dir)
     tools = Tools(
         read_facts=lambda: read_device_facts(config.providers),
         probe=lambda folder, variant, halt: _probe(folder, variant, config, verdicts, halt),
@@ -145,9 +155,18 @@ def assemble_models(
         drift_of=telemetry.drift.recent,
         heat=HeatWatch().look,
         holders=HolderWatch(state_dir).look,
+        verify=lambda folder, variant, halt: _verify(folder, variant, config, first_answers, halt),
+        temperature_c=highest_temperature_c,
     )
     remove_stale_plain_files()
-    for trouble in (open_holders(state_dir), switch_capture(state_dir, _capture(config))):
+    verification = VerificationSettings(
+        interval_s=config.verification.interval_s, share=config.verification.share
+    )
+    for trouble in (
+        open_holders(state_dir),
+        write_verification(state_dir, verification),
+        switch_capture(state_dir, _capture(config)),
+    ):
         if trouble:
             log.warning("%s", trouble)
     deps = AgentDependencies(
@@ -185,6 +204,33 @@ def check_sources(config: AgentConfig) -> None:
 
         for source in config.transfer.sources:
             check_source(source)
+
+
+def _verify(
+    folder: Path,
+    variant: Variant,
+    config: AgentConfig,
+    first_answers: FirstAnswersStore,
+    halt: Halt,
+) -> Verified:
+    """Run the golden samples on the variant of a slot, against the device's own first answers."""
+    threads = config.providers.threads
+    facts = read_device_facts(config.providers)
+    most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
+    limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
+
+    def run(first: FirstAnswers | None) -> Verified:
+        request = VerificationRequest(
+            bundle_folder=str(folder),
+            variant=variant,
+            timeout_s=limits.timeout_s,
+            threads=threads,
+            key_file=config.decryption_key,
+            first=first,
+        )
+        return verify_in_child(request, limits, halt=halt)
+
+    return first_answers.verify(probe_cache_key(folder.name, variant, facts, threads=threads), run)
 
 
 def _probe(

@@ -1,6 +1,7 @@
 """Opening a release in a slot, for all serving processes."""
 
 import os
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,10 +12,12 @@ from edgepack.agent.runtime.plain_files import KEY_VARIABLE, plain_files
 from edgepack.agent.runtime.sessions import Session
 from edgepack.agent.state.decryption_key import read_key_file
 from edgepack.agent.state.slots import slot_folder
-from edgepack.bundle.golden import Golden, read_golden
+from edgepack.bundle.golden import Golden, Tensor, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Manifest, Variant
 from edgepack.bundle.slot import verify_variant
 from edgepack.errors import DeviceError
+
+SAMPLE_BYTES = 8_000_000
 
 
 class OpenedSlot(NamedTuple):
@@ -23,12 +26,14 @@ class OpenedSlot(NamedTuple):
     Attributes:
         session, manifest, variant: Opened session, with manifest and variant.
         finite_outputs: Outputs that were finite for every golden sample of the float model.
+        samples: Inputs of the first golden samples, as many as fit into 8 MB, at least one.
     """
 
     session: Session
     manifest: Manifest
     variant: Variant
     finite_outputs: tuple[str, ...]
+    samples: tuple[dict[str, Tensor], ...]
 
 
 def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> OpenedSlot:
@@ -62,7 +67,14 @@ def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> Op
     session.run(golden.inputs[0])
     floats = (one.name for one in session.outputs if one.dtype.startswith("float"))
     finite = tuple(name for name in floats if _is_finite(name, golden))
-    return OpenedSlot(session, manifest, found, finite)
+    return OpenedSlot(session, manifest, found, finite, _first_samples(golden))
+
+
+def _first_samples(golden: Golden) -> tuple[dict[str, Tensor], ...]:
+    """Return the inputs of the samples that a serving process keeps in memory."""
+    sizes = (sum(value.nbytes for value in feeds.values()) for feeds in golden.inputs)
+    count = sum(total <= SAMPLE_BYTES for total in accumulate(sizes))
+    return golden.inputs[: max(1, count)]
 
 
 def _is_finite(name: str, golden: Golden) -> bool:

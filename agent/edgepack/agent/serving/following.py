@@ -17,7 +17,8 @@ from typing import Protocol
 from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.opened import OpenedModel, open_release
 from edgepack.agent.serving.shadow import ShadowRunner
-from edgepack.agent.state.holders import Registration
+from edgepack.agent.serving.verification import Verifier
+from edgepack.agent.state.holders import MAX_TEXT, Registration
 from edgepack.agent.state.pointer import (
     ActivePointer,
     Shadow,
@@ -26,6 +27,7 @@ from edgepack.agent.state.pointer import (
     read_pointer,
 )
 from edgepack.agent.state.slots import slot_folder
+from edgepack.agent.state.verification_settings import read_verification
 from edgepack.agent.telemetry.spool import Record
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.errors import BundleError, DeviceError
@@ -96,6 +98,7 @@ class Follower:
             self._registration.close()
             raise
         give_memory_back()
+        self._verifier, self._is_suspect = self._new_verifier(), False
         self._retry_at = 0.0
         self._watcher = threading.Thread(target=self._watch, name=f"edgepack-{name}", daemon=True)
         self._watcher.start()
@@ -211,6 +214,45 @@ class Follower:
             )
         return self._records[key]
 
+    def _beat(self) -> None:
+        """Write the heartbeat, with the results of the verification."""
+        found = self._verifier
+        self._registration.beat(
+            running_since=self.serving.running_since, checked=found.checked, other=found.other
+        )
+
+    def _new_verifier(self) -> Verifier:
+        settings = read_verification(self._state_dir)
+        return Verifier(self.serving.samples, settings, time.monotonic())
+
+    def _verify(self) -> None:
+        """Run a golden sample if due; open a release again whose answers changed.
+
+        The answers of the release that was opened again are compared with the same first answers:
+        if they are equal, the fault was in this process's memory and is gone.
+        """
+        because = self._verifier.turn(self.serving.session)
+        if because is None or (not because and not self._is_suspect):
+            return
+        if not because:
+            self._is_suspect = False
+            self._registration.update(wrong="")
+            logger.warning("model=%s opened again, answers are as at first", self._name)
+            return
+        logger.warning("model=%s %s", self._name, because)
+        if self._is_suspect:
+            self._registration.update(wrong=because[:MAX_TEXT])
+            return
+        self._is_suspect = True
+        self._replaced.append(weakref.ref(self.serving))
+        try:
+            self.serving = self._open(self.serving.pointer)
+        except (DeviceError, BundleError, OSError) as error:
+            problem = getattr(error, "problem", str(error))
+            because = f"{because}; the release cannot be opened again: {problem}"
+            self._registration.update(wrong=because[:MAX_TEXT])
+        self._verifier.run_again()
+
     def _follow_shadow(self) -> None:
         """Run another release next to the serving release, if the pointer names one.
 
@@ -245,10 +287,11 @@ class Follower:
         spooled_at = time.monotonic()
         while not self._stop.wait(self._poll_s):
             try:
-                self._registration.beat(self.serving.running_since)
+                self._beat()
                 self._follow()
                 self._look_after_replaced()
                 self._follow_shadow()
+                self._verify()
                 fails = any(record.has_new_failures for record in list(self._records.values()))
                 if time.monotonic() - spooled_at >= (FAILED_SPOOL_S if fails else SPOOL_S):
                     spooled_at = time.monotonic()
@@ -275,6 +318,8 @@ class Follower:
                 opened = self._open(new)
                 self._replaced.append(weakref.ref(self.serving))
                 self.serving = opened
+                self._verifier, self._is_suspect = self._new_verifier(), False
+                self._registration.update(wrong="")
                 logger.info(
                     "model=%s from=%s to=%s variant=%s",
                     self._name,

@@ -44,6 +44,7 @@ class OpenedModel:
         self.pointer = pointer
         self.session = opened.session
         self.variant = opened.variant
+        self.samples = opened.samples
         self.record = record
         self.shadow: ShadowRunner | None = None
         self._keeper = keeper

@@ -44,7 +44,9 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         opening: The release that the process opens now; "" for none.
         beat_at: Time of the heartbeat.
         running_since: Start of the oldest running inference; 0 without one.
-        wrong: How golden samples gave other outputs than at first in this process; "" if equal.
+        checked: Golden samples that ran again in the process.
+        other: Those of them with other bits than at first in the process.
+        wrong: How golden samples still differ after the release was opened again; "" if equal.
     """
 
     boot: str
@@ -54,6 +56,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     opening: str = ""
     beat_at: float = 0.0
     running_since: float = 0.0
+    checked: int = 0
+    other: int = 0
     wrong: str = ""
 
     @property
@@ -144,14 +148,11 @@ class Registration:
         self._held = msgspec.structs.replace(self._held, **changes)
         self._write()
 
-    def beat(self, running_since: float) -> None:
-        """Write the heartbeat if due.
-
-        Args:
-            running_since: See `Held`.
-        """
+    def beat(self, **changes: object) -> None:
+        """Change the heartbeat, and write the heartbeat if due."""
+        self._held = msgspec.structs.replace(self._held, **changes)
         if time.monotonic() - self._beat_at >= BEAT_S:
-            self.update(running_since=running_since)
+            self._write()
 
     def close(self) -> None:
         """Remove the registration: this process does not hold the model any more."""

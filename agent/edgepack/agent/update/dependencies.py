@@ -10,6 +10,7 @@ import msgspec
 
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.hooks.runner import HookVerdict
+from edgepack.agent.runtime.verification import Verified
 from edgepack.agent.state.holders import Holders
 from edgepack.agent.state.pointer import PointerFile
 from edgepack.agent.state.release_counters import ReleaseCounters
@@ -65,6 +66,9 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         holders: Returns the processes that hold a model.
         drift_of: Returns the drift of a release, by digest; None while it is not known.
         heat: Returns a sign that the device slowed down for heat since the last call; "" without.
+        verify: Runs the golden samples on a serving variant again: bundle folder, variant; may be
+            halted.
+        temperature_c: Returns the highest temperature, degrees Celsius; None if not known.
     """
 
     read_facts: Callable[[], DeviceFacts]
@@ -76,6 +80,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     holders: Callable[[], Holders] = Holders
     drift_of: Callable[[str], Drift | None] = lambda _digest: None
     heat: Callable[[], str] = str
+    verify: Callable[[Path, Variant, Halt], Verified] = lambda *_: Verified()
+    temperature_c: Callable[[], float | None] = lambda: None
 
 
 class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):

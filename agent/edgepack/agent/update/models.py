@@ -23,6 +23,7 @@ from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.journal import JournalStore
 from edgepack.agent.update.orders import OfferOutcome
+from edgepack.agent.update.reverifier import Reverifier
 from edgepack.agent.update.slot_scrubber import SlotScrubber
 from edgepack.agent.update.updater import DISK_RETRY_S, Updater
 from edgepack.errors import TransferError
@@ -64,6 +65,13 @@ class Models:
             deps.slots,
             interval_s=deps.config.limits.check_interval_s,
             now=deps.clock.monotonic(),
+        )
+        self._reverifier = Reverifier(
+            deps.worker,
+            deps.slots,
+            deps.tools.verify,
+            deps.config.verification,
+            deps.tools.temperature_c,
         )
 
     def __iter__(self) -> Iterator[Updater]:
@@ -291,6 +299,7 @@ class Models:
             waits.append(DISK_RETRY_S)
         else:
             self._disk.works("slots")
+        waits.append(self._reverifier.turn(updaters, self._deps.clock.monotonic()))
         self._clear_retired()
         return min((wait for wait in waits if wait is not None), default=None)
 

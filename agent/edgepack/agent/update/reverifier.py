@@ -1,0 +1,166 @@
+"""Repeated verification of serving releases by the agent: schedule and findings.
+
+The golden samples of each serving release run again on the serving provider, in a child process:
+first a minute after the commit, for the device's own first answers; then at an interval, and once when
+the device becomes hot. The next run waits so long that runs take a small share of the time.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from edgepack.agent.config import VerificationConfig
+from edgepack.agent.runtime.verification import Verified
+from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.state.slots import Slots
+from edgepack.agent.update.updater import Updater
+from edgepack.agent.update.work import Job, Worker
+from edgepack.bundle.manifest import MANIFEST_FILE, Variant, decode_manifest
+from edgepack.errors import BundleError
+from edgepack.halt import Halt, HaltedError
+
+log = logging.getLogger(__name__)
+
+FIRST_S = 60.0
+"""Seconds after a commit or start until the first run, when others have what they need."""
+HOT_PAUSE_S = 600.0
+"""Seconds between two runs of a hot device, at least."""
+LOOK_S = 5.0
+
+Verify = Callable[[Path, Variant, Halt], Verified]
+
+
+class _Plan(NamedTuple):
+    """Times of a release's next run, and of its last run or plan; monotonic clock, seconds."""
+
+    active: ActivePointer
+    due_at: float
+    ran_at: float
+
+
+class Reverifier:
+    """Runs the golden samples of the serving releases in turn.
+
+    Args:
+        worker: Worker that waits for the child.
+        slots: The slots.
+        verify: Runs the golden samples of a variant in a child.
+        config: Pace.
+        temperature_c: Returns the highest temperature, degrees Celsius; None if not known.
+
+    Attributes:
+        wrong: How golden samples differ from the device's own first answers, by digest; the last
+            run counts, and a first difference is confirmed by a second run.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        slots: Slots,
+        verify: Verify,
+        config: VerificationConfig,
+        temperature_c: Callable[[], float | None],
+    ) -> None:
+        self.wrong: Mapping[str, str] = {}
+        self._worker, self._slots, self._verify = worker, slots, verify
+        self._config, self._temperature_c = config, temperature_c
+        self._plans: dict[str, _Plan] = {}
+        self._job: tuple[str, ActivePointer, Job] | None = None
+        self._suspects: set[str] = set()
+        self._is_hot = False
+        self._look_at = 0.0
+
+    def turn(self, updaters: Sequence[Updater], now: float) -> float | None:
+        """Continue to verify, unless an update is under way.
+
+        Returns:
+            Seconds after which to call again at the latest; None if nothing is to be verified.
+        """
+        if not self._config.interval_s:
+            return None
+        self._take_result(now)
+        if not all(updater.is_at_rest for updater in updaters):
+            if self._job:
+                self._job[2].halt.set()
+            return LOOK_S
+        serving = {one.name: one.active for one in updaters if one.active is not None}
+        committed = {name: active for name, active in serving.items() if active.committed}
+        self._plan(committed, now)
+        due = [name for name, plan in self._plans.items() if now >= plan.due_at]
+        if self._job is None and due:
+            self._begin(due[0])
+            self._take_result(now)
+        return LOOK_S if committed else None
+
+    def _plan(self, committed: Mapping[str, ActivePointer], now: float) -> None:
+        """Plan a run of what serves anew, and of everything when the device becomes hot."""
+        self._plans = {
+            name: plan
+            if (plan := self._plans.get(name)) and _is_same(plan.active, active)
+            else _Plan(active, now + FIRST_S, now)
+            for name, active in committed.items()
+        }
+        digests = {active.digest for active in committed.values()}
+        self.wrong = {digest: why for digest, why in self.wrong.items() if digest in digests}
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        temperature_c = self._temperature_c()
+        is_hot = temperature_c is not None and temperature_c >= self._config.hot_c
+        if is_hot and not self._is_hot:
+            for name, plan in self._plans.items():
+                due_at = max(now, plan.ran_at + HOT_PAUSE_S)
+                self._plans[name] = plan._replace(due_at=min(plan.due_at, due_at))
+        self._is_hot = is_hot
+
+    def _begin(self, name: str) -> None:
+        active = self._plans[name].active
+        folder = self._slots.folder(active.digest)
+
+        def run(halt: Halt) -> Verified:
+            try:
+                content = self._slots.read_file(active.digest, MANIFEST_FILE) or b""
+                variant = decode_manifest(content).variant(active.choice.chosen)
+            except (BundleError, KeyError) as error:
+                return Verified(trouble=f"its manifest cannot be read: {error}")
+            return self._verify(folder, variant, halt)
+
+        self._job = (name, active, self._worker.begin(run))
+
+    def _take_result(self, now: float) -> None:
+        if self._job is None or not self._job[2].is_done:
+            return
+        name, active, job = self._job
+        self._job = None
+        plan = self._plans.get(name)
+        if plan is None or not _is_same(plan.active, active):
+            return
+        try:
+            result: Verified = job.result()
+        except (HaltedError, OSError) as error:
+            log.debug("model=%s verification ended early: %r", name, error)
+            self._plans[name] = plan._replace(due_at=now + LOOK_S)
+            return
+        if result.trouble:
+            log.warning("model=%s golden samples cannot be run again: %s", name, result.trouble)
+        pause_s = max(self._config.interval_s, result.taken_s / self._config.share)
+        if result.because and active.digest not in self._suspects:
+            self._suspects.add(active.digest)
+            pause_s = 0.0
+        elif result.because:
+            self.wrong = {**self.wrong, active.digest: result.because}
+        elif not result.trouble:
+            self._suspects.discard(active.digest)
+            self.wrong = {key: why for key, why in self.wrong.items() if key != active.digest}
+        if result.because:
+            log.warning("model=%s %s: %s", name, active.bundle.version, result.because)
+        self._plans[name] = plan._replace(due_at=now + pause_s, ran_at=now)
+
+
+def _is_same(one: ActivePointer, other: ActivePointer) -> bool:
+    return (one.digest, one.choice.chosen, one.basis) == (
+        other.digest,
+        other.choice.chosen,
+        other.basis,
+    )
