@@ -63,8 +63,8 @@ class FirstAnswersStore:
             circumstances: Key of the serving variant now.
             run: Runs the golden samples; without first answers, `run` makes them.
         """
-        known = {one.circumstances: one.first for one in self._known}
-        result = run(known.get(circumstances))
+        known = (one.first for one in self._known if one.circumstances == circumstances)
+        result = run(next(known, None))
         if result.first is not None:
             new = _Known(circumstances=circumstances, first=result.first)
             self._known = (*self._known, new)[-MAX_KEPT:]

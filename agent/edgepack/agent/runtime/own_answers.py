@@ -46,6 +46,9 @@ class FirstAnswers(msgspec.Struct, frozen=True, kw_only=True):
     worst: float = 0.0
 
 
+_FAR = 1e200
+"""Stands for what is not finite: JSON has no NaN."""
+
 Outputs = Mapping[str, Tensor]
 
 
@@ -99,7 +102,7 @@ def distance(first: FirstAnswer, outputs: Outputs) -> float:
     for before, after in zip(first.projections, now, strict=True):
         size, error = math.hypot(*before), math.dist(before, after)
         part = error / size if size else error
-        found = max(found, part if math.isfinite(part) else math.inf)
+        found = max(found, part if part < _FAR else math.inf)
     return found
 
 
@@ -130,6 +133,5 @@ def _project(outputs: Outputs) -> tuple[tuple[float, ...], ...]:
         signs = np.random.default_rng(value.size).choice((-1.0, 1.0), value.size)
         with np.errstate(all="ignore"):
             parts = [part.sum() for part in np.array_split(value * signs, _PROJECTIONS)]
-        # JSON has no NaN: what is not finite is as far away as can be.
-        found.append(tuple(float(one) if np.isfinite(one) else 1e300 for one in parts))
+        found.append(tuple(float(one) if np.isfinite(one) else _FAR for one in parts))
     return tuple(found)

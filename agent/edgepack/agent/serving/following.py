@@ -243,14 +243,15 @@ class Follower:
         if self._is_suspect:
             self._registration.update(wrong=because[:MAX_TEXT])
             return
-        self._is_suspect = True
-        self._replaced.append(weakref.ref(self.serving))
         try:
-            self.serving = self._open(self.serving.pointer)
+            opened = self._open(self.serving.pointer)
         except (DeviceError, BundleError, OSError) as error:
             problem = getattr(error, "problem", str(error))
             because = f"{because}; the release cannot be opened again: {problem}"
             self._registration.update(wrong=because[:MAX_TEXT])
+            return
+        self._replaced.append(weakref.ref(self.serving))
+        self.serving, self._is_suspect = opened, True
         self._verifier.run_again()
 
     def _follow_shadow(self) -> None:

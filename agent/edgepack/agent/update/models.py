@@ -294,12 +294,12 @@ class Models:
         waits += [updater.advance() for updater in updaters]
         try:
             waits.append(self._scrubber.turn(updaters, self._deps.clock.monotonic()))
+            waits.append(self._reverifier.turn(updaters, self._deps.clock.monotonic()))
         except OSError as error:
             self._disk.failed("slots", error)
             waits.append(DISK_RETRY_S)
         else:
             self._disk.works("slots")
-        waits.append(self._reverifier.turn(updaters, self._deps.clock.monotonic()))
         self._clear_retired()
         return min((wait for wait in waits if wait is not None), default=None)
 

@@ -1,12 +1,14 @@
 """Repeated verification of serving releases by the agent: schedule and findings.
 
 The golden samples of each serving release run again on the serving provider, in a child process:
-first a minute after the commit, for the device's own first answers; then at an interval, and once when
-the device becomes hot. The next run waits so long that runs take a small share of the time.
+first a minute after the commit, for the device's own first answers; then at an interval, and once
+when the device becomes hot. The next run waits so long that runs take a small share of the time.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +42,10 @@ class _Plan(NamedTuple):
 
 
 class Reverifier:
-    """Runs the golden samples of the serving releases in turn.
+    """Runs the golden samples of the serving releases in turn, and notes differences as symptoms.
+
+    A difference is confirmed by a second run, with the files read from the disk again: a bit that
+    flipped in the file cache is gone then.
 
     Args:
         worker: Worker that waits for the child.
@@ -48,10 +53,6 @@ class Reverifier:
         verify: Runs the golden samples of a variant in a child.
         config: Pace.
         temperature_c: Returns the highest temperature, degrees Celsius; None if not known.
-
-    Attributes:
-        wrong: How golden samples differ from the device's own first answers, by digest; the last
-            run counts, and a first difference is confirmed by a second run.
     """
 
     def __init__(
@@ -62,7 +63,6 @@ class Reverifier:
         config: VerificationConfig,
         temperature_c: Callable[[], float | None],
     ) -> None:
-        self.wrong: Mapping[str, str] = {}
         self._worker, self._slots, self._verify = worker, slots, verify
         self._config, self._temperature_c = config, temperature_c
         self._plans: dict[str, _Plan] = {}
@@ -76,33 +76,44 @@ class Reverifier:
 
         Returns:
             Seconds after which to call again at the latest; None if nothing is to be verified.
+
+        Raises:
+            OSError: A symptom cannot be saved now; a later run notes the symptom again.
         """
         if not self._config.interval_s:
             return None
-        self._take_result(now)
+        self._take_result(updaters, now)
         if not all(updater.is_at_rest for updater in updaters):
             if self._job:
                 self._job[2].halt.set()
             return LOOK_S
-        serving = {one.name: one.active for one in updaters if one.active is not None}
-        committed = {name: active for name, active in serving.items() if active.committed}
-        self._plan(committed, now)
+        for updater in updaters:
+            self._plan(updater, now)
+        self._feel_heat(now)
         due = [name for name, plan in self._plans.items() if now >= plan.due_at]
         if self._job is None and due:
             self._begin(due[0])
-            self._take_result(now)
-        return LOOK_S if committed else None
+            self._take_result(updaters, now)
+        return LOOK_S if self._plans else None
 
-    def _plan(self, committed: Mapping[str, ActivePointer], now: float) -> None:
-        """Plan a run of what serves anew, and of everything when the device becomes hot."""
-        self._plans = {
-            name: plan
-            if (plan := self._plans.get(name)) and _is_same(plan.active, active)
-            else _Plan(active, now + FIRST_S, now)
-            for name, active in committed.items()
-        }
-        digests = {active.digest for active in committed.values()}
-        self.wrong = {digest: why for digest, why in self.wrong.items() if digest in digests}
+    def _plan(self, updater: Updater, now: float) -> None:
+        """Plan the first run of a release that serves anew; what served before is forgotten."""
+        name, active = updater.name, updater.active
+        plan = self._plans.get(name)
+        if active is None or not active.committed:
+            if self._plans.pop(name, None):
+                self._forget(updater)
+        elif plan is None or not _is_same(plan.active, active):
+            self._forget(updater)
+            self._plans[name] = _Plan(active, now + FIRST_S, now)
+
+    def _forget(self, updater: Updater) -> None:
+        if updater.name in self._suspects:
+            self._suspects.remove(updater.name)
+            updater.note_symptom("golden", "")
+
+    def _feel_heat(self, now: float) -> None:
+        """Let everything run once when the device becomes hot."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
@@ -115,7 +126,7 @@ class Reverifier:
         self._is_hot = is_hot
 
     def _begin(self, name: str) -> None:
-        active = self._plans[name].active
+        active, is_second = self._plans[name].active, name in self._suspects
         folder = self._slots.folder(active.digest)
 
         def run(halt: Halt) -> Verified:
@@ -124,17 +135,20 @@ class Reverifier:
                 variant = decode_manifest(content).variant(active.choice.chosen)
             except (BundleError, KeyError) as error:
                 return Verified(trouble=f"its manifest cannot be read: {error}")
+            if is_second:
+                for path in (folder / variant.folder).iterdir():
+                    _leave_cache(path)
             return self._verify(folder, variant, halt)
 
         self._job = (name, active, self._worker.begin(run))
 
-    def _take_result(self, now: float) -> None:
+    def _take_result(self, updaters: Sequence[Updater], now: float) -> None:
         if self._job is None or not self._job[2].is_done:
             return
         name, active, job = self._job
         self._job = None
         plan = self._plans.get(name)
-        if plan is None or not _is_same(plan.active, active):
+        if plan is None or plan.active != active:
             return
         try:
             result: Verified = job.result()
@@ -142,20 +156,29 @@ class Reverifier:
             log.debug("model=%s verification ended early: %r", name, error)
             self._plans[name] = plan._replace(due_at=now + LOOK_S)
             return
-        if result.trouble:
-            log.warning("model=%s golden samples cannot be run again: %s", name, result.trouble)
         pause_s = max(self._config.interval_s, result.taken_s / self._config.share)
-        if result.because and active.digest not in self._suspects:
-            self._suspects.add(active.digest)
-            pause_s = 0.0
-        elif result.because:
-            self.wrong = {**self.wrong, active.digest: result.because}
-        elif not result.trouble:
-            self._suspects.discard(active.digest)
-            self.wrong = {key: why for key, why in self.wrong.items() if key != active.digest}
-        if result.because:
-            log.warning("model=%s %s: %s", name, active.bundle.version, result.because)
-        self._plans[name] = plan._replace(due_at=now + pause_s, ran_at=now)
+        is_first = bool(result.because) and name not in self._suspects
+        due_at = now if is_first else now + pause_s
+        self._plans[name] = plan._replace(due_at=due_at, ran_at=now)
+        for problem in filter(None, (result.because, result.trouble)):
+            log.warning("model=%s golden samples of %s: %s", name, active.bundle.version, problem)
+        for updater in (one for one in updaters if one.name == name):
+            if is_first:
+                self._suspects.add(name)
+            elif result.because:
+                updater.note_symptom("golden", result.because)
+            elif not result.trouble:
+                self._forget(updater)
+
+
+def _leave_cache(path: Path) -> None:
+    """Ask the kernel to forget a file's content, so that the next reader reads from the disk."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
 
 
 def _is_same(one: ActivePointer, other: ActivePointer) -> bool:

@@ -148,6 +148,7 @@ class Watcher:
             lasting_s=self._settings.lasting_s,
             before=self._context.deps.tools.pace_of(*self._ledger.key),
             slowdown=self._settings.slowdown,
+            golden=self._noted.get("golden", ""),
             damage=self._noted.get("damage", ""),
             harm=describe_harm(self._context.deps.tools.drift_of(self._ledger.key[0])),
             heat=self._heat,

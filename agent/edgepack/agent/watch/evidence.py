@@ -44,9 +44,9 @@ def judge_silence(seen: Observed) -> Verdict:
 
 
 def judge_golden(seen: Observed) -> Verdict:
-    """Judge by golden samples that a process ran again, compared with its own first outputs."""
-    wrong = (one.wrong for one in seen.holders.held if one.digest == seen.digest and one.wrong)
-    return certain(next(wrong, ""))
+    """Judge by golden samples that ran again: in the processes that serve, and by the agent."""
+    held = [one for one in seen.holders.held if one.digest == seen.digest and one.wrong]
+    return certain(f"process {held[0].pid}: {held[0].wrong}" if held else seen.golden)
 
 
 def judge_failed(seen: Observed) -> Verdict:

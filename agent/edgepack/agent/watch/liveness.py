@@ -85,22 +85,6 @@ def find_hangs(holders: Holders, digest: str, *, usual_ms: float, now: float) ->
     return DOUBTFUL if is_doubtful else FINE
 
 
-def find_other_answers(holders: Holders, digest: str) -> Finding:
-    """Judge a release by processes whose golden samples differ from their own first answers.
-
-    Such a process has opened the release again, in vain. A single process is enough: other bits are
-    no chance.
-
-    Args:
-        holders: The registry.
-        digest: The release.
-    """
-    for held in holders.held:
-        if held.digest == digest and held.wrong:
-            return Finding(f"process {held.pid}: {held.wrong}")
-    return Finding()
-
-
 def find_silence(
     holders: Holders, model: str, before: Pace, *, switched_at: float, quiet_s: float
 ) -> Verdict:

@@ -59,6 +59,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         shadowed: Inferences that the previous release computed, too.
         disagree_max: Share of shadow inferences that may disagree.
         basis: Change of provider, driver, runtime or firmware since the choice; "" for none.
+        golden: How golden samples that the agent ran again differ from the device's own first
+            outputs; "" if equal.
         damage: Why the release's files are incomplete or changed; "" if complete.
         harm: Why the difference of the inputs from the build is harmful; "" if not.
         heat: Signs of a device that slows down for heat; "" for none.
@@ -87,6 +89,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     shadowed: Shadowed = Shadowed()
     disagree_max: float = 1.0
     basis: str = ""
+    golden: str = ""
     damage: str = ""
     harm: str = ""
     heat: str = ""

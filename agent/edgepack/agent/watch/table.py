@@ -106,8 +106,14 @@ ROWS: dict[Symptom, Row] = {
     ),
     "golden": Row(
         title="golden samples give other outputs",
-        measurement="outputs of the serving provider against its own first outputs",
-        evidence="one difference, bit for bit; none by chance on a repeatable provider",
+        measurement=(
+            "outputs of the serving provider against its own first outputs, each half hour: in "
+            "the application's own session, and in a child of the agent"
+        ),
+        evidence=(
+            "a difference, bit for bit, that is still there after the release was opened again; "
+            "none by chance on a repeatable provider"
+        ),
         restart="the first outputs are kept on the disk",
         judge=evidence.judge_golden,
     ),
