@@ -56,7 +56,7 @@ FAST = VerificationSettings(interval_s=1e-3, share=0.05)
 def int8_model() -> onnx.ModelProto:
     """Return a product with int8 weights: x float32 (1, 16) -> y (1, 8)."""
     rng = np.random.default_rng(1)
-    values = {
+    values: dict[str, np.ndarray] = {
         "w": rng.integers(-127, 128, (16, 8)).astype(np.int8),
         "scale": np.array(0.01, np.float32),
     }
