@@ -85,7 +85,7 @@ def test_a_rollout_goes_on_while_devices_see_what_the_build_saw_and_stops_when_t
     make_release: Callable[[str], Path],
     tmp_path: Path,
 ) -> None:
-    fleet = serve("--broker", mosquitto.url)
+    fleet = serve("--broker", mosquitto.url, "--value-seconds", "2")
     more = "\n[telemetry]\ninterval_s = 0.5\n"
     start_cameras(fleet, start_agent, tmp_path, more)
     asked = {"waves": "100%", "deadline_s": 60.0, "gates": {"drift": 0.3}}
@@ -102,7 +102,7 @@ def test_a_rollout_goes_on_while_devices_see_what_the_build_saw_and_stops_when_t
             fleet,
             *("rollout", "start", str(make_release(version)), "--group", "cameras", "--yes"),
             *("--waves", "100%", "--soak", "2", "--deadline", "60", "--json"),
-            *("--gate", "all=off", "--gate", "drift=0.3"),
+            *("--gate", "all=off", "--gate", "drift=0.3", "--first-look", "4"),
         )
         assert done.returncode == 0, done.stderr
         name = json.loads(done.stdout)["rollout"]

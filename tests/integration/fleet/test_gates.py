@@ -1,10 +1,11 @@
 """Rollouts stop by themselves where devices measure something worse: real messages, real broker."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
+from edgepack.fleet.documents.rollouts import RolloutView, Selector
 from edgepack.fleet.simulation.behaviour import parse_change
 from tests.integration.fleet.conftest import edgepack
 
@@ -13,14 +14,11 @@ Simulate = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 
 WORSE = "sim-arm-a76"
-CHANGES = {"p95": "p95=1.3", "drift": "drift=0.6", "shadow": "shadow=0.2"}
-PLAN = RolloutSettings(
-    waves="100%",  # 1 or 2 devices of a class would hold it for a person
-    soak_s=0.2,
-    deadline_s=60.0,
-    split_by="hardware",
-    on_breach="rollback",
-    gates={"drift": 0.3},
+CHANGES = {"p95": "p95=1.8", "drift": "drift=0.9", "shadow": "shadow=0.4"}
+COUNT = 30
+PLAN = (
+    *("--waves", "100%", "--control", "30%", "--split-by", "hardware", "--on-breach", "rollback"),
+    *("--soak", "0.2", "--deadline", "60", "--first-look", "2", "--gate", "drift=0.3"),
 )
 
 
@@ -29,25 +27,44 @@ def states(view: RolloutView, of_class: dict[str, str], *, worse: bool) -> set[s
     return {part.state for part in parts}
 
 
-def test_a_class_that_gets_worse_is_rolled_back_alone_while_the_others_go_on(
-    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
+def test_a_class_that_gets_worse_is_rolled_back_alone_and_a_hot_day_stops_nothing(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = begin()
+    fleet = serve("--value-seconds", "1")
     for gate, change in CHANGES.items():
         worse = parse_change(f"{WORSE}:{change}")
-        simulation(fleet, count=18, group=gate, prefix=gate, changes=(worse,))
+        asked = {"count": COUNT, "group": gate, "prefix": gate, "measure_s": 1.0}
+        simulation(fleet, **asked, changes=(worse,))
+    # All of these devices are half as fast from the moment on that the first device switches.
+    simulation(fleet, count=COUNT, group="heat", prefix="heat", measure_s=1.0, heat=1.5)
     first = fleet.roll_out(make_bundle("1.0.0", 1), Selector(kind="all"), waves="100%")
     fleet.wait_for(first, "FINISHED")
+    fleet.wait_until(
+        lambda: sum(row.inferences for row in fleet.rollout(first).latency) > 4 * COUNT * 200 * 6,
+        "devices measured the first release",
+    )
     of_class = {view.device: view.hardware_class for view in fleet.client.devices()}
-    release = fleet.client.publish(make_bundle("2.0.0", 2))
-    names = {
-        gate: fleet.client.start_rollout(release, Selector(kind="group", group=gate), PLAN).rollout
-        for gate in CHANGES
-    }
-    for gate, name in names.items():
+    bundle = str(make_bundle("2.0.0", 2))
+    preview = edgepack(fleet, "rollout", "start", bundle, "--group", "p95", *PLAN, "--dry-run")
+    assert f"p95 of {WORSE}: 1." in " ".join(preview.stdout.split()), preview
+    assert "controls (noise 0.0" in " ".join(preview.stdout.split())
+    names = {}
+    for gate in (*CHANGES, "heat"):
+        done = edgepack(fleet, "rollout", "start", bundle, "--group", gate, *PLAN, "--json")
+        assert done.returncode == 0, done.stderr
+        names[gate] = json.loads(done.stdout)["rollout"]
+
+    hot = fleet.wait_for(names["heat"], "FINISHED", "PAUSED", "ABORTED")
+    assert (hot.state, hot.counts, hot.held) == ("FINISHED", {"COMMITTED": COUNT}, {}), hot.because
+    compared = [view for view in hot.gates if view.name == "p95" and view.devices >= 3]
+    assert compared
+    assert all(view.verdict == "pass" and (view.controls or 0) > 0 for view in compared)
+    assert all(0.85 < (view.value or 0) < 1.15 for view in compared), "against controls"
+    for gate in CHANGES:
+        name = names[gate]
         view = fleet.wait_for(name, "FINISHED", "PAUSED", "ABORTED")
         assert view.state == "FINISHED", view.because
-        assert set(view.held) == {WORSE}
+        assert set(view.held) == {WORSE}, [g for g in view.gates if g.name == gate]
         assert view.held[WORSE].startswith(f"{gate} of {WORSE}: ")
         assert view.because.endswith(f"; held back: {WORSE}")
         assert states(view, of_class, worse=False) == {"COMMITTED"}
@@ -63,8 +80,9 @@ def test_a_class_that_gets_worse_is_rolled_back_alone_while_the_others_go_on(
         (of_class[view.device] == WORSE, model.active.version)
         for view in fleet.client.devices()
         for model in view.models
-        if model.active
+        if model.active and view.group != "heat"
     }
     assert versions == {(True, "1.0.0"), (False, "2.0.0")}
-    shown = edgepack(fleet, "rollout", "status", names["p95"]).stdout
+    shown = " ".join(edgepack(fleet, "rollout", "status", names["p95"]).stdout.split())
     assert f"{WORSE} is held back: p95 of {WORSE}" in shown
+    assert "controls, 1." in shown

@@ -94,7 +94,7 @@ def start(fleet: FleetProcess, archive: Path, *options: str) -> str:
     done = edgepack(
         fleet,
         *("rollout", "start", str(archive), "--group", "cameras", "--waves", "1,100%"),
-        *("--soak", "0.5", "--deadline", "240", "--yes", "--json", *options),
+        *("--soak", "0.5", "--deadline", "240", "--first-look", "1", "--yes", "--json", *options),
     )
     assert done.returncode == 0, done.stderr
     name: str = json.loads(done.stdout)["rollout"]
@@ -123,7 +123,7 @@ def known(
     tmp_path: Path,
 ) -> FleetProcess:
     """Return a fleet of 3 cameras with release 1 and a known pace."""
-    fleet: FleetProcess = serve("--broker", mosquitto.url)
+    fleet: FleetProcess = serve("--broker", mosquitto.url, "--value-seconds", "0.5")
     start_cameras(fleet, start_agent, tmp_path, SETTINGS)
     packed, one = archive(1)
     first = fleet.roll_out(packed, to=CAMERAS, waves="100%", deadline_s=240.0)
@@ -195,7 +195,7 @@ def test_a_wave_that_measured_too_little_waits_for_a_person_and_says_so(
     archive: MakeArchive,
     tmp_path: Path,
 ) -> None:
-    fleet = serve("--broker", mosquitto.url)
+    fleet = serve("--broker", mosquitto.url, "--value-seconds", "0.5")
     start_cameras(fleet, start_agent, tmp_path, SETTINGS)
     first = start(fleet, archive(1)[0])
     view = fleet.wait_for(

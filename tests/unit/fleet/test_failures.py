@@ -1,6 +1,5 @@
 """The gate of failures: noise stops nothing, certain failures stop a wave at once."""
 
-import math
 import random
 from collections import Counter
 from functools import cache
@@ -10,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepack.fleet.documents.gates import GateView
-from edgepack.fleet.rollouts.bounds import least_share
 from edgepack.fleet.rollouts.counting import AssignmentState
 from edgepack.fleet.rollouts.failures import Threshold, judge_failures
+from edgepack.fleet.rollouts.statistics import ALPHA
 
-RULE = Threshold(max_failed_share=0.1, min_sample=5, on_breach="pause")
+RULE = Threshold(max_failed_share=0.1, min_sample=5, on_breach="pause", alpha=ALPHA / 21)
 
 
 def judge(committed: int, failed: int, under_way: int, *, rule: Threshold = RULE) -> GateView:
@@ -61,7 +60,7 @@ def test_a_wave_of_noise_passes_100_of_100(devices: int, failing: float) -> None
 def test_a_wave_of_which_a_third_fails_is_stopped_early(seed: int) -> None:
     stopped = stops_after(1000, 0.33, seed)
     assert stopped is not None
-    assert stopped <= 80
+    assert stopped <= 100
 
 
 @given(
@@ -105,26 +104,6 @@ def test_few_failures_of_a_large_wave_say_what_they_prove() -> None:
         "1 of 5 decided devices of wave 1 failed or stayed silent (20%); of so few that does not "
         "prove more than the 10% that is let pass"
     )
-    assert judge(1, 4, 95).verdict == "breach"
-    assert judge(2, 3, 95).verdict == "pass", "in 9 of 1,000 waves of which 10 % fail it is so"
+    assert judge(1, 5, 94).verdict == "breach"
+    assert judge(1, 4, 95).verdict == "pass", "of so many looks it does not prove more than 10 %"
     assert judge(4, 1, 4).verdict == "breach", "more than one of nine may not fail"
-
-
-@pytest.mark.parametrize("devices", [5, 10, 30, 100, 400, 1000])
-@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 1.0])
-def test_what_the_bound_excludes_is_as_seldom_as_it_says(devices: int, share: float) -> None:
-    hits = max(1, round(devices * share))
-    true = least_share(hits, devices)
-    seldom = sum(
-        math.comb(devices, k) * true**k * (1 - true) ** (devices - k)
-        for k in range(hits, devices + 1)
-    )
-    assert seldom <= 0.0035
-
-
-@given(devices=st.integers(1, 500), data=st.data())
-def test_the_bound_lies_below_the_share_and_grows_with_it(
-    devices: int, data: st.DataObject
-) -> None:
-    hits = data.draw(st.integers(1, devices))
-    assert least_share(hits - 1, devices) <= least_share(hits, devices) < hits / devices

@@ -96,7 +96,7 @@ def test_it_tells_waves_failures_latency_and_decisions() -> None:
     assert "1 no reason reported odd" in text
     assert "failed 14, share 0.875" in text
     assert "1,234" in text
-    assert "p95 pi breach 7 2 ms 2.6 ms 1.30 x 1.21 x 1.10 x" in text
+    assert "p95 pi breach 7 – 2 ms 2.6 ms 1.30 x 1.21 x 1.10 x" in text
     assert "No evidence: drift." in text
 
 

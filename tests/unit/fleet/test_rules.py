@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.rollouts import OnBreach
-from edgepack.fleet.rollouts.bounds import least_share
 from edgepack.fleet.rollouts.counting import (
     DECIDED,
     FAILURES,
@@ -33,6 +32,7 @@ from edgepack.fleet.rollouts.rules import (
     decide,
     transition,
 )
+from edgepack.fleet.rollouts.statistics import ALPHA, lower_share
 from edgepack.text import counted
 
 STATES: tuple[RolloutState, ...] = get_args(RolloutState)
@@ -150,7 +150,7 @@ def test_nothing_leads_out_of_an_aborted_rollout() -> None:
             "at the least sample it is, without waiting for the rest",
             rollout(min_sample=2, on_breach="abort"),
             "0:FAILED 0:COMMITTED 0:OFFERED",
-            breach("abort", failed=1, decided=2, bound=least_share(1, 2)),
+            breach("abort", failed=1, decided=2, bound=lower_share(1, 2, ALPHA)),
         ),
         (
             "failures within the threshold let the next wave begin",

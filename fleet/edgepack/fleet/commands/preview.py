@@ -6,6 +6,7 @@ from rich.text import Text
 
 from edgepack.fleet.documents.previews import PreviewPart, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import full_title, title
+from edgepack.fleet.documents.wording import finding_lines
 from edgepack.text import counted
 
 _STYLES = {
@@ -32,6 +33,8 @@ def preview_panel(preview: RolloutPreview) -> RenderableType:
             str(part.devices),
             Text(_meaning(part, preview)),
         )
+    for line in finding_lines(preview.finds):
+        table.add_row(Text("  finds"), "", Text(line))
     parts: list[RenderableType] = [Text(head), table]
     if preview.note:
         parts.append(Text(f"note: {preview.note}", "yellow"))

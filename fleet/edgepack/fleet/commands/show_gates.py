@@ -10,7 +10,7 @@ from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.wording import gate_numbers, quiet_gates, told_gates
 
 _STYLES = {"pass": "green", "breach": "red", "hold": "red", "accepted": "yellow"}
-_NUMBERS = ("devices", "before", "now", "change", "at least", "threshold")
+_NUMBERS = ("devices", "controls", "before", "now", "change", "at least", "threshold")
 _WHOLE = ("gate", "verdict")
 """Columns that a narrow terminal does not fold; of the others no digit is cut off either."""
 
@@ -35,6 +35,7 @@ def gates_tables(gates: Sequence[GateView]) -> Iterator[RenderableType]:
                 Text(view.hardware_class or "all"),
                 Text(view.verdict, _STYLES.get(view.verdict, "")),
                 str(view.devices),
+                "" if view.controls is None else str(view.controls),
                 *gate_numbers(view),
             )
         yield table

@@ -28,6 +28,7 @@ from edgepack.fleet.controller.verification import RefusalError, Verifier
 from edgepack.fleet.database import audit, devices, latency, records, unsent
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.lease import LeadLostError
+from edgepack.fleet.database.measures import VALUE_S
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import Authority
@@ -103,6 +104,7 @@ class Controller:
         lead: Whether this controller leads.
         gathering: Delays for collecting messages.
         heartbeat: Beats while this controller continues.
+        value_s: Seconds of a device's value for gates.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Controller:
         lead: Lead = SingleController(),  # noqa: B008 (it cannot be changed)
         gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
         heartbeat: Heartbeat | None = None,
+        value_s: float = VALUE_S,
     ) -> None:
         self._store = store
         self._tenant = tenant
@@ -141,6 +144,7 @@ class Controller:
                 message.device, message.kind, message.at, more
             ),
             auto_enroll=auto_enroll,
+            value_s=value_s,
         )
         self._stopping = threading.Event()
         self._stepped_at = self._forgot_at = 0.0

@@ -41,6 +41,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         session: The transaction.
         now: Seconds since the epoch.
+        value_s: Seconds of a device's value for gates.
         known: The devices that are enrolled, by id.
         changed: Devices that reported, by id.
         heard: Their reports in order, without last wills.
@@ -57,6 +58,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     session: Session
     now: float
+    value_s: float
     known: dict[str, Presence]
     seals: Seals
     changed: dict[str, Presence] = {}
@@ -85,6 +87,7 @@ class Intake:
         admits: Whether a device may send this number of further messages of a kind; counts the
             messages.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
+        value_s: Seconds of a device's value for gates.
     """
 
     def __init__(
@@ -94,7 +97,9 @@ class Intake:
         admits: Callable[[Incoming, int], bool],
         *,
         auto_enroll: bool,
+        value_s: float,
     ) -> None:
+        self._value_s = value_s
         self._verifier, self._open_authority = verifier, open_authority
         self._admits, self._auto_enroll = admits, auto_enroll
         self._strangers: set[str] = set()
@@ -103,7 +108,7 @@ class Intake:
         """Read the stored state of a batch's devices."""
         known = devices.find_presence(session, {message.device for message in incoming})
         seals = self._verifier.begin(session, incoming, now)
-        return Batch(session=session, now=now, known=known, seals=seals)
+        return Batch(session=session, now=now, value_s=self._value_s, known=known, seals=seals)
 
     def take(self, batch: Batch, message: Incoming) -> str:
         """Handle a message.
@@ -194,7 +199,7 @@ def finish(batch: Batch) -> bool:
     standing.keep_models(batch.session, batch.heard)
     records.add_device_events(batch.session, batch.events, batch.now)
     taken = latency.add_telemetry(batch.session, batch.telemetry, batch.now)
-    measurements.add_windows(batch.session, taken)
+    measurements.add_windows(batch.session, taken, value_s=batch.value_s, now=batch.now)
     for _, window in taken:
         batch.outcomes["finished"] += window.latency.count
         batch.outcomes["failed"] += window.failures

@@ -173,6 +173,7 @@ def _environment() -> jinja2.Environment:
         failures_line=wording.failures_line,
         drift_lines=drift_lines,
         gate_numbers=wording.gate_numbers,
+        finding_lines=wording.finding_lines,
         is_live=False,
         labels_line=wording.labels_line,
         link=link,

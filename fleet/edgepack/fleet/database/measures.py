@@ -1,20 +1,50 @@
 """Sums of a device's measurements of a release: the input of gates.
 
 Old inferences make room for newer inferences: sums are kept in two halves, and a full half replaces
-the previous half.
+the previous half. Gates that compare times, memory and temperatures need values in their order:
+each value is of about five minutes, and the values of a day are kept.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from edgepack.fleet.documents.gates import BY_NAME
+from edgepack.fleet.database.latency import DAY_S
+from edgepack.fleet.documents.gates import BY_NAME, TIMED
 from edgepack.wire.histogram import empty, merge, percentile
 from edgepack.wire.messages import Choice, Histogram, Telemetry
 
 FULL_INFERENCES = 5000
 FULL_WINDOWS = 500
 """A half that has so much is full: of one inference a second, each is of 80 minutes or more."""
+
+
+VALUE_S = 300.0
+"""Seconds of a value, unless the server's settings say otherwise."""
+KEPT_VALUES = 312
+"""Values of a release on a device: the hour before a switch, a day after, and an hour of room."""
+_LONGEST = 12
+"""A value with few inferences grows to this multiple of its length."""
+_ALMOST = 0.9
+"""Windows end a moment too early or too late."""
+_LATEST_S = 30 * DAY_S
+"""A device that was offline sends windows so late."""
+PAIR, PAIR_BEFORE = 14, 12
+"""Values of a pair A/A: ten minutes and the hour before; and of the hour alone."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A device's measurements of a release in about five minutes.
+
+    Attributes:
+        start, end: Seconds since the epoch.
+        measures: In the order of `TIMED`: logarithm of a ratio's measure; None if not measured.
+    """
+
+    start: float
+    end: float
+    measures: tuple[float | None, ...]
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -51,19 +81,80 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of a release on a device."""
+    """Measurements of a release on a device.
+
+    Attributes:
+        older, recent: The newest inferences, in two halves.
+        values: Values of the last day, the newest last.
+        closed: Values so far, also those that are not kept.
+        began: Start of the first window, seconds since the epoch.
+        current, since, until: Sums of the next value, and their time, seconds since the epoch.
+    """
 
     older: Sums = Sums()
     recent: Sums = Sums()
+    values: tuple[Value, ...] = ()
+    closed: int = 0
+    began: float = 0.0
+    current: Sums = Sums()
+    since: float = 0.0
+    until: float = 0.0
 
-    def plus(self, windows: Iterable[Telemetry]) -> "ReleaseMeasurements":
-        """Return the same with windows that came since."""
-        older, recent = self.older, self.recent
+    def plus(
+        self, windows: Iterable[Telemetry], value_s: float = VALUE_S, now: float | None = None
+    ) -> "ReleaseMeasurements":
+        """Return the same with windows that came since.
+
+        Args:
+            windows: Windows of the release on the device.
+            value_s: Seconds of a value.
+            now: Seconds since the epoch; a window of a clock that was never set counts as of now.
+        """
+        older, recent, values, closed = self.older, self.recent, self.values, self.closed
+        began, current, since, until = self.began, self.current, self.since, self.until
         for window in windows:
             if recent.is_full:
                 older, recent = recent, Sums()
-            recent = _add(recent, _sums_of(window))
-        return ReleaseMeasurements(older=older, recent=recent)
+            sums = sums_of(window)
+            recent, current = _add(recent, sums), _add(current, sums)
+            end = window.window_start + window.window_s
+            late_s = 0.0 if now is None else now - end
+            shift = 0.0 if -DAY_S <= late_s <= _LATEST_S else late_s
+            is_first = current.windows == 1
+            since = window.window_start + shift if is_first else since
+            until = end + shift if is_first else max(until, end + shift)
+            began = began or since
+            lasted_s = until - since
+            enough = current.latency.count >= BY_NAME["p95"].fewest
+            if lasted_s >= _ALMOST * value_s * (1 if enough else _LONGEST):
+                value = Value(start=since, end=until, measures=_timed(current))
+                values, closed = (*values, value)[-KEPT_VALUES:], closed + 1
+                current = Sums()
+        return ReleaseMeasurements(
+            older=older,
+            recent=recent,
+            values=values,
+            closed=closed,
+            began=began,
+            current=current,
+            since=since,
+            until=until,
+        )
+
+    @property
+    def timed_s(self) -> float:
+        """Seconds of the values that measured `p95`."""
+        return math.fsum(one.end - one.start for one in self.values if one.measures[0] is not None)
+
+    def pair(self, value_s: float) -> tuple[float | None, ...]:
+        """Return the newest pair A/A by gate: the last ten minutes less the hour before."""
+        newest = self.values[-PAIR:]
+        if len(newest) < PAIR or newest[-1].end - newest[0].start > 2 * PAIR * value_s:
+            return (None,) * len(TIMED)
+        before, now = newest[:PAIR_BEFORE], newest[PAIR_BEFORE:]
+        return tuple(
+            subtract_optional(*both) for both in zip(typical(now), typical(before), strict=True)
+        )
 
     @property
     def drift(self) -> float | None:
@@ -80,9 +171,9 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
         return sum(s.shadow_count for s in both), sum(s.shadow_agreed for s in both)
 
     def measures(self) -> dict[str, float]:
-        """Return the measured values by gate; gates with too few measurements are missing."""
+        """Return shares of the newest inferences by gate; gates with too few are missing."""
         whole = _add(self.older, self.recent)
-        found = {name: measure(whole) for name, measure in _MEASURES.items()}
+        found = {name: measure(whole) for name, measure in _SHARES.items()}
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -115,20 +206,47 @@ def _shadow(sums: Sums) -> float | None:
     return 1 - sums.shadow_agreed / sums.shadow_count if enough else None
 
 
-_MEASURES: dict[str, Callable[[Sums], float | None]] = {
+_SHARES: dict[str, Callable[[Sums], float | None]] = {"errors": _errors, "shadow": _shadow}
+_TIMED: dict[str, Callable[[Sums], float | None]] = {
     "p95": _percentile("p95", 95),
     "p99": _percentile("p99", 99),
-    "errors": _errors,
     "memory": lambda sums: sums.memory_bytes / sums.memories if sums.memories else None,
     "temperature": lambda sums: (
         sums.temperature_c / sums.temperatures if sums.temperatures else None
     ),
-    "shadow": _shadow,
     "drift": lambda sums: sums.drift / sums.drifts if sums.drifts else None,
 }
 
 
-def _sums_of(window: Telemetry) -> Sums:
+def typical(values: Sequence[Value]) -> tuple[float | None, ...]:
+    """Return the mean of the middle half of values, by gate of `TIMED`; None without a value."""
+    found: list[float | None] = []
+    for place in range(len(TIMED)):
+        told = sorted(x for one in values if (x := one.measures[place]) is not None)
+        cut = len(told) // 4
+        middle = told[cut : len(told) - cut]
+        found.append(math.fsum(middle) / len(middle) if middle else None)
+    return tuple(found)
+
+
+def subtract_optional(now: float | None, before: float | None) -> float | None:
+    """Return the difference; None if a number is missing."""
+    return None if now is None or before is None else now - before
+
+
+def _timed(sums: Sums) -> tuple[float | None, ...]:
+    return tuple(
+        None if (value := _TIMED[name](sums)) is None else round(scaled(name, value), 5)
+        for name in TIMED
+    )
+
+
+def scaled(name: str, value: float) -> float:
+    """Return a gate's measure on its scale: the logarithm of a ratio's."""
+    return math.log(max(value, 1e-12)) if BY_NAME[name].comparison == "ratio" else value
+
+
+def sums_of(window: Telemetry) -> Sums:
     has_temperature, has_drift = window.temperature_c is not None, window.drift is not None
     return Sums(
         windows=1,

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from edgepack.fleet.documents.audit import Number
-from edgepack.fleet.documents.gates import GateView
+from edgepack.fleet.documents.gates import Found, GateView
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector, SetAside
 from edgepack.wire.messages import BundleRef, Histogram
 
@@ -265,8 +265,10 @@ class WaveRow(Base):
 class MeasurementRow(Base):
     """Measurements of a release on a device; `rollout` is the newest with this release, or 0.
 
-    `told` is an encoded `ReleaseMeasurements`, `baseline` the device's measurements of the previous
-    release by gate, `measured` the values that its wave counts; see `measurements.py`.
+    `before` is the digest of the device's previous release, `look_s` the seconds of the rollout's
+    first look, `is_compared` whether the device measured the previous release that long. `told` is
+    an encoded `ReleaseMeasurements`, `baseline` the numbers of the previous release at the offer,
+    `measured` the numbers of this release; see `measurements.py`.
     """
 
     __tablename__ = "measurements"
@@ -275,25 +277,56 @@ class MeasurementRow(Base):
     rollout: Mapped[int]
     wave: Mapped[int]
     hardware_class: Mapped[str]
-    is_awaited: Mapped[bool]
-    told: Mapped[str] = mapped_column(StoredLongText)
+    before: Mapped[str]
+    look_s: Mapped[float]
+    is_compared: Mapped[bool]
     baseline: Mapped[str] = mapped_column(StoredLongText)
     measured: Mapped[str] = mapped_column(StoredLongText)
+    told: Mapped[str] = mapped_column(StoredLongText)
+    __table_args__ = (
+        _index_of(
+            "measurements_by_rollout",
+            ("rollout", "hardware_class", "wave", "device"),
+            "rollout != 0",
+        ),
+    )
 
 
 class WaveMeasureRow(Base):
-    """Sums over the devices of a wave and class that measured something; see `measurements.py`."""
+    """Devices of a wave and class that measured long enough; see `measurements.py`."""
 
     __tablename__ = "wave_measures"
     rollout: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     wave: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     hardware_class: Mapped[str] = mapped_column(primary_key=True)
-    gate: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
     devices: Mapped[int]
-    unbased: Mapped[int]
-    total: Mapped[float]
+
+
+class LookRow(Base):
+    """Look at a hardware class in a rollout: the changes by gate, see `rollouts/looks.py`.
+
+    `wave` and `look` identify a planned look.
+    """
+
+    __tablename__ = "looks"
+    rollout: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    hardware_class: Mapped[str] = mapped_column(primary_key=True)
+    wave: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    look: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    taken_at: Mapped[float]
+    found: Mapped[dict[str, Found]] = mapped_column(Encoded(dict[str, Found]))
+
+
+class NoiseRow(Base):
+    """Pairs A/A of devices with an unchanged release: their number, and the sum of squares."""
+
+    __tablename__ = "noise"
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    hardware_class: Mapped[str] = mapped_column(primary_key=True)
+    gate: Mapped[str] = mapped_column(primary_key=True)
+    pairs: Mapped[int] = mapped_column(LONG)
     squares: Mapped[float]
-    before: Mapped[float]
 
 
 class EventRow(Base):

@@ -11,6 +11,8 @@ import msgspec
 Comparison = Literal["ratio", "rise", "share"]
 """Divided by what it was before, what is beyond that, or as it stands: what is measured is a
 comparison already."""
+Method = Literal["mean", "bet", "share"]
+"""Bound over devices; see `edgepack.fleet.rollouts.statistics`."""
 GateVerdict = Literal[
     "pass", "breach", "hold", "accepted", "too few", "no baseline", "no evidence", "off"
 ]
@@ -22,25 +24,34 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name in options and documents.
         comparison: Comparison of the new and the previous measurement.
+        method: Bound over 3 devices or more.
         threshold: Threshold unless the plan says otherwise: a ratio, or a rise in `unit`.
         unit: Unit of the measurement.
         text: The measurement in words.
         words: The measured value in words; `{items}` are the answers that the task counts.
         is_default: Whether the gate applies without a setting.
         fewest: Inferences that a device must report, before and now, to count.
-        spread: Standard deviation of a device's number without a change, assumed while fewer than 3
-            devices measured the number; of the logarithm for a ratio.
+        noise: Standard deviation of a device's change without a cause, assumed until the fleet's
+            own history of pairs A/A shows the noise; of the logarithm for a ratio.
+        effect: Assumed standard deviation of a release's effect between devices.
     """
 
     name: str
     comparison: Comparison
+    method: Method = "mean"
     threshold: float
     unit: str
     text: str
     words: str = "{}"
     is_default: bool = True
     fewest: int = 0
-    spread: float = 0.0
+    noise: float
+    effect: float = 0.0
+
+    @property
+    def is_timed(self) -> bool:
+        """True if a device measures the number every five minutes."""
+        return self.name in TIMED
 
     @property
     def default(self) -> str:
@@ -62,15 +73,8 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{value:+.3g} {self.unit}".rstrip()
 
 
-_OF_LATENCY = 0.074
-"""Noise of one device over 10 minutes, .055, and effects that differ from device to device, .05.
-Half of it holds a canary of one at 1.18 times the release before, twice of it at 1.47."""
-
-_OF_TAIL = 0.5
-"""The same of the highest 1 %: a device with bursts of slow inferences, 3 times as long, measures
-its own release at up to 2.8 times the release before. In drawn devices with bursts of 5 or 20
-inferences and 200 to 2,000 inferences, less than 1 % hold a release by chance; with
-.074, up to 27 % do."""
+TIMED = ("p95", "p99", "memory", "temperature", "drift")
+"""Gates with a value every five minutes: a device's number is the change of these values."""
 
 GATES: tuple[Gate, ...] = (
     Gate(
@@ -80,7 +84,10 @@ GATES: tuple[Gate, ...] = (
         unit="ms",
         text="latency that 95 % of a device's inferences do not exceed",
         fewest=60,  # the 57th of 60: three are above it
-        spread=_OF_LATENCY,
+        # Simulated devices over 10 minutes against the hour before. Half the noise lets a canary of
+        # one find 1.4 times the previous release, twice the noise 2.1 times.
+        noise=0.055,
+        effect=0.05,
     ),
     Gate(
         name="p99",
@@ -89,23 +96,29 @@ GATES: tuple[Gate, ...] = (
         unit="ms",
         text="latency that 99 % of a device's inferences do not exceed",
         fewest=200,  # the 198th of 200
-        spread=_OF_TAIL,
+        # A device with bursts of slow inferences, 3 times as long, measures its own release at up
+        # to 2.8 times the previous release.
+        noise=0.5,
+        effect=0.05,
     ),
     Gate(
         name="errors",
         comparison="rise",
+        method="bet",
         threshold=0.01,
         unit="%",
         text="share of inferences that the provider failed",
-        fewest=60,
-        spread=0.013,  # of 60 inferences, at the limit
+        fewest=600,  # of 60 inferences, 3 % of equal releases fail more than before
+        noise=0.005,
     ),
     Gate(
         name="fallbacks",
         comparison="rise",
+        method="share",
         threshold=0.10,
         unit="%",
         text="share of devices that run on another provider than they are meant to",
+        noise=0.1,
     ),
     Gate(
         name="memory",
@@ -116,7 +129,8 @@ GATES: tuple[Gate, ...] = (
         threshold=1.2,
         unit="bytes",
         text="memory of a process that serves the model",
-        spread=0.05,  # 95 % of swaps of an equal model are within 1.105
+        noise=0.05,  # 95 % of swaps of an equal model are within 1.105
+        effect=0.02,
     ),
     Gate(
         name="temperature",
@@ -124,7 +138,8 @@ GATES: tuple[Gate, ...] = (
         threshold=10.0,
         unit="°C",
         text="highest temperature of a device",
-        spread=5.0,  # a sunny day
+        noise=3.0,
+        effect=2.0,
     ),
     Gate(
         name="golden",
@@ -133,16 +148,19 @@ GATES: tuple[Gate, ...] = (
         unit="%",
         text="share of the task (boxes, texts, classes) that the golden samples lose on a device",
         words="{} of {items} lost",
+        noise=0.005,
+        effect=0.01,
     ),
     Gate(
         name="shadow",
         comparison="share",
+        method="bet",
         threshold=0.05,
         unit="%",
         text="share of inferences with other boxes, texts or classes than the previous release",
         words="{} of inferences with other {items}",
         fewest=60,
-        spread=0.028,  # of 60 inferences, at the limit
+        noise=0.028,  # of 60 inferences, at the limit
     ),
     Gate(
         name="drift",
@@ -150,11 +168,52 @@ GATES: tuple[Gate, ...] = (
         threshold=0.30,  # a class of 10 % of the inferences becomes one of 19 %
         unit="SD",
         text="greatest difference of a feature from the build's samples, standard deviations",
-        spread=0.15,
+        noise=0.05,
+        effect=0.05,
         is_default=False,  # it rises at dusk, too
     ),
 )
 BY_NAME = {gate.name: gate for gate in GATES}
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes over the devices of a hardware class that a look found for a gate.
+
+    Attributes:
+        devices: Devices with a change.
+        unbased: Further devices with a measurement now, but without an earlier measurement.
+        value: Mean change; a logarithm for a ratio.
+        bound: Its lower bound.
+        before: Mean of the earlier measurements.
+        controls: Devices that corrected the changes; 0 for none, None if the gate needs none.
+    """
+
+    devices: int = 0
+    unbased: int = 0
+    value: float = 0.0
+    bound: float = 0.0
+    before: float = 0.0
+    controls: int | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Least change that a rollout finds in 9 of 10 cases.
+
+    Attributes:
+        gate, hardware_class: Gate and class of the devices.
+        devices: Devices with the release.
+        controls: Devices still on the previous release; without controls, a release at its limit is
+            stopped more often than 2.5 %.
+        least: Least change: a ratio, or a rise in the gate's unit.
+        noise: Standard deviation of a device's change without a cause, from the fleet's history.
+    """
+
+    gate: str
+    hardware_class: str
+    devices: int
+    controls: int
+    least: float
+    noise: float
 
 
 class GateView(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,9 +227,10 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
         unit: Unit of the measurement.
         devices: Devices with a measurement, now and before.
         value: Mean over these devices (geometric for a ratio); None when there is none.
-        bound: Lower bound of the true value with a confidence of 97.5 %, or 99.75 % for `failures`;
-            None for the failures of a finished wave. Below 3 devices the bound rests on an assumed
-            spread; see `Gate.spread`.
+        bound: Lower bound of the true value: all gates, classes and looks of the rollout together
+            are wrong with a probability of 2.5 % at most; None for the failures of a finished wave.
+        controls: Devices on their previous release that corrected the value; None if the gate needs
+            no controls.
         before, now: Mean of the measurements, in `unit`; None for none.
         verdict: `pass`, `breach`, `hold` (1 or 2 devices measured a breach, which is evidence about
             these devices only: a person decides), `accepted` (a person resumed after the breach),
@@ -190,3 +250,4 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     now: float | None
     verdict: GateVerdict
     because: str
+    controls: int | None = None

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from edgepack.fleet.documents.gates import Finding
 from edgepack.fleet.documents.releases import BundleHead
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.wire.messages import BundleRef
@@ -56,6 +57,7 @@ class RolloutPreview(msgspec.Struct, frozen=True, kw_only=True):
         refusal: Reason of a rejection; "" if the rollout would start.
         remedy: Remedy; "" for none.
         note: Possible oversight, such as a selection of all devices; "" for none.
+        finds: Least changes that the gates find, by hardware class and wave.
     """
 
     bundle: BundleRef
@@ -66,6 +68,7 @@ class RolloutPreview(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str = ""
     remedy: str = ""
     note: str = ""
+    finds: tuple[Finding, ...] = ()
 
 
 class RollbackPart(msgspec.Struct, frozen=True, kw_only=True):

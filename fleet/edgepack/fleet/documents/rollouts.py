@@ -69,6 +69,16 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         str,
         Meta(title="Waves", description="Devices addressed in all after each wave, numbers or %."),
     ] = "1,10%,100%"
+    control: Annotated[
+        str,
+        Meta(
+            pattern=r"^(\d{1,7}|(100|\d{1,2})%)?$",
+            title="Control group",
+            description="Devices that get the release last, after all waves, a number or %: gates "
+            "compare the others with them.",
+            extra={"example": "10%"},
+        ),
+    ] = ""
     soak_s: Annotated[
         float,
         Meta(
@@ -182,7 +192,18 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             "measured the previous release.",
             extra={"option": "--evidence-wait", "part": "judgement"},
         ),
-    ] = 60.0
+    ] = 900.0
+    look_s: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=24 * 3600.0,
+            title="First look, seconds",
+            description="Seconds of measurements before gates compare devices first; again after "
+            "3, 12, 36 and 144 times as long, and at the end of a wave.",
+            extra={"option": "--first-look", "part": "judgement"},
+        ),
+    ] = 600.0
     max_per_site: Annotated[
         int,
         Meta(

@@ -5,8 +5,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from edgepack.fleet.documents.audit import Number
-from edgepack.fleet.documents.gates import BY_NAME, GateView
+from edgepack.fleet.documents.gates import BY_NAME, Finding, GateView
 from edgepack.fleet.documents.rollouts import RolloutView
+from edgepack.text import counted
 from edgepack.wire.messages import Outcomes
 
 STATES = (
@@ -104,6 +105,29 @@ def quiet_gates(gates: Sequence[GateView]) -> tuple[str, ...]:
         )
         if names:
             lines.append(f"{verdict}: {', '.join(names)}{meaning}")
+    return tuple(lines)
+
+
+def finding_lines(finds: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the least changes that a rollout finds, a line for each hardware class."""
+    by_class: dict[str, list[Finding]] = defaultdict(list)
+    for one in finds:
+        by_class[one.hardware_class].append(one)
+    lines = []
+    for name, told in by_class.items():
+        gate = BY_NAME[told[0].gate]
+        steps = ", ".join(
+            f"{gate.shown(one.least)} on {counted(one.devices, 'device')} "
+            + (f"with {counted(one.controls, 'control')}" if one.controls else "without controls")
+            for one in told
+        )
+        noise = f"noise {told[0].noise:.3f}"
+        lines.append(f"{gate.name} of {name or 'unknown hardware'}: {steps} ({noise})")
+    if any(not one.controls for one in finds):
+        lines.append(
+            "without controls 2.5 % is not promised: a hot day looks like the release; "
+            "--control 10% holds devices back"
+        )
     return tuple(lines)
 
 

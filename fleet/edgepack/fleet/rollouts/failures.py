@@ -2,9 +2,9 @@
 
 A finished wave is evaluated by its share of failures: further evidence will not come, so a failed
 canary of a single device stops a rollout. A running wave is evaluated from a least sample
-on, by certain facts: either more devices have failed than the whole wave may have, or the share is
-above the threshold with a confidence of 99.75 %. The first few devices of a large wave are weak
-evidence, and the wave is evaluated after each device.
+on, by certain facts: either more devices have failed than the whole wave may have, or the share's
+lower bound is above the threshold. The bound is valid at any time (beta-binomial), because the wave
+is evaluated after each device. The first few devices of a large wave are weak evidence.
 """
 
 from collections import Counter
@@ -14,7 +14,6 @@ import msgspec
 
 from edgepack.fleet.documents.gates import GateVerdict, GateView
 from edgepack.fleet.documents.rollouts import OnBreach
-from edgepack.fleet.rollouts.bounds import least_share
 from edgepack.fleet.rollouts.counting import (
     DECIDED,
     FAILURES,
@@ -25,6 +24,7 @@ from edgepack.fleet.rollouts.counting import (
     count,
     over,
 )
+from edgepack.fleet.rollouts.statistics import ALPHA, lower_share
 from edgepack.text import counted
 
 FAILURES_GATE = "failures"
@@ -38,11 +38,13 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
         min_sample: Decided devices before a running wave is evaluated; a wave with all devices
             decided is evaluated at any size.
         on_breach: Action on the rollout, or on the hardware class.
+        alpha: Error probability of the gate and a class.
     """
 
     max_failed_share: float
     min_sample: int
     on_breach: OnBreach
+    alpha: float = ALPHA
 
 
 def judge_failures(
@@ -82,7 +84,7 @@ def _judge_one(
         f"{failed} of {counted(decided, 'decided device')}{of_class} of wave {index + 1} "
         "failed or stayed silent"
     )
-    bound = None if is_over or not decided else least_share(failed, decided)
+    bound = None if is_over or not decided else lower_share(failed, decided, rule.alpha)
     verdict: GateVerdict
     if share is None:
         verdict, because = "no evidence", "no device has decided"

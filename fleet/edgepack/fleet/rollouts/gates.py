@@ -1,58 +1,80 @@
-"""Gates of a rollout, evaluated from sums alone: see `edgepack.fleet.documents.gates`.
+"""Gates of a rollout: the bound of each gate over devices, and the results.
 
-A gate is judged for each hardware class by itself. If too few devices of the current wave have
-measured, the previous waves are added.
+A gate is evaluated for each hardware class by itself, over the devices of all waves so far. Each
+gate has a single method, see `edgepack.fleet.documents.gates` and `statistics.py`. The error
+probability of 2.5 % is shared by all gates, classes and looks of a rollout.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from edgepack.fleet.database.measurements import AWAITED, AWAITED_DRIFT, ClassSums, WaveSums
-from edgepack.fleet.documents.gates import BY_NAME, GATES, Gate, GateVerdict, GateView
-from edgepack.fleet.rollouts.bounds import bound_of_few, mean_of
+from edgepack.fleet.database.changes import Changes
+from edgepack.fleet.database.measurements import (
+    AWAITED,
+    COMMITTED,
+    LOOKS,
+    ClassCounts,
+    look_name,
+)
+from edgepack.fleet.database.measures import scaled
+from edgepack.fleet.documents.gates import BY_NAME, GATES, Found, Gate, GateVerdict, GateView
+from edgepack.fleet.rollouts.statistics import (
+    ALPHA,
+    LEAST_DEVICES,
+    lower_bet,
+    lower_mean,
+    lower_share,
+)
 from edgepack.text import counted
 
-LEAST_DEVICES = 3
-"""Two that agree by chance would prove anything: fewer hold a rollout, and do not end it."""
-_EVIDENCE = ("p95", "p99", "errors")
-"""Gates that need inferences of applications, that with the fewest first. The first that is on
-counts the devices that a wave needs."""
-_COMPARABLE = "fallbacks"
-"""Each device that committed a release and ran another one before counts in the sums of this gate:
-its probes measure it, and no application has to run."""
-
+_NEED_INFERENCES = ("p95", "p99", "errors")
+"""Gates that need inferences of applications; without these gates no wave waits for evidence."""
+WAVE_END = len(LOOKS)
+"""Index of the look at the end of a wave."""
 
 STOPS: frozenset[GateVerdict] = frozenset({"breach", "hold"})
 """Verdicts that stop a rollout, or a hardware class of it."""
 
 
 class Plan(NamedTuple):
-    """Plan of evaluation: thresholds and sample sizes of a rollout's gates.
+    """Plan of evaluation: thresholds and error probabilities of a rollout's gates.
 
     Attributes:
         thresholds: By gate, Threshold; None switches a gate off, a missing gate has its default.
-        min_sample: Devices before a wave that is under way is judged.
         accepted: Breaches that a person accepted by resuming, as keys of `key` and `hold_key`, and
             waves that may begin without evidence, as keys of `evidence_key`.
         needs_evidence: Whether a wave that measured too little holds the rollout.
         items: The answers that the release's tasks count: `boxes`.
+        classes: Number of hardware classes.
+        waves: Number of waves with looks.
     """
 
     thresholds: Mapping[str, float | None]
-    min_sample: int
     accepted: frozenset[str] = frozenset()
     needs_evidence: bool = True
     items: str = "answers"
+    classes: int = 1
+    waves: int = 1
 
     def threshold(self, gate: Gate) -> float | None:
         """Return the threshold of a gate."""
         return self.thresholds.get(gate.name, gate.threshold if gate.is_default else None)
 
     @property
-    def is_off(self) -> bool:
-        """True if nothing that devices measure is looked at."""
-        return all(self.threshold(gate) is None for gate in GATES)
+    def gates(self) -> tuple[Gate, ...]:
+        """Gates that are on."""
+        return tuple(gate for gate in GATES if self.threshold(gate) is not None)
+
+    @property
+    def alpha(self) -> float:
+        """Error probability of a gate and class; the gate `failures` is a further gate."""
+        return ALPHA / ((len(self.gates) + 1) * max(1, self.classes))
+
+    @property
+    def alpha_of_look(self) -> float:
+        """Error probability of a gate and class at a single look."""
+        return self.alpha / ((len(LOOKS) + 1) * max(1, self.waves))
 
 
 def key(gate: str, hardware_class: str) -> str:
@@ -73,65 +95,86 @@ def evidence_key(wave: int) -> str:
     return f"evidence/{wave}"
 
 
-def missing_evidence(plan: Plan, sums: ClassSums, wave: int) -> str:
+def missing_evidence(plan: Plan, counts: ClassCounts, wave: int, look_s: float) -> str:
     """Return the missing measurements of the waves so far, a sentence; "" for none.
 
-    A hardware class measured enough if 3 of its devices measured, or all devices of a smaller
-    class. Devices that ran no release of the model before have nothing to compare with and do not
-    count.
+    A hardware class measured enough if 3 of its devices measured until the first look, or all
+    devices of a smaller class. Devices that ran no release of the model before have nothing to
+    compare with and do not count.
 
     Args:
         plan: How to judge.
-        sums: Measurements of devices.
+        counts: Devices that measured.
         wave: Index of the current wave.
+        look_s: Seconds of the first look.
     """
-    gate = next((name for name in _EVIDENCE if plan.threshold(BY_NAME[name]) is not None), "")
-    if not gate or not plan.needs_evidence or evidence_key(wave) in plan.accepted:
+    is_on = any(gate.name in _NEED_INFERENCES for gate in plan.gates)
+    if not is_on or not plan.needs_evidence or evidence_key(wave) in plan.accepted:
         return ""
     lacking = []
-    for name, waves in sorted(sums.items()):
-        told = [one.get(gate, WaveSums()).devices for one in waves[: wave + 1]]
-        comparable = [one.get(_COMPARABLE, WaveSums()).devices for one in waves[: wave + 1]]
-        if sum(told) < min(LEAST_DEVICES, sum(comparable)):
-            lacking.append(f"{sum(told)} of {counted(sum(comparable), 'device')} of {name}")
+    for name in sorted(counts):
+        measured, comparable = (_total(counts, name, wave, of) for of in (look_name(0), COMMITTED))
+        if measured < min(LEAST_DEVICES, comparable):
+            lacking.append(f"{measured} of {counted(comparable, 'device')} of {name}")
     if not lacking:
         return ""
-    fewest = BY_NAME[gate].fewest
     return (
-        f"too few measured {gate}: {', '.join(lacking)} (a device counts from {fewest} inferences "
-        "on, of this release and of the one before)"
+        f"too few measured p95: {', '.join(lacking)} (a device counts after {look_s:g} s of this "
+        f"release and of the previous release, with {BY_NAME['p95'].fewest} inferences a value)"
     )
 
 
-def awaited(plan: Plan, sums: ClassSums, wave: int) -> int:
+def awaited(counts: ClassCounts, wave: int) -> int:
     """Return devices of the waves so far with measurements before, but not yet now."""
-    names = [AWAITED]
-    if plan.threshold(BY_NAME["drift"]) is not None:
-        names.append(AWAITED_DRIFT)
-    return sum(
-        one.get(name, WaveSums()).devices
-        for waves in sums.values()
-        for one in waves[: wave + 1]
-        for name in names
+    return sum(_total(counts, name, wave, AWAITED) for name in counts)
+
+
+def _total(counts: ClassCounts, hardware_class: str, wave: int, name: str) -> int:
+    return sum(one.get(name, 0) for one in counts[hardware_class][: wave + 1])
+
+
+def find(gate: Gate, changes: Changes, plan: Plan, noise: float) -> Found:
+    """Return the mean change over devices, and its lower bound by the gate's method.
+
+    1 or 2 devices are evidence about themselves: each gate then assumes the spread.
+    """
+    numbers = changes.numbers
+    if not numbers:
+        return Found(unbased=changes.unbased)
+    threshold = plan.threshold(gate)
+    if gate.method == "mean" or len(numbers) < LEAST_DEVICES:
+        bound = lower_mean(
+            numbers,
+            scaled(gate.name, gate.threshold if threshold is None else threshold),
+            noise=noise,
+            effect=gate.effect,
+            controls=changes.controls or 0,
+            alpha=plan.alpha_of_look,
+        )
+    elif gate.method == "bet":
+        bound = lower_bet([min(1.0, max(0.0, number)) for number in numbers], plan.alpha)
+    else:
+        bound = lower_share(sum(number > 0 for number in numbers), len(numbers), plan.alpha)
+    return Found(
+        devices=len(numbers),
+        unbased=changes.unbased,
+        value=math.fsum(numbers) / len(numbers),
+        bound=bound,
+        before=math.fsum(changes.before) / len(numbers),
+        controls=changes.controls,
     )
 
 
 def judge(
-    plan: Plan,
-    sums: ClassSums,
-    wave: int,
-    over: Collection[str],
-    settled: Collection[str] | None = None,
+    plan: Plan, found: Mapping[str, Mapping[str, Found]], settled: Collection[str]
 ) -> tuple[GateView, ...]:
     """Return the result of each gate for each hardware class with measurements.
 
     Args:
         plan: How to judge.
-        sums: Measurements of devices.
-        wave: Index of the current wave.
-        over: The classes with all devices decided: a smaller sample is enough.
+        found: Changes by hardware class and gate.
         settled: Classes with complete measurements: 1 or 2 devices that measured a breach hold the
-            rollout. None means all of `over`.
+            rollout.
 
     Returns:
         By gate and class; a gate without any class appears once, without a class.
@@ -139,101 +182,73 @@ def judge(
     views: list[GateView] = []
     for gate in GATES:
         told = {
-            name: taken
-            for name, waves in sorted(sums.items())
-            if any(taken := _taken(gate.name, waves[: wave + 1], plan.min_sample))
+            name: one
+            for name, gates in sorted(found.items())
+            if (one := gates.get(gate.name)) is not None and (one.devices or one.unbased)
         }
-        for name, taken in told.items() or [("", WaveSums())]:
-            is_settled = name in (over if settled is None else settled)
-            view = _judge_one(gate, name, taken, plan, is_over=name in over, is_settled=is_settled)
-            views.append(view)
+        for name, one in told.items() or [("", Found())]:
+            views.append(_judge_one(gate, name, one, plan, is_settled=name in settled))
     return tuple(views)
 
 
-def _taken(gate: str, waves: Sequence[Mapping[str, WaveSums]], min_sample: int) -> WaveSums:
-    """Return the sums of the last wave, plus the sums of previous waves while the devices are too
-    few.
-    """
-    taken = WaveSums()
-    for wave in reversed(waves):
-        taken = taken.plus(wave.get(gate, WaveSums()))
-        if taken.devices >= min_sample:
-            break
-    return taken
-
-
 def _judge_one(
-    gate: Gate,
-    hardware_class: str,
-    sums: WaveSums,
-    plan: Plan,
-    *,
-    is_over: bool,
-    is_settled: bool,
+    gate: Gate, hardware_class: str, found: Found, plan: Plan, *, is_settled: bool
 ) -> GateView:
-    threshold = plan.threshold(gate)
-    is_ratio = gate.comparison == "ratio"
     value = bound = before = now = None
-    if sums.devices:
-        value, before = sums.total / sums.devices, sums.before / sums.devices
+    if found.devices:
+        value, bound, before = found.value, found.bound, found.before
         now = before + value
-        if sums.devices >= LEAST_DEVICES:
-            bound = mean_of(sums.devices, sums.total, sums.squares).bound
-        else:
-            bound = bound_of_few(sums.devices, value, gate.spread)
-        if is_ratio:
-            value, before, now = math.exp(value), math.exp(before), math.exp(now)
-            bound = None if bound is None else math.exp(bound)
+        if gate.comparison == "ratio":
+            value, bound, before, now = map(math.exp, (value, bound, before, now))
         elif gate.comparison == "share":
             before = None
-    needed = LEAST_DEVICES if is_over else max(LEAST_DEVICES, plan.min_sample)
-    verdict, because = _verdict(gate, sums, plan, needed, value, bound)
-    if verdict == "hold" and not is_settled:
-        verdict = "too few"
+    verdict, because = _verdict(gate, found, plan, value, bound, is_settled=is_settled)
     seen = hold_key if verdict == "hold" else key
     if verdict in STOPS and seen(gate.name, hardware_class) in plan.accepted:
         verdict, because = "accepted", f"{because}; a person resumed after it"
     return GateView(
         name=gate.name,
         hardware_class=hardware_class,
-        threshold=threshold,
+        threshold=plan.threshold(gate),
         comparison=gate.comparison,
         unit=gate.unit,
-        devices=sums.devices,
+        devices=found.devices,
         value=value,
         bound=bound,
         before=before,
         now=now,
         verdict=verdict,
         because=because,
+        controls=found.controls,
     )
 
 
 def _verdict(
     gate: Gate,
-    sums: WaveSums,
+    found: Found,
     plan: Plan,
-    needed: int,
     value: float | None,
     bound: float | None,
+    *,
+    is_settled: bool,
 ) -> tuple[GateVerdict, str]:
     threshold = plan.threshold(gate)
-    devices = counted(sums.devices, "device")
     if threshold is None:
         return "off", "switched off"
-    if value is None and sums.unbased:
-        told = counted(sums.unbased, "device")
+    if value is None and found.unbased:
+        told = counted(found.unbased, "device")
         return "no baseline", f"{told} measured it, and nothing is known of the release before"
-    if value is None:
+    if value is None or bound is None:
         return "no evidence", "no device measured it"
-    if bound is None:
-        return "too few", f"{devices} measured it, {needed} are needed"
-    said = (
-        f"{gate.worded(value, plan.items)} over {devices}, {gate.shown(bound)} or more with "
-        f"97.5 % confidence; {gate.shown(threshold)} is let pass"
+    against = {None: "", 0: " without controls"}.get(
+        found.controls, f" against {counted(found.controls or 0, 'control')}"
     )
-    if sums.devices < LEAST_DEVICES and bound > threshold:
+    said = (
+        f"{gate.worded(value, plan.items)} over {counted(found.devices, 'device')}{against}, "
+        f"{gate.shown(bound)} or more with 97.5 % confidence; {gate.shown(threshold)} is let pass"
+    )
+    if found.devices >= LEAST_DEVICES:
+        return ("breach" if bound > threshold else "pass"), said
+    if bound > threshold and is_settled:
         return "hold", f"{said}; so few devices tell of themselves, not of the release"
-    if sums.devices < needed:
-        return "too few", f"{said}; {needed} devices are needed"
-    return ("breach" if bound > threshold else "pass"), said
+    return "too few", f"{said}; {LEAST_DEVICES} devices are needed"

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from edgepack.fleet.database import assignments, measurements
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.gates import GateView
-from edgepack.fleet.rollouts import canary, counting, failures, gates, rules
+from edgepack.fleet.rollouts import canary, counting, failures, gates, looks, rules
 
 
 class Judgement(NamedTuple):
@@ -54,33 +54,28 @@ class Judgement(NamedTuple):
 
 
 def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Judgement:
-    """Read the state of a rollout, and evaluate the state.
+    """Read the state of a rollout, take the looks that are due, and evaluate the state.
 
     Args:
         session: The transaction.
         rollout: The rollout.
         now: Seconds since the epoch; None to show the state at the last step.
     """
-    classes = classes_of(session, rollout)
-    plan, settings = plan_of(session, rollout), rollout.settings
-    sums: measurements.ClassSums = {}
-    measured: tuple[GateView, ...] = ()
+    classes, settings = classes_of(session, rollout), rollout.settings
     since = rollout.evidence_since
     is_due = since is not None and now is not None and now - since >= settings.evidence_s
     if now is None:
         is_due = rollout.waits_reason != "measurements"
+    facts = _facts(session, rollout, classes, is_due=is_due)
+    if now is not None and rollout.state == "RUNNING":
+        looks.take_due(session, rollout, facts, now)
+    measured: tuple[GateView, ...] = ()
     # What goes back to what served before is not held against what it leaves.
-    if not rollout.takes_back and not plan.is_off:
-        sums = measurements.sums_of(session, rollout.number)
-        over = counting.over(classes, rollout.wave)
-        settled = {
-            name
-            for name in over
-            if is_due or not gates.awaited(plan, {name: sums.get(name, ())}, rollout.wave)
-        }
-        measured = gates.judge(plan, sums, rollout.wave, over, settled)
+    if not rollout.takes_back and facts.plan.gates:
+        found = looks.found_so_far(session, rollout, facts)
+        measured = gates.judge(facts.plan, found, facts.settled)
     held = frozenset(rollout.held)
-    awaited = {name: waves for name, waves in sums.items() if name not in held}
+    counts = {name: waves for name, waves in facts.counts.items() if name not in held}
     return Judgement(
         rollout=rules.Rollout(
             state=state_of(rollout),
@@ -90,15 +85,16 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
                 max_failed_share=settings.max_failed_share,
                 min_sample=settings.min_sample,
                 on_breach=settings.on_breach,
+                alpha=facts.plan.alpha,
             ),
             accepted_failures=rollout.accepted_failures,
             is_split=settings.split_by == "hardware",
             held=held,
-            accepted=plan.accepted,
+            accepted=facts.plan.accepted,
             is_early=now is not None and now < (settings.not_before or 0.0),
             approved=rollout.approved if settings.approve_waves else None,
-            waits=now is not None and not is_due and gates.awaited(plan, awaited, rollout.wave) > 0,
-            lacks=gates.missing_evidence(plan, awaited, rollout.wave),
+            waits=now is not None and not is_due and gates.awaited(counts, rollout.wave) > 0,
+            lacks=gates.missing_evidence(facts.plan, counts, rollout.wave, settings.look_s),
             canary=canary.find_canary(session, rollout, classes),
             set_aside=tuple(one.wanted for one in rollout.set_aside),
         ),
@@ -107,16 +103,28 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
     )
 
 
-def plan_of(session: Session, rollout: RolloutRow) -> gates.Plan:
-    """Return the plan of evaluation of a rollout."""
-    release = session.get(ReleaseRow, rollout.digest)
-    return gates.Plan(
-        thresholds=rollout.settings.gates,
-        min_sample=rollout.settings.min_sample,
+def _facts(
+    session: Session, rollout: RolloutRow, classes: counting.Classes, *, is_due: bool
+) -> looks.Facts:
+    """Return the facts for looks; `is_due` ends the wait for measurements."""
+    settings, release = rollout.settings, session.get(ReleaseRow, rollout.digest)
+    plan = gates.Plan(
+        thresholds=settings.gates,
         accepted=frozenset(rollout.accepted),
-        needs_evidence=rollout.settings.gate_evidence == "required",
+        needs_evidence=settings.gate_evidence == "required",
         items=release.items if release else "answers",
+        classes=len(classes),
+        waves=rollout.wave_count - bool(settings.control),
     )
+    counts: measurements.ClassCounts = {}
+    if not rollout.takes_back and plan.gates:
+        counts = measurements.counts_of(session, rollout.number)
+    settled = {
+        name
+        for name in counting.over(classes, rollout.wave)
+        if is_due or not gates.awaited({name: counts.get(name, ())}, rollout.wave)
+    }
+    return looks.Facts(plan, counts, tuple(classes), settled)
 
 
 def classes_of(session: Session, rollout: RolloutRow) -> counting.Classes:

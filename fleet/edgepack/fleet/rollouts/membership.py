@@ -67,7 +67,7 @@ def show_preview(
     check_keys(session, steps)
     asked = Asked(bundle.name, keys_of(steps), with_facts=manifest is not None)
     rows = select_candidates(session, selector, asked)
-    return preview(session, bundle, rows, selector, steps, manifest, supersede=settings.supersede)
+    return preview(session, bundle, rows, selector, settings, manifest)
 
 
 def check_keys(session: Session, steps: Sequence[WaveStep]) -> None:
@@ -102,7 +102,7 @@ def begin(
     rollout = RolloutRow(
         digest=release.digest,
         selector=selector,
-        settings=_plan(settings),
+        settings=_plan(settings, has_control=takes_back is None),
         wave_count=0,
         state="RUNNING" if at_once is None or len(rows) <= at_once else "PREPARING",
         because=f"started for {selector}",
@@ -112,7 +112,8 @@ def begin(
     )
     session.add(rollout)
     session.flush()
-    waves = divide(rows, parse_waves(settings.waves), name_of(rollout.number))
+    steps = parse_waves(settings.waves)
+    waves = divide(rows, steps, name_of(rollout.number), rollout.settings.control)
     rollout.wave_count = max(waves.values()) + 1
     class_of = classify(rows)
     if settings.window:
@@ -165,10 +166,11 @@ def classify(rows: Sequence[Candidate]) -> Callable[[str], str]:
     return class_of
 
 
-def _plan(settings: RolloutSettings) -> RolloutSettings:
-    """Return only the plan's settings of a request."""
+def _plan(settings: RolloutSettings, *, has_control: bool) -> RolloutSettings:
+    """Return only the plan's settings of a request; a rollback holds no device back."""
     names = RolloutSettings.__struct_fields__
-    return RolloutSettings(**{name: getattr(settings, name) for name in names})
+    plan = RolloutSettings(**{name: getattr(settings, name) for name in names})
+    return plan if has_control else msgspec.structs.replace(plan, control="")
 
 
 def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, ...]:

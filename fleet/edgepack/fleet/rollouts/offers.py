@@ -44,14 +44,14 @@ def offer(
         place = Place(assignment.rollout, assignment.wave, assignment.hardware_class)
         choice = before.choice if before else None
         before_digest = offers[-1].before_digest
-        offered.append(Offered(device.id, device.hardware_class, place, before_digest, choice))
+        offered.append(Offered(device.id, place, before_digest, choice))
         order = _order(rollout, release, sequence, now)
         if rollout.takes_back:
             order = msgspec.structs.replace(order, rollback=True, shadow=None)
         publications.append(devices.tell(device, release.name, order, now))
     assignments.offer(session, offers)
     if not rollout.takes_back:
-        measurements.note_offered(session, release.digest, offered)
+        measurements.note_offered(session, release.digest, offered, rollout.settings.look_s)
     return tuple(publications)
 
 

@@ -15,12 +15,13 @@ from edgepack.fleet.database.candidates import Candidate
 from edgepack.fleet.database.schema import AssignmentRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.previews import OUTCOMES, Outcome, PreviewPart, RolloutPreview
 from edgepack.fleet.documents.releases import full_title
-from edgepack.fleet.documents.rollouts import Selector
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.fleet.rollouts.counting import UNDECIDED
 from edgepack.fleet.rollouts.fit import Misfit, find_misfit
 from edgepack.fleet.rollouts.offers import name_of
+from edgepack.fleet.rollouts.power import expect
 from edgepack.fleet.rollouts.rules import OPEN
-from edgepack.fleet.rollouts.waves import WaveStep, divide
+from edgepack.fleet.rollouts.waves import divide, parse_waves
 from edgepack.text import counted, natural_order
 from edgepack.wire.messages import BundleRef
 
@@ -55,10 +56,8 @@ def preview(
     bundle: BundleRef,
     rows: Sequence[Candidate],
     selector: Selector,
-    steps: Sequence[WaveStep],
+    settings: RolloutSettings,
     manifest: Manifest | None = None,
-    *,
-    supersede: bool = False,
 ) -> RolloutPreview:
     """Return the preview of a bundle for these devices.
 
@@ -67,12 +66,13 @@ def preview(
         bundle: The bundle; the fleet need not hold the bundle yet.
         rows: The devices.
         selector: Selection of the devices.
-        steps: The waves.
+        settings: Settings of the rollout.
         manifest: Its manifest, to check for suitable variants; None skips the check.
-        supersede: Whether devices are taken over from their current rollouts.
     """
+    supersede = settings.supersede
     verdicts, details = judge(session, bundle, rows, selector, manifest, supersede=supersede)
-    waves = Counter(divide(rows, steps, "").values())
+    divided = divide(rows, parse_waves(settings.waves), "", settings.control)
+    waves = Counter(divided.values())
     counts: Counter[str] = Counter()
     for verdict, names in verdicts.items():
         counts[verdict.outcome] += len(names)
@@ -86,6 +86,7 @@ def preview(
         refusal=refusal,
         remedy=remedy,
         note=_note(session, rows, selector),
+        finds=expect(session, bundle, rows, divided, settings),
     )
 
 

@@ -60,7 +60,7 @@ TRANSITIONS: dict[tuple[RolloutState, RolloutEvent], RolloutState] = {
 
 MOST_TRIED = 3
 """Devices that try a release alone, one after the other, before it is judged: as many as a gate
-needs for a verdict (`gates.LEAST_DEVICES`)."""
+needs for a verdict (`statistics.LEAST_DEVICES`)."""
 
 
 class Canary(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,15 @@ from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.rollouts import SetAside
-from edgepack.fleet.rollouts import canary, counting, execution, judgement, rollback, rules
+from edgepack.fleet.rollouts import (
+    canary,
+    counting,
+    execution,
+    judgement,
+    looks,
+    rollback,
+    rules,
+)
 from edgepack.fleet.rollouts.decision import store_hold
 from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back
@@ -241,6 +249,7 @@ def _set_aside(
             session, [StateChange(assignment, "WITHDRAWN", f"set aside: {because}", now)]
         )
     measurements.take_out(session, assignment.device, rollout.digest)
+    looks.forget(session, rollout)
     assignments.move(session, chosen, rollout.wave)
     entry = SetAside(
         wanted=assignment.device, chosen=chosen.device, because=because, wave=rollout.wave + 1

@@ -7,6 +7,7 @@ each value of the label `site`.
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -134,10 +135,7 @@ def divide_devices(
         FleetError: There are more waves than a rollout has.
     """
 
-    def order(device: str) -> bytes:
-        return hashlib.sha256(f"{salt}/{device}".encode()).digest()
-
-    left = sorted(online_by_device, key=order)
+    left = sorted(online_by_device, key=lambda device: _salted(salt, device))
     left.sort(key=lambda device: not online_by_device[device])
     waves: dict[str, int] = {}
     index = 0
@@ -155,11 +153,48 @@ def divide_devices(
     return waves
 
 
-def divide(rows: "Sequence[Candidate]", steps: Sequence[WaveStep], salt: str) -> dict[str, int]:
-    """Divide enrolled devices, with the attributes that `keys_of` names."""
-    online = {row.id: row.online for row in rows}
+def divide(
+    rows: "Sequence[Candidate]", steps: Sequence[WaveStep], salt: str, control: str = ""
+) -> dict[str, int]:
+    """Divide enrolled devices, with the attributes that `keys_of` names.
+
+    Args:
+        rows: The devices.
+        steps: The waves.
+        salt: Rollout id.
+        control: Devices that come last, in a wave of their own; see `choose_controls`.
+    """
+    controls = choose_controls({row.id: row.hardware_class for row in rows}, control, salt)
+    online = {row.id: row.online for row in rows if row.id not in controls}
     by_id = {row.id: row.attributes for row in rows} if keys_of(steps) else {}
-    return divide_devices(online, steps, salt, lambda device: by_id[device])
+    waves = divide_devices(online, steps, salt, lambda device: by_id[device])
+    return waves | dict.fromkeys(controls, max(waves.values(), default=-1) + 1)
+
+
+def choose_controls(class_of: Mapping[str, str], control: str, salt: str) -> frozenset[str]:
+    """Return the devices of the control group: of each hardware class the same share.
+
+    Args:
+        class_of: Hardware class by device.
+        control: A number of devices, or a percentage, rounded up; "" for none. One device at least
+            is left for the waves.
+        salt: Rollout id: equal rollouts of a fleet hold other devices back.
+    """
+    if not control:
+        return frozenset()
+    amount, total = int(control.removesuffix("%")), len(class_of)
+    count = math.ceil(total * amount / 100) if control.endswith("%") else amount
+    sizes, seen = Counter(class_of.values()), Counter[str]()
+    ranked = []
+    for device in sorted(class_of, key=lambda one: _salted(f"control/{salt}", one)):
+        name = class_of[device]
+        seen[name] += 1
+        ranked.append(((seen[name] - 0.5) / sizes[name], device))
+    return frozenset(device for _, device in sorted(ranked)[: min(count, total - 1)])
+
+
+def _salted(salt: str, device: str) -> bytes:
+    return hashlib.sha256(f"{salt}/{device}".encode()).digest()
 
 
 def keys_of(steps: Iterable[WaveStep]) -> frozenset[str]:

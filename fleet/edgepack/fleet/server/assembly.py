@@ -128,6 +128,7 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         auto_enroll=settings.auto_enroll,
         lead=lead,
         heartbeat=heartbeat,
+        value_s=settings.value_s,
     )
     cache = ReleaseCache(store, releases, trust, name)
     program = settings.on_revocation

@@ -133,6 +133,16 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"option": "--lease"},
         ),
     ] = 5.0
+    value_s: Annotated[
+        float,
+        Meta(
+            ge=0.2,
+            le=3600,
+            description="Seconds of inferences that make a value of a device; gates compare the "
+            "values of an hour with each other.",
+            extra={"option": "--value-seconds"},
+        ),
+    ] = 300.0
     certificate_days: Annotated[
         int,
         Meta(

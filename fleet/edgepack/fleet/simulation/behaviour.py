@@ -93,6 +93,26 @@ def parse_change(text: str) -> Change:
     return Change(hardware_class=found[1], gate=found[2], number=number)
 
 
+class Weather:
+    """Weather of all simulated devices: hot as soon as a device runs a later release.
+
+    Args:
+        heat: Factor of latencies in the heat.
+    """
+
+    def __init__(self, heat: float = 1.0) -> None:
+        self._heat, self._is_hot = heat, False
+
+    def begin_heat(self) -> None:
+        """Begin the heat, for all devices."""
+        self._is_hot = True
+
+    @property
+    def factor(self) -> float:
+        """Factor of latencies now."""
+        return self._heat if self._is_hot else 1.0
+
+
 class Pretence:
     """Measurements of a device for a model, release by release.
 
@@ -100,10 +120,17 @@ class Pretence:
         behaviour: Behaviour of its class, for the device's first release.
         changes: Changes with later releases.
         rng: Decides how the device differs from its class, and every number.
+        weather: Weather of all devices.
     """
 
-    def __init__(self, behaviour: Behaviour, changes: Iterable[Change], rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        changes: Iterable[Change],
+        rng: random.Random,
+        weather: Weather | None = None,
+    ) -> None:
+        self._rng, self._weather = rng, weather or Weather()
         own = behaviour.median_ms * rng.lognormvariate(0.0, SPREAD)
         self._first = self._later = msgspec.structs.replace(behaviour, median_ms=own)
         for change in changes:
@@ -133,7 +160,7 @@ class Pretence:
     def measure(self, bundle: BundleRef, start: float, end: float) -> Telemetry:
         """Return a window of inferences that nobody asked for."""
         it, rng = self._of(bundle), self._rng
-        median_ms = it.median_ms * rng.lognormvariate(0.0, SPREAD / 3)
+        median_ms = it.median_ms * rng.lognormvariate(0.0, SPREAD / 3) * self._weather.factor
         recorder = LatencyRecorder()
         for _ in range(INFERENCES):
             recorder.record(rng.lognormvariate(0.0, _NOISE) * median_ms)
@@ -155,4 +182,7 @@ class Pretence:
     def _of(self, bundle: BundleRef) -> Behaviour:
         if self._first_release is None:
             self._first_release = bundle.release
-        return self._later if bundle.release > self._first_release else self._first
+        if bundle.release <= self._first_release:
+            return self._first
+        self._weather.begin_heat()
+        return self._later

@@ -22,7 +22,7 @@ from edgepack.bandwidth import UNLIMITED, Bandwidth
 from edgepack.errors import EdgepackError, TransferError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.client.fleet_client import FleetClient
-from edgepack.fleet.simulation.behaviour import Change
+from edgepack.fleet.simulation.behaviour import Change, Weather
 from edgepack.fleet.simulation.chunk_store import ChunkStore
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_device import SimulatedDevice
@@ -56,6 +56,24 @@ class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"option": "--worse", "metavar": "CLASS:GATE=NUMBER"},
         ),
     ] = ()
+    heat: Annotated[
+        float,
+        Meta(
+            ge=0.1,
+            le=10,
+            description="Factor of the latencies of all devices from the moment on that the first "
+            "device runs a later release.",
+        ),
+    ] = 1.0
+    measure_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="Seconds between the telemetry of a device; 0 with each report.",
+            extra={"option": "--measure-every"},
+        ),
+    ] = 0.0
     loss: Annotated[float, _share("Share of the chunks that get lost.")] = 0.0
     takes: Annotated[
         Bandwidth,
@@ -74,7 +92,12 @@ class _Connection:
     """A device's client, driven from outside."""
 
     def __init__(
-        self, config: AgentConfig, settings: SimulateSettings, seed: str, chunks: ChunkStore
+        self,
+        config: AgentConfig,
+        settings: SimulateSettings,
+        seed: str,
+        chunks: ChunkStore,
+        weather: Weather,
     ) -> None:
         if config.broker is None:
             raise TransferError("the fleet named no broker")
@@ -105,6 +128,8 @@ class _Connection:
             clock=time.time,
             changes=settings.changes,
             loss=settings.loss,
+            measure_s=settings.measure_s,
+            weather=weather,
         )
         self._takes_bytes_per_s = settings.takes.bytes_per_s
         self.free_at = 0.0
@@ -161,9 +186,9 @@ def simulate(
         EdgepackError: The fleet refuses, or the broker cannot be reached at the start.
     """
     with tempfile.TemporaryDirectory(prefix="edgepack-simulate-") as folder:
-        chunks = ChunkStore(Path(folder))
+        chunks, weather = ChunkStore(Path(folder)), Weather(settings.heat)
         connections = [
-            _enrolled(client, settings, number, Path(folder), chunks)
+            _enrolled(client, settings, number, Path(folder), chunks, weather)
             for number in range(1, settings.count + 1)
         ]
         until = time.monotonic() + for_s if for_s is not None else float("inf")
@@ -177,11 +202,17 @@ def simulate(
 
 
 def _enrolled(
-    client: FleetClient, settings: SimulateSettings, number: int, folder: Path, chunks: ChunkStore
+    client: FleetClient,
+    settings: SimulateSettings,
+    number: int,
+    folder: Path,
+    chunks: ChunkStore,
+    weather: Weather,
 ) -> _Connection:
     name = f"{settings.prefix}-{number}"
     enrolled = client.enroll(name, group=settings.group, folder=folder / name, replace=True)
-    return _Connection(read_config(enrolled.config), settings, f"{settings.seed}/{name}", chunks)
+    config = read_config(enrolled.config)
+    return _Connection(config, settings, f"{settings.seed}/{name}", chunks, weather)
 
 
 def _run(

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from edgepack.agent.broker.report import report_due_s
 from edgepack.fleet.documents.devices import SIMULATED
-from edgepack.fleet.simulation.behaviour import HARDWARE, PROVIDER, Change, Pretence
+from edgepack.fleet.simulation.behaviour import HARDWARE, PROVIDER, Change, Pretence, Weather
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_model import SimulatedModel
 from edgepack.wire import topics
@@ -43,6 +43,8 @@ class SimulatedDevice:
         changes: Changes of a hardware class's measurements with later releases.
         clock: Seconds since the epoch.
         loss: 0..1, share of the chunks that do not reach this device.
+        measure_s: Seconds between its telemetry; 0 with each report.
+        weather: Weather of all devices.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class SimulatedDevice:
         clock: Callable[[], float],
         changes: Sequence[Change] = (),
         loss: float = 0.0,
+        measure_s: float = 0.0,
+        weather: Weather | None = None,
     ) -> None:
         self.device = device
         self._tenant = tenant
@@ -75,6 +79,7 @@ class SimulatedDevice:
         self._fail_rate, self._silent_rate = fail_rate, silent_rate
         self._clock = clock
         self._loss = loss
+        self._measure_s, self._measure_at, self._weather = measure_s, 0.0, weather
         self._boot = f"{rng.getrandbits(64):016x}"
         self._signer = BatchSigner(tenant=tenant, device=device, boot=self._boot, sign=sign)
         self._hardware = rng.choice(tuple(HARDWARE))
@@ -112,11 +117,14 @@ class SimulatedDevice:
         now = self._clock()
         for model in self._models.values():
             model.tick()
-        if now >= self._report_at:
+        is_due = now >= self._report_at
+        if is_due:
             self._report()
+            self._report_at = now + report_due_s(self.device, HEARTBEAT_S, is_news=False)
+        if now >= self._measure_at if self._measure_s else is_due:
+            self._measure_at = now + self._measure_s
             for model in self._models.values():
                 model.tell_latency()
-            self._report_at = now + report_due_s(self.device, HEARTBEAT_S, is_news=False)
 
     def _take_chunk(self, sha256: str, payload: bytes) -> None:
         if not self._is_lost():
@@ -160,7 +168,10 @@ class SimulatedDevice:
             fail_rate=self._fail_rate,
             silent_rate=self._silent_rate,
             pretence=Pretence(
-                HARDWARE[self._hardware], self._changes, random.Random(f"{self._boot}/{name}")
+                HARDWARE[self._hardware],
+                self._changes,
+                random.Random(f"{self._boot}/{name}"),
+                self._weather,
             ),
             clock=self._clock,
             say=self._say,
