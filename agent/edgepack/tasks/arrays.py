@@ -1,4 +1,6 @@
-"""Array types, named by their content, for signatures, and how many values have a spread."""
+"""Array types, named by their content, for signatures, and facts about their values."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,3 +18,8 @@ Outputs = dict[str, Tensor]
 
 FEWEST_WITHIN = 8
 """Values from which on the spread within a sample says something."""
+
+
+def are_whole(values: Sequence[Tensor]) -> bool:
+    """Return whether all values are whole numbers, in whatever type."""
+    return all(bool((value == np.rint(value)).all()) for value in values if value.dtype.kind == "f")

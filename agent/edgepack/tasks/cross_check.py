@@ -11,12 +11,17 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from edgepack.tasks.arrays import FEWEST_WITHIN, Outputs, Tensor
-from edgepack.tasks.contract import LOSS, Agreement, Expected
+from edgepack.tasks.arrays import FEWEST_WITHIN, Outputs, Tensor, are_whole
+from edgepack.tasks.contract import LOSS, Agreement, Expected, Measure
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, TaskOutputs
 from edgepack.tasks.likelihood import are_probabilities, lost_skill
-from edgepack.tasks.values.strict import is_row, measure_columns
+from edgepack.tasks.values.strict import (
+    is_row,
+    measure_columns,
+    measure_peaks,
+    measure_slices,
+)
 
 _FAR = 0.25
 """Share of its own variance by which a sample is far off, in the worst tenth of the samples. Of
@@ -158,13 +163,21 @@ def _errors(
                 f"output '{name}', and yet its probabilities lose {min(lost, 1.0):.0%} of what "
                 "they tell (log loss)"
             )
-        if are_shares or not is_row(wanted):
-            continue
-        column = measure_columns(name, wanted, given)
-        if column is not None and column[0].low is not None:
-            surely = 1.0 - 2.0 * column[0].value + column[0].low
-            if surely > far:
+        if not are_shares and is_row(wanted):
+            column = measure_columns(name, wanted, given)
+            if column is not None and _surely_lost(column[0]) > far:
                 yield f"output '{name}', and yet: {column[0].words}"
+        elif part.task == "values" and measure_peaks(name, wanted, given) is None:
+            for axis in range(1, wanted[0].ndim):
+                band = measure_slices(name, wanted, given, axis)
+                if band is not None and _surely_lost(band) > far:
+                    yield f"output '{name}', and yet: {band.words}"
+
+
+def _surely_lost(measure: Measure) -> float:
+    """Return the share that is lost at least, one-sided, 95 %."""
+    low = measure.value if measure.low is None else measure.low
+    return 1.0 - 2.0 * measure.value + low
 
 
 def _are_constant(part: TaskOutputs, expected: Sequence[Outputs]) -> bool:
@@ -183,8 +196,8 @@ def _are_exact(part: TaskOutputs, expected: Sequence[Outputs], got: Sequence[Out
     for name in part.outputs:
         wanted = [outputs[name] for outputs in expected]
         given = [outputs[name] for outputs in got if name in outputs]
-        if len(given) != len(wanted) or wanted[0].dtype.kind != "f":
-            return False
+        if len(given) != len(wanted) or wanted[0].dtype.kind != "f" or are_whole(wanted):
+            return False  # whole numbers that are equal say little of other samples
         if worst_tenth(wanted, given) > _EXACT or _worst_column(wanted, given) > _EXACT:
             return False
     return True

@@ -14,6 +14,7 @@ from edgepack.tasks.arrays import Floats, Outputs
 from edgepack.tasks.description import GUESSED_FROM, ModelDescription, TaskOutputs
 from edgepack.tasks.likelihood import lost_skill, measure_likelihood
 from edgepack.tasks.probabilities.measure import compare_probabilities
+from edgepack.tasks.values.strict import common_length
 
 Model = Callable[[Floats], Floats]
 _RNG = np.random.default_rng(3)
@@ -233,3 +234,48 @@ def test_a_reconstruction_is_no_anomaly_score(shape: tuple[int, ...]) -> None:
     scores: list[Outputs] = [{"y": one["y"].max(axis=-1, keepdims=True)} for one in expected]
     known = ModelDescription(parts=(part,))
     assert with_residuals(known, feeds, scores) == known
+
+
+def _spectrum(x: Floats) -> Floats:
+    """Return real and imaginary parts of 40 bands whose level falls by 2 dB a band."""
+    parts = np.random.default_rng(8).normal(0, 0.3, (16, 80))
+    return np.asarray((x @ parts) * 10 ** (-0.1 * (np.arange(80) % 40)))
+
+
+def test_a_band_of_a_spectrum_that_is_lost_is_not_silent() -> None:
+    def in_bands(model: Model) -> list[Outputs]:
+        return [{"y": one["y"].reshape(1, 2, 40)} for one in _outputs(model(_draw(32, 1)))]
+
+    part = TaskOutputs(task="values", outputs=("y",), source="declared")
+    reference = Reference(in_bands(_spectrum), {}, ModelDescription(parts=(part,)))
+    fresh = _draw(2000, 99)
+    power = [model(fresh)[:, 39] ** 2 + model(fresh)[:, 79] ** 2 for model in _BOTH]
+    assert np.median(np.abs(np.log10(power[1] + 1e-12) - np.log10(power[0]))) > 1
+    verdict = reference.judge(in_bands(_BOTH[1]))
+    assert verdict.value > 0.99
+    assert "of axis 2" in verdict.weak[0]
+    assert reference.judge(in_bands(_quantized(_spectrum, 16))).weak == ()
+
+
+_BOTH = (_spectrum, _quantized(_spectrum))
+
+
+def test_lengths_next_to_a_constant_are_no_common_length() -> None:
+    vectors = _RNG.normal(0, 1, (30, 1, 24))
+    unit = list(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
+    assert common_length(unit) == pytest.approx(1.0)
+    assert common_length([one.astype(np.float16) for one in unit]) == pytest.approx(1.0, abs=1e-3)
+    assert common_length(list(vectors + 1e4)) == 0.0
+
+
+def test_whole_numbers_in_floats_are_decisions() -> None:
+    def numbers(x: Floats) -> Floats:
+        return np.asarray(_logits(x).argmax(axis=1, keepdims=True), np.float64)
+
+    def next_to(x: Floats) -> Floats:
+        return np.where(x[:, :1] > 1.0, numbers(x) + 1.0, numbers(x) + 0.02)
+
+    verdict = _judge(numbers, next_to, "classification")
+    assert verdict.metric == "top1_agreement"
+    assert verdict.value == pytest.approx(1 - (_draw(48, 1)[:, 0] > 1.0).mean())
+    assert _judge(numbers, numbers, "").weak != (), "48 equal numbers prove little"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Bools, Floats, Tensor
+from edgepack.tasks.arrays import Bools, Floats, Tensor, are_whole
 from edgepack.tasks.classification.decisions import costs_of_changes, expected_cost
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.intervals import kept_low, share_low
@@ -40,10 +40,19 @@ def is_one_decision(value: Tensor) -> bool:
 def compare_decisions(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
     """Compare the decisions of an output; see `Compare`.
 
-    Floats without a row of classes decide nothing: their values are compared.
+    Floats without a row of classes that are whole numbers are decisions. Other such floats decide
+    nothing: their values are compared.
     """
     first = next((value for value in expected if value.size), expected[0])
     if first.dtype.kind == "f" and (not first.ndim or first.shape[-1] < 2):
+        if first.size and are_whole(expected):
+            whole = [_as_whole(value) for value in expected]
+            same = [
+                same_decisions(want, _as_whole(have)) for want, have in zip(whole, got, strict=True)
+            ]
+            if first.size == 1:
+                return _compare_samples(output, expected, got, same)
+            return compare_rows(output, same)
         measure, losses = measure_explained(output, expected, got)
         return Compared(measures=(measure,), losses=losses)
     pairs = zip(expected, got, strict=True)
@@ -51,6 +60,11 @@ def compare_decisions(output: str, expected: Sequence[Tensor], got: Sequence[Ten
     if is_one_decision(first):
         return _compare_samples(output, expected, got, same)
     return compare_rows(output, same)
+
+
+def _as_whole(value: Tensor) -> Tensor:
+    """Return the nearest whole numbers; -1 for what is none."""
+    return np.nan_to_num(np.rint(value.astype(np.float64)), nan=-1.0).astype(np.int64)
 
 
 def _compare_samples(

@@ -105,6 +105,52 @@ def measure_columns(
     return measure, losses
 
 
+def measure_slices(
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], axis: int
+) -> Measure | None:
+    """Measure the variance of the worst slice along an axis, such as a band of a spectrum.
+
+    Args:
+        output: Its name.
+        expected, got: The float model's values and others, an array per sample.
+        axis: The axis.
+
+    Returns:
+        The measure; None where samples are few or of unlike shapes, or no two slices vary.
+    """
+    shape = expected[0].shape
+    if len(expected) < FEWEST_FOR_MEAN or any(v.shape != shape for v in (*expected, *got)):
+        return None
+    count, mean = shape[axis], np.zeros(shape[axis])
+    wanted = [np.moveaxis(v, axis, 0).reshape(count, -1).astype(np.float64) for v in expected]
+    for rows in wanted:
+        mean += np.nan_to_num(np.nanmean(rows, axis=1)) / len(wanted)
+    whole = np.array([np.nansum((rows - mean[:, None]) ** 2, axis=1) for rows in wanted])
+    errors = np.array(
+        [
+            np.nansum(
+                (np.moveaxis(value.astype(np.float64), axis, 0).reshape(rows.shape) - rows) ** 2,
+                axis=1,
+            )
+            for value, rows in zip(got, wanted, strict=True)
+        ]
+    )
+    size = sum(np.nansum(rows**2, axis=1) for rows in wanted)
+    varies = whole.sum(axis=0) > _CONSTANT * size
+    if varies.sum() < 2:
+        return None
+    kept = 1.0 - errors[:, varies].sum(axis=0) / whole[:, varies].sum(axis=0)
+    worst = np.flatnonzero(varies)[int(kept.argmin())]
+    return Measure(
+        scale=BY_COLUMN,
+        value=float(kept.min()),
+        low=kept_low(errors[:, worst].tolist(), whole[:, worst].tolist()),
+        output=output,
+        words=f"explained variance {kept.min():.4f} of slice {worst} of axis {axis} of output "
+        f"'{output}'",
+    )
+
+
 def _fewest(rows: Floats) -> int:
     """Return the samples from which on columns have a variance each: of many columns one is small
     by chance, as the beginning of a sound.
@@ -252,12 +298,19 @@ def measure_lengths(
 def common_length(values: Sequence[Tensor]) -> float:
     """Return the length that all vectors (last axis) have; 0 where lengths differ, samples are few,
     or all values of each sample are equal.
+
+    Lengths are compared with the distances between vectors: next to a large constant, as of times,
+    all lengths are alike.
     """
     if len(values) < FEWEST_FOR_MEAN or not values[0].ndim or values[0].shape[-1] < 2:
         return 0.0
-    flat = np.concatenate([np.linalg.norm(v.astype(np.float64), axis=-1).ravel() for v in values])
-    mean = float(flat.mean()) if flat.size else 0.0
-    if not mean > 0.0 or np.abs(flat - mean).max() > _SAME_LENGTH * mean:
+    wide = [value.astype(np.float64).reshape(-1, value.shape[-1]) for value in values]
+    if len({value.shape[-1] for value in wide}) > 1 or not any(value.size for value in wide):
+        return 0.0
+    vectors = np.concatenate(wide)
+    flat = np.linalg.norm(vectors, axis=-1)
+    mean, apart = float(flat.mean()), float(np.sqrt(vectors.var(axis=0).sum()))
+    if not mean > 0.0 or np.abs(flat - mean).max() > _SAME_LENGTH * min(mean, apart):
         return 0.0
     return 0.0 if all(np.unique(value).size < 2 for value in values) else mean
 
