@@ -48,7 +48,8 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
         id: Grows from event to event, so that a reader can request newer events.
         at: Time, seconds since the epoch (UTC), by the clock of the device or controller.
         device: The device; "" for a rollout.
-        kind: `rollout`, or the device's kind: `transition`, `refused`, `hook`, `warning`.
+        kind: `rollout`, or the device's kind: `transition`, `refused`, `hook`, `warning`,
+            `watch`.
         bundle: Root digest of the event's bundle; "" for none.
         from_state, to_state: The transition; "" where there was none.
         because: The reason in a sentence.
