@@ -19,3 +19,5 @@ def _keep_temporary_files_in_memory() -> None:
 
 
 _keep_temporary_files_in_memory()
+_RUNTIME = tempfile.TemporaryDirectory(prefix="edgepack-runtime-")
+os.environ["XDG_RUNTIME_DIR"] = _RUNTIME.name

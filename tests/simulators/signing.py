@@ -56,9 +56,8 @@ class RawSigner(BatchSigner):
     def sign_raw(self, kind: str, *contents: bytes, sequence: int | None = None) -> bytes:
         """Return the signed payload; bytes that are not JSON become a text."""
         tenant, device, boot = self.place
-        self.numbers[kind] = number = (
-            self.numbers.get(kind, 0) + 1 if sequence is None else sequence
-        )
+        number = self.numbers.get(kind, 0) + 1 if sequence is None else sequence
+        self.numbers[kind] = number + len(contents) - 1
         batch = Batch(
             tenant=tenant,
             device=device,

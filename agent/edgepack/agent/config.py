@@ -251,11 +251,16 @@ class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         heartbeat_s: Seconds between reports without changes.
         interval_s: Seconds between windows of telemetry.
         update_interval_s: The same while an update of a model is under way.
+        runtime_dir: Folder in memory (tmpfs) through which applications hand over their counts; ""
+            takes the first that the agent may write of `$XDG_RUNTIME_DIR`, `/run` and `/dev/shm`.
+        journal_bytes: Bound of the windows that wait for the fleet; windows merge beyond.
     """
 
     heartbeat_s: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 600.0
     interval_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 300.0
     update_interval_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0
+    runtime_dir: str = ""
+    journal_bytes: Annotated[int, msgspec.Meta(ge=4096, le=4 * 1024 * 1024)] = 64 * 1024
 
 
 class VerificationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -595,7 +595,9 @@ class Batch(Message, frozen=True, kw_only=True):
         tenant, device, kind: Where it belongs; the same as in its topic.
         boot: Random id of the device's process.
         session: The word that the controller gave to this process; "" before it gave one.
-        sequence: Counts the batches of this kind in the session, from 1.
+        sequence: Number of the first message; the messages of this kind are counted from 1.
+        journal: The device's journal in which windows of telemetry are counted; "" if the session
+            counts.
         messages: Encoded messages of that kind; one if the kind is `reported`.
         signing_request: A certificate request of the device's key (PEM), sent without a session by
             a device that has no certificate; else "".
@@ -607,6 +609,7 @@ class Batch(Message, frozen=True, kw_only=True):
     boot: Word
     session: Word = ""
     sequence: Count
+    journal: Word = ""
     messages: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=MAX_BATCH)]
     signing_request: Pem = ""
 
@@ -621,6 +624,18 @@ class Session(Message, frozen=True, kw_only=True):
 
     boot: Word
     session: Word
+
+
+class Received(Message, frozen=True, kw_only=True):
+    """Controller to one device: the telemetry that the fleet has.
+
+    Attributes:
+        journal: The device's journal.
+        until: Number of a window; the fleet has this window and all before.
+    """
+
+    journal: Word
+    until: Count
 
 
 M = TypeVar("M", bound=Message)

@@ -5,10 +5,11 @@ signature covers. Messages published at the same time are a single batch, so tha
 single signature per interval.
 
 A batch belongs to a *session*: an unpredictable word that the controller chose for a process of a
-device. Inside a session the batches of each kind are numbered from 1. A recorded batch is therefore
-worthless in another session, and old after the next batch in its own. Nothing is stored on the
-device, and no formerly accepted number can shut out later batches: a device with a rejected batch
-gets a new session.
+device. Inside a session the messages of each kind are numbered from 1. A recorded batch is
+therefore worthless in another session, and old after the next batch in its own. No formerly
+accepted number can shut out later batches: a device with a rejected batch gets a new session.
+Windows of telemetry are numbered in the device's journal, so that a window counts once, whatever
+session sends it.
 """
 
 import base64
@@ -139,17 +140,29 @@ class BatchSigner:
         self._sequences.clear()
         return True
 
-    def sign(self, kind: UpKind, messages: Iterable[Message]) -> bytes:
-        """Return the payload of the next batch of a kind."""
-        self._sequences[kind] = self._sequences.get(kind, 0) + 1
+    def sign(
+        self, kind: UpKind, messages: Iterable[Message], place: tuple[str, int] | None = None
+    ) -> bytes:
+        """Return the payload of a batch.
+
+        Args:
+            kind: Kind of the messages.
+            messages: Messages of the batch.
+            place: Journal, and number of the first message there; None counts in the session.
+        """
+        contents = tuple(msgspec.Raw(encode(message)) for message in messages)
+        if place is None:
+            place = ("", self._sequences.get(kind, 0) + 1)
+            self._sequences[kind] = self._sequences.get(kind, 0) + len(contents)
         batch = Batch(
             tenant=self._tenant,
             device=self._device,
             kind=kind,
             boot=self._boot,
             session=self._session,
-            sequence=self._sequences[kind],
-            messages=tuple(msgspec.Raw(encode(message)) for message in messages),
+            journal=place[0],
+            sequence=place[1],
+            messages=contents,
             signing_request="" if self._session else self._signing_request,
         )
         return sign_batch(batch, self._sign)

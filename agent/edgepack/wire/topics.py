@@ -74,6 +74,11 @@ def session(tenant: str, device: str) -> str:
     return f"{PREFIX}/{tenant}/d/{device}/dn/session"
 
 
+def received(tenant: str, device: str) -> str:
+    """Return the topic of a device's acknowledged telemetry (controller to device)."""
+    return f"{PREFIX}/{tenant}/d/{device}/dn/received"
+
+
 def up(tenant: str, device: str, kind: UpKind) -> str:
     """Return the topic of a device's messages of a kind (device to controller)."""
     return f"{PREFIX}/{tenant}/d/{device}/up/{kind}"

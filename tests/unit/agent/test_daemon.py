@@ -66,7 +66,13 @@ class MemoryPublisher:
         self.session = session.session
         return is_new
 
-    def publish(self, kind: topics.UpKind, *messages: Message, retain: bool = False) -> int | None:
+    def publish(
+        self,
+        kind: topics.UpKind,
+        *messages: Message,
+        retain: bool = False,
+        place: tuple[str, int] | None = None,
+    ) -> int | None:
         if not self.is_connected:
             return None
         for message in messages:

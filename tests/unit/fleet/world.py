@@ -101,6 +101,9 @@ class World:
     def publish(self, topic: str, payload: bytes) -> None:
         self.sent.append((topic, payload))
 
+    def acknowledge(self, topic: str, payload: bytes) -> None:
+        self.sent.append((topic, payload))
+
     def lead(self) -> None:
         self.can_publish = True
 

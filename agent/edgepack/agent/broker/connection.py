@@ -209,7 +209,13 @@ class Connection:
         leaving.start()
         leaving.join(LEAVE_S)
 
-    def publish(self, kind: topics.UpKind, *messages: Message, retain: bool = False) -> int | None:
+    def publish(
+        self,
+        kind: topics.UpKind,
+        *messages: Message,
+        retain: bool = False,
+        place: tuple[str, int] | None = None,
+    ) -> int | None:
         """Publish messages of a single kind with QoS 1: as a signed batch, or a need unchanged.
 
         Returns:
@@ -220,7 +226,7 @@ class Connection:
             return None
         try:
             if kind in SIGNED_KINDS:
-                payload = self._signer.sign(kind, messages)
+                payload = self._signer.sign(kind, messages, place)
             else:
                 (message,) = messages
                 payload = encode(message)

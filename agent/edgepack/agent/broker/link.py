@@ -31,8 +31,14 @@ class Publisher(Protocol):
     def accept_session(self, session: Session) -> bool:
         """Sign in this session from now on; return True if the session is new."""
 
-    def publish(self, kind: topics.UpKind, *messages: Message, retain: bool = False) -> int | None:
-        """Publish messages, as a batch if their kind is signed.
+    def publish(
+        self,
+        kind: topics.UpKind,
+        *messages: Message,
+        retain: bool = False,
+        place: tuple[str, int] | None = None,
+    ) -> int | None:
+        """Publish messages, as a batch if their kind is signed, numbered like `BatchSigner.sign`.
 
         Returns:
             The id of the sent message, or None if nothing was sent.

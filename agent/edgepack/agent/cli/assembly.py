@@ -69,7 +69,9 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         EdgepackError: The settings name an unusable object, or a fault ended the agent.
     """
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
-    telemetry = TelemetryBuffer(Path(config.state_dir), interval_s=config.watch.interval_s)
+    telemetry = TelemetryBuffer(
+        Path(config.state_dir), interval_s=config.watch.interval_s, settings=config.telemetry
+    )
     adopt_strays()
     worker = ThreadWorker(inbox.wake, tidy=end_strays)
     fetch_worker = ThreadWorker(inbox.wake)

@@ -320,7 +320,11 @@ def _models(config: AgentConfig, link: "LocalLink") -> "Models":
     from edgepack.agent.telemetry.buffer import TelemetryBuffer
 
     models = assemble_models(
-        config, link, TelemetryBuffer(Path(config.state_dir), interval_s=config.watch.interval_s)
+        config,
+        link,
+        TelemetryBuffer(
+            Path(config.state_dir), interval_s=config.watch.interval_s, settings=config.telemetry
+        ),
     )
     models.start()
     return models

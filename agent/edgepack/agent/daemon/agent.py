@@ -1,5 +1,6 @@
 """The agent's loop: a thread that handles messages, continues updates, and reports."""
 
+import contextlib
 import logging
 import threading
 from collections import Counter, deque
@@ -31,9 +32,9 @@ from edgepack.wire.messages import (
     Certificate,
     Desired,
     Event,
+    Received,
     Reported,
     Session,
-    Telemetry,
     decode,
 )
 from edgepack.wire.router import Router
@@ -57,6 +58,8 @@ MAX_OWN_EVENTS = 16
 """Events that are about no model and wait for the broker; the oldest go first."""
 FAULT = "fault in edgepack"
 """Why a message was dropped that edgepack failed to handle."""
+GATHER_S = 5.0
+"""How often the spool is read."""
 SESSION_S = 1.0
 """A new session is accepted so often at most, so that no broker makes a device flood it."""
 _INDEX_BYTES = 4
@@ -99,6 +102,7 @@ class Agent:
                 topics.coded(tenant, topics.FILE): self._take_coded,
                 topics.certificate(tenant, device): self._take_certificate,
                 topics.session(tenant, device): self._take_session,
+                topics.received(tenant, device): self._take_received,
                 topics.metadata(tenant, topics.METADATA): self._take_metadata,
                 topics.device_metadata(tenant, device, topics.METADATA): self._take_metadata,
             }
@@ -117,7 +121,7 @@ class Agent:
         self._retry_at = 0.0
         self._reported_progress = 0.0
         self._reported_troubles: tuple[str, ...] = ()
-        self._window_at = self._clock.monotonic()
+        self._window_at = self._gathered_at = self._clock.monotonic()
         self._moved_at = -config.telemetry.interval_s
         self._unheard: deque[Event] = deque(maxlen=MAX_OWN_EVENTS)
         self._in_flight: dict[int, tuple[Event, ...]] = {}
@@ -144,6 +148,8 @@ class Agent:
                 self._disk.failed("agent", error)
                 stop.wait(FAULT_PAUSE_S)
         self._models.suspend()
+        with contextlib.suppress(OSError):  # What is not stored stays in the spool.
+            self._telemetry.commit(seals=False)
 
     def count_fault(self) -> None:
         """Count a fault that ends the agent against the updates that are under way."""
@@ -249,6 +255,21 @@ class Agent:
             self._session_at, self._told = now, None
             self._silence.answered()
             self._report()
+            self._publish_telemetry()
+
+    def _take_received(self, _: str, payload: bytes) -> None:
+        """Forget telemetry that the fleet has, and send the next."""
+        if not payload:
+            return
+        try:
+            said = decode(payload, Received)
+        except TransferError as error:
+            self._drop("malformed acknowledgement", error.problem)
+            return
+        journal = self._telemetry.journal
+        journal.acknowledge(said.journal, said.until)
+        if journal.is_waiting:
+            self._publish_telemetry()
 
     def _judge(self) -> None:
         """Verify received metadata and orders, then apply new orders."""
@@ -355,6 +376,9 @@ class Agent:
     def _report_when_due(self, now: float) -> None:
         """Send due reports: after download progress, at a heartbeat, and latencies."""
         progress = self._progress()
+        if now - self._gathered_at >= GATHER_S:
+            self._gathered_at = now
+            self._telemetry.gather()
         if (troubles := self._models.troubles) != self._reported_troubles:
             self._reported_troubles = troubles
             self._report()
@@ -368,7 +392,7 @@ class Agent:
             self._is_news = has_moved
         if now - self._window_at >= self._window_s(now):
             self._window_at = now
-            self._publish_latency()
+            self._publish_telemetry()
             self._failing.write()
 
     def _window_s(self, now: float) -> float:
@@ -428,17 +452,15 @@ class Agent:
             if message_id is not None:
                 self._in_flight[message_id] = events
 
-    def _publish_latency(self) -> None:
+    def _publish_telemetry(self) -> None:
+        """Store the windows of telemetry, and send those that the fleet did not acknowledge."""
         has_session = self._publisher.is_connected and self._publisher.has_session
-        windows: tuple[Telemetry, ...] = ()
         try:
-            if has_session:
-                windows = self._telemetry.take()
-            else:
-                self._telemetry.gather()
+            self._telemetry.commit(seals=has_session)
         except OSError as error:
-            self._disk.failed("latencies", error)
+            self._disk.failed("telemetry", error)
             return
-        self._disk.works("latencies")
-        for group in group_messages(windows):
-            self._publisher.publish("telemetry", *group)
+        self._disk.works("telemetry")
+        if has_session and (batch := self._telemetry.journal.under_way) is not None:
+            place = (batch.journal, batch.first)
+            self._publisher.publish("telemetry", *batch.windows, place=place)

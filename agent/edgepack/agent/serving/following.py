@@ -210,7 +210,7 @@ class Follower:
         key = (digest, variant, provider)
         if key not in self._records:
             self._records[key] = Record(
-                model=self._name, digest=digest, variant=variant, provider=provider
+                self._state_dir, model=self._name, digest=digest, variant=variant, provider=provider
             )
         return self._records[key]
 
@@ -358,7 +358,7 @@ class Follower:
             serving = getattr(self, "serving", None)  # None when the first one cannot be opened
             for record in list(self._records.values()):
                 is_alone = serving is not None and serving.record is record and not is_swapping
-                record.write(self._state_dir, self.troubles, is_final=is_final, is_alone=is_alone)
+                record.write(self.troubles, is_final=is_final, is_alone=is_alone)
             self._spool_fails = False
         except OSError as error:
             if not self._spool_fails:

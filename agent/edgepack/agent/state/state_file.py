@@ -53,7 +53,16 @@ def read_shared(path: Path, *, limit_bytes: int = MAX_BYTES) -> bytes | None:
     return _read(path, os.O_NOFOLLOW, limit_bytes)
 
 
-def _read(path: Path, flags: int, limit_bytes: int) -> bytes | None:
+def open_shared(path: Path) -> int | None:
+    """Open a file like `read_shared`, for reading; return the descriptor.
+
+    Raises:
+        OSError: See `read_shared`.
+    """
+    return _open(path, os.O_NOFOLLOW)
+
+
+def _open(path: Path, flags: int) -> int | None:
     """Check the type first, then open the checked file: opening a device or a pipe may have
     effects.
     """
@@ -64,9 +73,14 @@ def _read(path: Path, flags: int, limit_bytes: int) -> bytes | None:
     try:
         if not stat.S_ISREG(os.fstat(found).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        descriptor = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(found)
+
+
+def _read(path: Path, flags: int, limit_bytes: int) -> bytes | None:
+    if (descriptor := _open(path, flags)) is None:
+        return None
     with os.fdopen(descriptor, "rb", closefd=True, buffering=0) as file:
         content = bytearray()
         while piece := file.read(limit_bytes + 1 - len(content)):

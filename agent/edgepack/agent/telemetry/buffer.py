@@ -1,18 +1,23 @@
-"""Latency reports between collection and sending."""
+"""Telemetry between the spool and the fleet, and for soaks."""
 
+import contextlib
 import logging
 import time
 from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.config import TelemetryConfig
+from edgepack.agent.state.state_file import Write
 from edgepack.agent.telemetry.collector import Collected, LatencyCollector, Trouble
+from edgepack.agent.telemetry.drift import Release
+from edgepack.agent.telemetry.journal import TelemetryJournal, join_windows, release_of
 from edgepack.agent.telemetry.outcomes import OutcomeWatch
 from edgepack.agent.telemetry.pace import INTERVAL_S, PaceKeeper
 from edgepack.agent.telemetry.readings import highest_temperature_c
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.telemetry.spool import open_spool
-from edgepack.wire import histogram
+from edgepack.durable import write_file
 from edgepack.wire.messages import Telemetry
 
 log = logging.getLogger(__name__)
@@ -20,46 +25,48 @@ log = logging.getLogger(__name__)
 
 MAX_TROUBLES = 100
 
-_Key = tuple[str, str, str]
-
 
 class TelemetryBuffer:
     """Collects statistics of serving processes, for the fleet and for soaks.
 
-    A soak looks often and the broker may be away for long: reports on the same model merge, so
-    the box stays small.
-
     Args:
         state_dir: The agent's state folder.
         interval_s: Length of the intervals for comparisons of releases by latency, seconds.
+        settings: Settings of telemetry.
 
     Attributes:
         paces: How fast each release serves.
         trouble: Why processes cannot write the spool, as a sentence; "" without a problem.
         outcomes: How the most recent inferences ended, by release.
         drift: How the most recent inferences differ from the build's samples, by release.
+        journal: Windows until the fleet has them.
     """
 
-    def __init__(self, state_dir: Path, *, interval_s: float = INTERVAL_S) -> None:
-        self._state_dir = state_dir
-        self.trouble = open_spool(state_dir)
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        interval_s: float = INTERVAL_S,
+        settings: TelemetryConfig = TelemetryConfig(),  # noqa: B008 (it cannot be changed)
+        write: Write = write_file,
+    ) -> None:
+        self._state_dir, self._runtime_dir = state_dir, settings.runtime_dir
+        self.trouble = open_spool(state_dir, self._runtime_dir)
         if self.trouble:
             log.warning("%s", self.trouble)
         self.outcomes = OutcomeWatch()
-        self._collector = LatencyCollector(state_dir)
+        self.journal = TelemetryJournal(state_dir, max_bytes=settings.journal_bytes, write=write)
+        stored = self.journal.stored
+        self._collector = LatencyCollector(state_dir, stored)
         self.drift = self._collector.drift
-        self.paces = PaceKeeper(state_dir, interval_s)
-        self._unsent: dict[_Key, Telemetry] = {}
-        self._unseen: dict[_Key, Telemetry] = {}
+        self.paces = PaceKeeper(interval_s, stored.paces)
+        self._open: dict[Release, Telemetry] = {}
+        self._unseen: dict[Release, Telemetry] = {}
         self._troubles: tuple[Trouble, ...] = ()
         self._shadowed: dict[str, Shadowed] = {}
 
     def collect(self) -> Collected:
-        """Return the windows since the last call, sent or not.
-
-        Raises:
-            OSError: The collected data cannot be stored.
-        """
+        """Return the windows since the last call, sent or not."""
         self.gather()
         collected = Collected(
             telemetry=tuple(self._unseen.values()),
@@ -70,54 +77,49 @@ class TelemetryBuffer:
         self._troubles, self._shadowed = (), {}
         return collected
 
-    def take(self) -> tuple[Telemetry, ...]:
-        """Remove and return the windows that wait to be sent.
+    def commit(self, *, seals: bool) -> None:
+        """Gather, and store the windows since the last commit.
+
+        Args:
+            seals: Whether stored windows may be sent.
 
         Raises:
-            OSError: The collected data cannot be stored.
+            OSError: The windows cannot be stored now; the next commit takes them along.
         """
-        self.gather()
+        self._gather()
         temperature_c = highest_temperature_c()
-        waiting = tuple(
+        windows = [
             msgspec.structs.replace(window, temperature_c=temperature_c)
-            for window in self._unsent.values()
+            for window in self._open.values()
+        ]
+        self.journal.commit(
+            windows,
+            files=self._collector.files,
+            features=self._collector.drift.states,
+            paces=self.paces.paces,
+            seals=seals,
         )
-        self._unsent.clear()
-        return waiting
+        self._open.clear()
+        self._collector.clean()
 
     def gather(self) -> None:
-        """Collect, and keep the windows until they are sent.
+        """Collect, and keep the windows until they are stored: soon if many processes ended."""
+        self._gather()
+        if self._collector.has_many_finished:
+            with contextlib.suppress(OSError):
+                self.commit(seals=False)
 
-        Raises:
-            OSError: The collected data cannot be stored.
-        """
+    def _gather(self) -> None:
         if self.trouble:
-            self.trouble = open_spool(self._state_dir)
+            self.trouble = open_spool(self._state_dir, self._runtime_dir)
         collected = self._collector.collect()
         self.paces.add(collected.telemetry)
         for one in collected.telemetry:
             self.outcomes.add(one, time.monotonic())
-            for box in (self._unsent, self._unseen):
-                key = (one.digest, one.variant, one.provider)
-                box[key] = _add(box[key], one) if key in box else one
+            for box in (self._open, self._unseen):
+                key = release_of(one)
+                box[key] = join_windows((box[key], one)) if key in box else one
         self._shadowed = add_up(self._shadowed, collected.shadowed)
         for trouble in collected.troubles:
             log.warning("model=%s a serving process reports: %s", trouble.model, trouble.because)
         self._troubles = (*self._troubles, *collected.troubles)[-MAX_TROUBLES:]
-
-
-def _add(earlier: Telemetry, later: Telemetry) -> Telemetry:
-    start = min(earlier.window_start, later.window_start)
-    end = max(earlier.window_start + earlier.window_s, later.window_start + later.window_s)
-    return msgspec.structs.replace(
-        later,
-        window_start=start,
-        window_s=end - start,
-        latency=histogram.merge((earlier.latency, later.latency)),
-        failures=earlier.failures + later.failures,
-        not_finite=earlier.not_finite + later.not_finite,
-        memory_bytes=later.memory_bytes or earlier.memory_bytes,
-        drift=earlier.drift if later.drift is None else later.drift,
-        shadow_count=earlier.shadow_count + later.shadow_count,
-        shadow_agreed=earlier.shadow_agreed + later.shadow_agreed,
-    )

@@ -1,8 +1,7 @@
-"""The agent's side of latency: spooled counts become telemetry, once each.
+"""The agent's side of the spool: spooled counts become telemetry, once each.
 
-Spool files hold counts that only grow. The already collected counts are stored on the disk before
-the new counts are returned, so that a restart counts no inference twice; a crash in between loses a
-window at most.
+Spool files hold counts that only grow. The journal (`journal.py`) stores the collected counts with
+the telemetry made of them.
 """
 
 import contextlib
@@ -12,24 +11,30 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.state.state_file import StateFile, read_regular, remove
-from edgepack.agent.telemetry.drift import DriftWatch, Release, ReleaseState
+from edgepack.agent.telemetry.drift import DriftWatch, Release
+from edgepack.agent.telemetry.journal import Stored, join_windows
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up, shadowed_since
 from edgepack.agent.telemetry.sketches import sums_since
-from edgepack.agent.telemetry.spool import Spooled, read_spooled, spool_folder
+from edgepack.agent.telemetry.spool import (
+    Spooled,
+    is_over,
+    read_spooled,
+    remove_spooled,
+    spooled_files,
+)
 from edgepack.bundle.drift import FeatureSum
 from edgepack.errors import TransferError
-from edgepack.versions import Format, NewerVersionError, Version
+from edgepack.versions import NewerVersionError
 from edgepack.wire import histogram
-from edgepack.wire.messages import Drift, Telemetry
+from edgepack.wire.messages import Telemetry
 
 logger = logging.getLogger(__name__)
 
-COLLECTED_FILE = "latency-collected.json"
-
-FORGET_S = 7 * 24 * 3600.0
-"""What was collected of a file that is gone is remembered this long: a process in a container,
-whose id means nothing to the agent, may write it again."""
+MAX_FINISHED = 64
+"""Files of ended processes that wait for a commit of the journal, at most."""
+MAX_GONE = 16
+"""Counts of files that vanished and were not removed here are remembered for so many files: their
+processes may write them again."""
 
 
 MAX_WAITING = 256
@@ -73,33 +78,6 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class _Known(msgspec.Struct, frozen=True, kw_only=True):
-    """Collected data.
-
-    Attributes:
-        files: Data already collected, by the name of the spool file.
-        features: Features by release, with their windows.
-    """
-
-    files: dict[str, Spooled]
-    features: tuple[ReleaseState, ...] = ()
-
-
-KNOWN = Format("list of what was collected", _Known, Version(1, 0))
-
-
-def read_drift(state_dir: Path, digest: str) -> Drift | None:
-    """Return the last stored drift of a release; None without any."""
-    try:
-        content = read_regular(state_dir / COLLECTED_FILE)
-        found = KNOWN.decode(content).value if content else None
-    except (OSError, ValueError, NewerVersionError):
-        return None
-    watch = DriftWatch()
-    watch.load(found.features if found else ())
-    return watch.recent(digest)
-
-
 def _is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
@@ -109,44 +87,50 @@ class LatencyCollector:
 
     Args:
         state_dir: The agent's state folder.
+        stored: Collected counts and sums of features, as stored.
         is_running: Whether a process is alive, by its id.
 
     Attributes:
         drift: Differences of the releases' features from the build.
+        files: Collected counts, by the name of the spool file.
     """
 
-    def __init__(self, state_dir: Path, *, is_running: Callable[[int], bool] = _is_running) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        stored: Stored | None = None,
+        *,
+        is_running: Callable[[int], bool] = _is_running,
+    ) -> None:
         self._state_dir = state_dir
         self._is_running = is_running
-        self._file = StateFile(state_dir / COLLECTED_FILE, KNOWN)
-        self._known: dict[str, Spooled] = {}
-        self._is_loaded = False
+        self.files: dict[str, Spooled] = dict(stored.files) if stored else {}
+        self._finished: dict[str, Path] = {}
         self.drift = DriftWatch()
+        self.drift.load(stored.features if stored else ())
+
+    @property
+    def has_many_finished(self) -> bool:
+        """True if many files wait for `clean`."""
+        return len(self._finished) > MAX_FINISHED
 
     def collect(self) -> Collected:
         """Read the spool, and return new counts.
 
-        Files of closed models and of ended processes are removed after collection; files that
-        cannot be read are removed at once.
-
-        Raises:
-            OSError: The collected counts cannot be read or stored; nothing is returned then.
+        Files that cannot be read are removed at once.
         """
-        if not self._is_loaded:
-            found = self._file.load()
-            self._known, self._is_loaded = found.files if found else {}, True
-            self.drift.load(found.features if found else ())
         fresh: dict[Release, list[Telemetry]] = {}
         sums: dict[Release, list[FeatureSum]] = {}
         troubles: list[Trouble] = []
         dropped: list[str] = []
         shadowed: dict[str, Shadowed] = {}
-        finished: list[Path] = []
-        known = dict(self._known)
-        for path in sorted(spool_folder(self._state_dir).glob("*.json")):
+        for name, path in spooled_files(self._state_dir).items():
             try:
                 spooled = read_spooled(path)
-                earlier = known.get(path.name)
+                is_finished = is_over(path, spooled, self._is_running)
+                if is_finished:
+                    spooled = read_spooled(path)  # It may have counted until it ended.
+                earlier = self.files.get(name)
                 is_same = earlier is not None and earlier.token == spooled.token
                 earlier = earlier if is_same else None
                 shadow = shadowed_since(
@@ -155,14 +139,15 @@ class LatencyCollector:
                 part = _since(earlier, spooled, shadow)
                 features = sums_since(earlier.features if earlier else (), spooled.features)
             except NewerVersionError as error:
-                dropped.append(f"{path.name}: {error.problem}")
+                dropped.append(f"{name}: {error.problem}")
                 continue
             except (TransferError, OSError) as error:
                 problem = error.problem if isinstance(error, TransferError) else error.strerror
-                reason = f"{path.name}: {problem}"
+                reason = f"{name}: {problem}"
                 logger.warning("spool file dropped: %s", reason)
                 dropped.append(reason)
-                finished.append(path)
+                with contextlib.suppress(OSError):
+                    remove_spooled(path)
                 continue
             heard = set(earlier.troubles) if earlier else set()
             said = (
@@ -171,23 +156,20 @@ class LatencyCollector:
                 if one not in heard
             )
             troubles += [one for one in said if one not in troubles]
-            known[path.name] = spooled
+            self.files[name] = spooled
             shadowed = add_up(shadowed, {part.digest: shadow})
             if part.latency.count or part.failures or part.shadow_count:
                 release = (part.digest, part.variant, part.provider)
                 fresh.setdefault(release, []).append(part)
                 sums.setdefault(release, []).extend(features)
-            if spooled.is_final or not self._is_running(spooled.pid):
-                finished.append(path)
+            if is_finished:
+                self._finished[name] = path
         drifts = {release: self.drift.add(release, part) for release, part in sums.items()}
-        self._remember(known)
-        for path in finished:
-            with contextlib.suppress(OSError):  # Another user's folder; what it says is known.
-                remove(path)
         return Collected(
             telemetry=tuple(
                 msgspec.structs.replace(
-                    _merge(parts), drift=drift.difference if (drift := drifts[release]) else None
+                    join_windows(parts),
+                    drift=drift.difference if (drift := drifts[release]) else None,
                 )
                 for release, parts in fresh.items()
             ),
@@ -196,17 +178,17 @@ class LatencyCollector:
             shadowed=shadowed,
         )
 
-    def _remember(self, known: dict[str, Spooled]) -> None:
-        newest = max((spooled.written_at for spooled in known.values()), default=0.0)
-        folder = spool_folder(self._state_dir)
-        kept = {
-            name: spooled
-            for name, spooled in known.items()
-            if newest - spooled.written_at < FORGET_S or (folder / name).exists()
-        }
-        if kept != self._known and not self._file.is_sealed:
-            self._file.save(_Known(files=kept, features=self.drift.states))
-        self._known = kept
+    def clean(self) -> None:
+        """Remove the files of ended processes, whose counts are stored now."""
+        for name, path in self._finished.items():
+            with contextlib.suppress(OSError):  # Another user's folder; what it says is known.
+                remove_spooled(path)
+                del self.files[name]
+        self._finished.clear()
+        present = spooled_files(self._state_dir).keys()
+        gone = [name for name in self.files if name not in present]
+        for name in gone[:-MAX_GONE]:
+            del self.files[name]
 
 
 def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telemetry:
@@ -218,8 +200,10 @@ def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telem
             latency = histogram.subtract(spooled.latency, earlier.latency)
         except ValueError as error:
             raise TransferError(f"its counts went down: {error}") from error
-        failures = max(0, spooled.failures - earlier.failures)
-        not_finite = max(0, spooled.not_finite - earlier.not_finite)
+        failures = spooled.failures - earlier.failures
+        not_finite = spooled.not_finite - earlier.not_finite
+        if min(failures, not_finite) < 0:
+            raise TransferError("its counts went down")
         start = earlier.written_at
     return Telemetry(
         digest=spooled.digest,
@@ -233,21 +217,4 @@ def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telem
         memory_bytes=spooled.memory_bytes or None,
         shadow_count=shadow.count,
         shadow_agreed=shadow.agreed,
-    )
-
-
-def _merge(parts: list[Telemetry]) -> Telemetry:
-    """Merge the windows of several processes of a model into a single message."""
-    start = min(part.window_start for part in parts)
-    end = max(part.window_start + part.window_s for part in parts)
-    return msgspec.structs.replace(
-        parts[0],
-        window_start=start,
-        window_s=end - start,
-        latency=histogram.merge(part.latency for part in parts),
-        failures=sum(part.failures for part in parts),
-        not_finite=sum(part.not_finite for part in parts),
-        memory_bytes=max((part.memory_bytes or 0 for part in parts), default=0) or None,
-        shadow_count=sum(part.shadow_count for part in parts),
-        shadow_agreed=sum(part.shadow_agreed for part in parts),
     )

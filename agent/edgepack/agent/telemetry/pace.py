@@ -1,23 +1,16 @@
 """Pace of a release: latencies of the last hour by interval, for comparison with the next release.
 
-The agent stores the pace of the serving release on the disk, so that the pace survives the switch
-to another release and a restart.
+The journal of telemetry stores the pace, so that the pace survives the switch to another release
+and a restart.
 """
 
-import logging
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from edgepack.agent.state.state_file import StateFile
-from edgepack.versions import Format, Version
 from edgepack.wire.histogram import LEAST_MS, empty, merge, percentile
 from edgepack.wire.messages import Histogram, Telemetry
 
-log = logging.getLogger(__name__)
-
-PACE_FILE = "latency-pace.json"
 INTERVAL_S = 60.0
 FEWEST = 12
 """Inferences of an interval; one with fewer continues. All but the slowest two count then."""
@@ -111,47 +104,33 @@ def typical_ms(latency: Histogram, count: int) -> float:
     return max(LEAST_MS, percentile(latency, 100 * min(0.95, 1 - 2 / count)))
 
 
-class _Paces(msgspec.Struct, frozen=True, kw_only=True):
-    """The pace of each variant, by digest and name; the latest variant comes last."""
-
-    releases: dict[str, Pace] = {}
-
-
-PACES = Format("latency pace", _Paces, Version(1, 0))
-
-
 class PaceKeeper:
     """Keeps the pace of a device's releases.
 
     Args:
-        state_dir: The agent's state folder.
         interval_s: Length of an interval, seconds.
+        paces: The pace of each variant, by digest and name, as stored; the latest comes last.
     """
 
-    def __init__(self, state_dir: Path, interval_s: float) -> None:
-        self._file = StateFile(state_dir / PACE_FILE, PACES)
+    def __init__(self, interval_s: float, paces: Mapping[str, Pace] = {}) -> None:
         self._interval_s = interval_s
-        found = self._file.load()
-        self._paces = dict(found.releases) if found else {}
+        self._paces = dict(paces)
+
+    @property
+    def paces(self) -> dict[str, Pace]:
+        """The pace of each variant, by digest and name."""
+        return dict(self._paces)
 
     def of(self, digest: str, variant: str) -> Pace:
         """Return the pace of a release's variant; an empty pace if the variant never served."""
         return self._paces.get(f"{digest} {variant}", Pace())
 
     def add(self, windows: Iterable[Telemetry]) -> None:
-        """Add the windows of serving processes, and store the pace after each complete interval."""
-        is_complete = False
+        """Add the windows of serving processes."""
         for window in windows:
-            if not window.latency.count:
-                continue
-            key = f"{window.digest} {window.variant}"
-            before = self._paces.pop(key, Pace())
-            after = self._paces[key] = before.plus(window, self._interval_s)
-            is_complete |= after.intervals != before.intervals
+            if window.latency.count:
+                key = f"{window.digest} {window.variant}"
+                before = self._paces.pop(key, Pace())
+                self._paces[key] = before.plus(window, self._interval_s)
         while len(self._paces) > MAX_RELEASES:
             del self._paces[next(iter(self._paces))]
-        if is_complete and not self._file.is_sealed:
-            try:
-                self._file.save(_Paces(releases=self._paces))
-            except OSError as error:  # It is not needed before the next update.
-                log.warning("the pace of releases cannot be stored: %s", error)

@@ -1,19 +1,26 @@
 """The spool: files with statistics of inferences, from serving processes to the agent.
 
-Each process keeps a small file per served model, under `<state_dir>/latency/`, and rewrites the
-file every few seconds. The counts only grow, so the agent may read a file at any time, and a
-process never needs to know whether the agent runs.
+Each process keeps two small files per served release in a runtime directory (tmpfs), to which
+`<state_dir>/latency` leads: one that the process rewrites every few seconds, and one in memory with
+the counts at this moment (`counts.py`). The counts only grow, so the agent may read a file at any
+time, and a process never needs to know whether the agent runs. A process that cannot reach the
+runtime directory, in a container for example, rewrites the first file in `latency-disk` of the
+state folder.
 """
 
+import contextlib
+import errno
+import hashlib
 import os
 import secrets
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.state.state_file import put_aside, read_shared
+from edgepack.agent.state.state_file import put_aside, read_shared, remove
+from edgepack.agent.telemetry.counts import Counts, is_in_use, read_counts
 from edgepack.agent.telemetry.readings import memory_bytes
 from edgepack.agent.telemetry.shadowed import Shadowed, ShadowRecorder, check_shadowed
 from edgepack.agent.telemetry.sketches import SketchRecorder, check_sums
@@ -22,11 +29,16 @@ from edgepack.durable import write_file
 from edgepack.errors import TransferError
 from edgepack.versions import Format, Version
 from edgepack.wire import histogram
-from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Histogram
 
 SPOOL_FOLDER = "latency"
+DISK_FOLDER = "latency-disk"
 SPOOL_MODE = 0o2775
+COUNTS = ".counts"
+RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
+RUNTIME_FOLDERS = (Path("/run"), Path("/dev/shm"))
+"""Where the spool lies unless a setting or `RUNTIME_VARIABLE` names a folder: the first that the
+agent may write. Without any of them, the spool lies in the state folder."""
 MAX_SPOOL_BYTES = 256 * 1024
 
 
@@ -73,42 +85,115 @@ SPOOLED = Format("latency file", Spooled, Version(1, 0))
 
 
 def spool_folder(state_dir: Path) -> Path:
-    """Return the folder of spool files."""
+    """Return the folder of spool files, which may be a link to a runtime directory."""
     return state_dir / SPOOL_FOLDER
 
 
-def open_spool(state_dir: Path) -> str:
-    """Create the spool folder, writable by the state folder's group. For the agent.
+def spooled_files(state_dir: Path) -> dict[str, Path]:
+    """Return the spool files by name."""
+    folders = (state_dir / DISK_FOLDER, spool_folder(state_dir))
+    return {path.name: path for folder in folders for path in sorted(folder.glob("*.json"))}
+
+
+def open_spool(state_dir: Path, runtime_dir: str = "") -> str:
+    """Create the spool folders, writable by the state folder's group. For the agent.
 
     Applications usually run as other users than the agent; applications that report statistics
     belong to that group.
 
+    Args:
+        state_dir: The agent's state folder.
+        runtime_dir: Folder for the spool; "" takes the first usable runtime directory.
+
     Returns:
         Why applications cannot write, as a sentence; "" without a problem.
     """
-    folder = spool_folder(state_dir)
+    link = spool_folder(state_dir)
     try:
-        if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
-            put_aside(folder)
-        folder.mkdir(exist_ok=True)
-        os.chown(folder, -1, state_dir.stat().st_gid)
-        folder.chmod(SPOOL_MODE)
+        group = state_dir.stat().st_gid
+        _make_shared(state_dir / DISK_FOLDER, group)
+        for folder in _runtime_folders(state_dir, runtime_dir):
+            try:
+                _make_shared(folder, group)
+                if not link.is_symlink() or link.readlink() != folder:
+                    if os.path.lexists(link):
+                        put_aside(link)
+                    link.symlink_to(folder)
+            except OSError as error:
+                trouble = error
+                continue
+            return ""
+        if runtime_dir:
+            raise trouble
+        if link.is_symlink():
+            link.unlink()
+        _make_shared(link, group)
     except OSError as error:
-        return f"processes cannot hand over what inferences took: {error.strerror} ({folder})"
+        return (
+            "processes cannot hand over what inferences took: "
+            f"{error.strerror} ({error.filename or link})"
+        )
     return ""
 
 
-def write_spooled(state_dir: Path, spooled: Spooled) -> Path:
-    """Write a process's counts over its previous counts.
+def _runtime_folders(state_dir: Path, runtime_dir: str) -> list[Path]:
+    """Return the folders to try; first the present folder, which may have counts."""
+    if runtime_dir:
+        return [Path(runtime_dir)]
+    named = os.environ.get(RUNTIME_VARIABLE, "")
+    name = f"edgepack-{hashlib.sha256(bytes(state_dir.resolve())).hexdigest()[:16]}"
+    folders = [parent / name for parent in (*([Path(named)] if named else []), *RUNTIME_FOLDERS)]
+    with contextlib.suppress(OSError):
+        folders.sort(key=lambda folder: folder != spool_folder(state_dir).readlink())
+    return folders
+
+
+def _make_shared(folder: Path, group: int) -> None:
+    """Make a folder for processes of a group.
 
     Raises:
-        OSError: The folder cannot be made or written.
+        OSError: The folder cannot be made, or belongs to another user.
     """
-    folder = spool_folder(state_dir)
+    if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+        put_aside(folder)
     folder.mkdir(exist_ok=True)
-    path = folder / f"{spooled.pid}-{spooled.digest[:16]}-{spooled.token}.json"
-    write_file(path, SPOOLED.encode(spooled))
+    if folder.lstat().st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "another user owns the folder", str(folder))
+    os.chown(folder, -1, group)
+    folder.chmod(SPOOL_MODE)
+
+
+def write_spooled(state_dir: Path, spooled: Spooled, counts: Counts | None = None) -> Path:
+    """Write a process's counts over its previous counts.
+
+    Args:
+        state_dir: The agent's state folder.
+        spooled: Statistics of the process.
+        counts: Counts to share with the agent from now on.
+
+    Raises:
+        OSError: No folder can be written.
+    """
+    name = f"{spooled.pid}-{spooled.digest[:16]}-{spooled.token}.json"
+    path = spool_folder(state_dir) / name
+    try:
+        if counts is not None:
+            counts.share(path.with_suffix(COUNTS))
+        write_file(path, SPOOLED.encode(spooled), lasting=False)
+    except OSError:
+        path = state_dir / DISK_FOLDER / name
+        write_file(path, SPOOLED.encode(spooled), lasting=False)
     return path
+
+
+def remove_spooled(path: Path) -> None:
+    """Remove a spool file, with its counts.
+
+    Raises:
+        OSError: A file cannot be removed.
+    """
+    remove(path)
+    remove(path.with_suffix(COUNTS))
 
 
 def read_spooled(path: Path) -> Spooled:
@@ -124,6 +209,8 @@ def read_spooled(path: Path) -> Spooled:
         spooled = SPOOLED.decode(content or b"").value
     except ValueError as error:
         raise TransferError(f"malformed spool file: {error}", found_in=str(path)) from error
+    if (counted := read_counts(path.with_suffix(COUNTS))) is not None:
+        spooled = msgspec.structs.replace(spooled, **counted._asdict())
     histogram.check(spooled.latency)
     if min(spooled.failures, spooled.not_finite, spooled.memory_bytes) < 0 or spooled.pid <= 0:
         raise TransferError("malformed spool file: a count is negative", found_in=str(path))
@@ -132,33 +219,47 @@ def read_spooled(path: Path) -> Spooled:
     return spooled
 
 
-class Record:
-    """Record of a model's inferences in this process, with the part already spooled."""
+def is_over(path: Path, spooled: Spooled, is_running: Callable[[int], bool]) -> bool:
+    """Return whether a process will count no more: a process that closed the model, or ended."""
+    if spooled.is_final:
+        return True
+    in_use = is_in_use(path.with_suffix(COUNTS))
+    return not (is_running(spooled.pid) if in_use is None else in_use)
 
-    def __init__(self, *, model: str, digest: str, variant: str, provider: str) -> None:
+
+class Record:
+    """Record of a model's inferences in this process, shared with the agent.
+
+    Args:
+        state_dir: The agent's state folder.
+        model, digest, variant, provider: Release that runs.
+    """
+
+    def __init__(
+        self, state_dir: Path, *, model: str, digest: str, variant: str, provider: str
+    ) -> None:
+        self._state_dir = state_dir
         self.token = secrets.token_hex(8)
         self.model = model
         self.digest = digest
         self.variant = variant
         self.provider = provider
         self.since = time.time()
-        self.latency = LatencyRecorder()
+        self.latency = Counts()
         self.sketches = SketchRecorder()
         self.shadowed = ShadowRecorder()
-        self.failures = 0
-        self.not_finite = 0
-        self._written = (0, 0, 0, 0, Shadowed(), False)
-        self._lock = threading.Lock()
+        self._written: tuple[object, ...] = ()
+        self._told = (0, 0)
+        with contextlib.suppress(OSError):  # Tried again at every write.
+            write_spooled(state_dir, self.spooled((), is_final=False, is_alone=False), self.latency)
 
     def fail(self) -> None:
         """Count an inference that raised."""
-        with self._lock:
-            self.failures += 1
+        self.latency.fail()
 
     def count_not_finite(self) -> None:
         """Count an inference with NaN or infinity where the golden outputs have none."""
-        with self._lock:
-            self.not_finite += 1
+        self.latency.count_not_finite()
 
     def spooled(self, troubles: tuple[str, ...], *, is_final: bool, is_alone: bool) -> Spooled:
         """Return all counts, in the agent's format."""
@@ -171,28 +272,20 @@ class Record:
             provider=self.provider,
             since=self.since,
             written_at=time.time(),
-            latency=self.latency.snapshot(),
-            failures=self.failures,
-            not_finite=self.not_finite,
             troubles=troubles,
             is_final=is_final,
             memory_bytes=memory_bytes() if is_alone else 0,
             features=self.sketches.snapshot(),
             shadowed=self.shadowed.snapshot(),
+            **self.latency.snapshot()._asdict(),
         )
 
     def write(
-        self,
-        state_dir: Path,
-        troubles: tuple[str, ...],
-        *,
-        is_final: bool = False,
-        is_alone: bool = True,
+        self, troubles: tuple[str, ...], *, is_final: bool = False, is_alone: bool = True
     ) -> None:
         """Write the record if anything changed since the last write.
 
         Args:
-            state_dir: The agent's state folder.
             troubles: See `Spooled`.
             is_final: See `Spooled`.
             is_alone: Whether the process holds no other release of the model, which would add to
@@ -202,13 +295,16 @@ class Record:
             OSError: The spool cannot be written; the next write takes everything along.
         """
         spooled = self.spooled(troubles, is_final=is_final, is_alone=is_alone)
-        counts = (spooled.latency.count, spooled.failures, spooled.not_finite, len(troubles))
-        state = (*counts, spooled.shadowed, is_final)
-        if state != self._written and (any(counts) or spooled.shadowed != Shadowed()):
-            write_spooled(state_dir, spooled)
-            self._written = state
+        told = (spooled.failures, spooled.not_finite)
+        state = (spooled.latency.count, *told, len(troubles), spooled.shadowed, is_final)
+        if state != self._written:
+            write_spooled(self._state_dir, spooled, self.latency)
+            self._written, self._told = state, told
+        if is_final:
+            self.latency.close()
 
     @property
     def has_new_failures(self) -> bool:
         """True if inferences failed, or gave no finite outputs, since the last write."""
-        return (self.failures, self.not_finite) != self._written[1:3]
+        counted = self.latency.snapshot()
+        return (counted.failures, counted.not_finite) != self._told

@@ -10,8 +10,8 @@ from edgepack.agent.state.lock import is_locked
 from edgepack.agent.state.models import model_names
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.state.slots import slot_folder
-from edgepack.agent.telemetry.collector import read_drift
 from edgepack.agent.telemetry.failing import Failing, read_failing
+from edgepack.agent.telemetry.journal import read_drift
 from edgepack.agent.update.journal import read_journal
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import BundleError, DeviceError

@@ -186,6 +186,10 @@ class Link:
         """Publish a message that is not retained."""
         self._client.publish(topic, payload, qos=1)
 
+    def acknowledge(self, topic: str, payload: bytes) -> None:
+        """Publish an acknowledgement: this connection is that of any controller."""
+        self.publish(topic, payload)
+
     def send_chunks(self, topic: str, payloads: Sequence[bytes]) -> bool:
         """Publish at QoS 0 after the socket accepted earlier messages; return False without a
         connection.

@@ -66,6 +66,10 @@ class Links:
         if self._leading is not None:
             self._leading.publish(topic, payload)
 
+    def acknowledge(self, topic: str, payload: bytes) -> None:
+        """Publish over the controller's own connection, whether this controller leads or not."""
+        self._own.publish(topic, payload)
+
     def lead(self) -> None:
         """Open the leader's connection unless open. Call only after leadership was verified.
 

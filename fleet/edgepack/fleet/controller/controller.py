@@ -58,6 +58,9 @@ class Broker(Protocol):
     def publish(self, topic: str, payload: bytes) -> None:
         """Publish a message that is not retained."""
 
+    def acknowledge(self, topic: str, payload: bytes) -> None:
+        """Publish a message that any controller may publish."""
+
     def lead(self) -> None:
         """Prepare to publish, in a controller with freshly verified leadership.
 
@@ -140,8 +143,8 @@ class Controller:
         self._intake = Intake(
             Verifier(tenant),
             open_authority,
-            lambda message, more: inbox.quotas.admits(
-                message.device, message.kind, message.at, more
+            lambda message, more: (
+                not more or inbox.quotas.admits(message.device, message.kind, message.at, more)
             ),
             auto_enroll=auto_enroll,
             value_s=value_s,
@@ -334,6 +337,8 @@ class Controller:
             self._metadata.answer(device, trusted, time.monotonic())
         for device, session_offer in batch.seals.sessions.items():
             self._broker.publish(topics.session(self._tenant, device), session_offer)
+        for device, received in batch.seals.received.items():
+            self._broker.acknowledge(topics.received(self._tenant, device), received)
         for device, certificate in renewed.items():
             self._broker.publish(topics.certificate(self._tenant, device), certificate)
         for message, need in batch.needs:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.controller.inbox import Incoming
-from edgepack.fleet.controller.verification import Seals, StaleError, Verifier
+from edgepack.fleet.controller.verification import OverQuotaError, Seals, StaleError, Verifier
 from edgepack.fleet.database import devices, latency, measurements, records, standing
 from edgepack.fleet.database.devices import Presence, Publication
 from edgepack.fleet.database.enrolment import enroll
@@ -132,19 +132,19 @@ class Intake:
             return _take_need(batch, message)
         session = presence.session
         try:
-            contents = batch.seals.open(presence, message)
+            contents = batch.seals.open(
+                presence, message, lambda count: self._admits(message, count - message.is_charged)
+            )
         except StaleError:
             return "stale"
+        except OverQuotaError:
+            return "over_quota"
         finally:
             if presence.session != session:
                 batch.changed[presence.id] = presence
         if not contents:
             return "greeted"
         batch.changed[presence.id] = presence  # Numbers are used up, whatever the content is.
-        uncharged = len(contents) - message.is_charged
-        if uncharged and not self._admits(message, uncharged):
-            _leave_gap(presence, message.kind)
-            return "over_quota"
         return self._handle(batch, presence, message.kind, contents)
 
     def _handle(

@@ -12,8 +12,9 @@
    controller chose changes nothing either: the database may be a copy from before the batch, in
    which the batch is new. The device is given a session of this process, and reports again.
    Events and telemetry of the earlier session are true, and each counts once.
-5. Its number is above that of the batch before, and not by more than `MAX_STEP`. Changes follow the
-   last accepted report directly.
+5. Its messages have numbers above those of the batch before, and not by more than `MAX_STEP`.
+   Changes follow the last accepted report directly. Of telemetry, windows that came before are left
+   out, and the device hears which windows the fleet has.
 6. A device counts at most as many inferences as can have run since its last telemetry, or in a day
    if that is longer.
 
@@ -24,7 +25,7 @@ therefore accepted, after any history.
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from cryptography import x509
@@ -38,7 +39,16 @@ from edgepack.fleet.database import certificates, telemetry_sequences
 from edgepack.fleet.database.devices import Presence
 from edgepack.fleet.database.telemetry_sequences import TelemetrySequence
 from edgepack.wire.changes import is_changes
-from edgepack.wire.messages import MAX_STEP, Batch, Reported, Session, Telemetry, decode, encode
+from edgepack.wire.messages import (
+    MAX_STEP,
+    Batch,
+    Received,
+    Reported,
+    Session,
+    Telemetry,
+    decode,
+    encode,
+)
 from edgepack.wire.signed import Signed, is_signed_by, read_batch
 
 MAX_PER_S = 1_000_000
@@ -65,6 +75,10 @@ class RefusalError(TransferError):
 
 class StaleError(TransferError):
     """A batch that came before: a broker may deliver a batch twice."""
+
+
+class OverQuotaError(TransferError):
+    """A batch with more messages than the device's quota has left."""
 
 
 class Verifier:
@@ -109,6 +123,7 @@ class Seals:
 
     Attributes:
         sessions: Sessions to send once the transaction is durable, by device.
+        received: Acknowledgements of telemetry to send then, by device.
     """
 
     def __init__(
@@ -125,15 +140,20 @@ class Seals:
         self._keys, self._telemetry = keys, telemetry
         self._counted: set[str] = set()
         self.sessions: dict[str, bytes] = {}
+        self.received: dict[str, bytes] = {}
 
-    def open(self, presence: Presence, message: Incoming) -> tuple[bytes, ...]:
+    def open(
+        self, presence: Presence, message: Incoming, admits: Callable[[int], bool]
+    ) -> tuple[bytes, ...]:
         """Return the messages that a device signed; none if the device needs a session first.
 
         Args:
             presence: The device's stored state; its session and numbers are updated.
             message: The received message.
+            admits: Whether the device may send this number of messages.
 
         Raises:
+            OverQuotaError: The device's quota has no messages left; nothing changed.
             RefusalError: The message is not from the device, not new, or beyond all bounds.
             StaleError: The message was received before.
             TransferError: The message is malformed.
@@ -148,7 +168,7 @@ class Seals:
         if not any(is_signed_by(signed, key) for key in keys):
             because = "no valid certificate of the device is known" if not keys else "wrong key"
             raise RefusalError("not signed by the device", because, is_forged=True)
-        return self._accept(presence, message, signed.batch)
+        return self._accept(presence, message, signed.batch, admits)
 
     def introduce(self, message: Incoming) -> str:
         """Return the certificate request in the greeting of a device that is not enrolled.
@@ -178,7 +198,7 @@ class Seals:
         told = max(window.latency.count + window.failures, window.shadow_count)
         known = self._telemetry.get(presence.id, TelemetrySequence())
         until = max(known.counted_until, self._now - CREDIT_S) + told / MAX_PER_S
-        if until > self._now or told > max(window.window_s, 1.0) * MAX_PER_S:
+        if until > self._now:
             because = f"{told} inferences in {window.window_s:g} s are more than can be"
             raise RefusalError("count out of range", because)
         self._telemetry[presence.id] = msgspec.structs.replace(known, counted_until=until)
@@ -199,7 +219,9 @@ class Seals:
             raise TransferError(f"a batch of {len(batch.messages)} messages")
         return signed
 
-    def _accept(self, presence: Presence, message: Incoming, batch: Batch) -> tuple[bytes, ...]:
+    def _accept(
+        self, presence: Presence, message: Incoming, batch: Batch, admits: Callable[[int], bool]
+    ) -> tuple[bytes, ...]:
         # 4.
         if not batch.session:
             self._offer_session(presence, batch)
@@ -216,7 +238,11 @@ class Seals:
             self._offer_session(presence, batch)
             return ()
         # 5.
+        if not admits(len(batch.messages)):
+            raise OverQuotaError(f"{len(batch.messages)} messages at once")
         try:
+            if message.kind == "telemetry":
+                return self._number_telemetry(presence, batch)
             self._number(presence, message, batch)
         except RefusalError:
             self._offer_session(presence, batch)
@@ -224,35 +250,39 @@ class Seals:
         return tuple(bytes(content) for content in batch.messages)
 
     def _number(self, presence: Presence, message: Incoming, batch: Batch) -> None:
-        number = batch.sequence
-        if message.kind == "telemetry":
-            known = self._telemetry.get(presence.id, TelemetrySequence())
-            if known.session != presence.session:
-                known = TelemetrySequence(
-                    session=presence.session, counted_until=known.counted_until
-                )
-            is_new = known.is_new(number)
-            before = known.sequence
-        else:
-            known = None
-            before = presence.event_count if message.kind == "event" else presence.report_count
-            is_new = number > before
-        if number > before + MAX_STEP:
-            raise RefusalError("sequence out of range", f"{number} after {before}")
-        if not is_new and number == before:
-            raise StaleError(f"{number} came before")
-        if not is_new:
-            raise RefusalError("replayed", f"{number} after {before}")
+        number, last = batch.sequence, batch.sequence + len(batch.messages) - 1
         is_report = message.kind == "reported"
+        before = presence.report_count if is_report else presence.event_count
+        _check_step(last, before)
+        if last == before:
+            raise StaleError(f"{number} came before")
+        if number <= before:
+            raise RefusalError("replayed", f"{number} after {before}")
         if is_report and number != before + 1 and is_changes(bytes(batch.messages[0])):
             raise RefusalError("after a lost report", f"{number} after {before}")
-        if known is not None:
-            self._telemetry[presence.id] = known.with_number(number)
-            self._counted.add(presence.id)
-        elif message.kind == "event":
-            presence.event_count = number
+        if is_report:
+            presence.report_count = last
         else:
-            presence.report_count = number
+            presence.event_count = last
+
+    def _number_telemetry(self, presence: Presence, batch: Batch) -> tuple[bytes, ...]:
+        """Return the windows that did not come before."""
+        known = self._telemetry.get(presence.id, TelemetrySequence())
+        known = known.of(batch, presence.session)
+        last = batch.sequence + len(batch.messages) - 1
+        _check_step(last, known.sequence)
+        if batch.journal:
+            self.received[presence.id] = encode(Received(journal=batch.journal, until=last))
+        contents = []
+        for number, content in enumerate(batch.messages, batch.sequence):
+            if known.is_new(number):
+                known = known.with_number(number)
+                contents.append(bytes(content))
+        if not contents:
+            raise StaleError(f"{batch.sequence} came before")
+        self._telemetry[presence.id] = known
+        self._counted.add(presence.id)
+        return tuple(contents)
 
     def _offer_session(self, presence: Presence, batch: Batch) -> None:
         word = self._word(presence, batch).decode()
@@ -263,6 +293,11 @@ class Seals:
         asked = msgspec.json.encode((presence.id, batch.boot, presence.session))
         word = hmac.new(self._secret, asked, hashlib.sha256).hexdigest()[: 2 * _WORD_BYTES]
         return f"{self._epoch}{word}".encode()
+
+
+def _check_step(last: int, before: int) -> None:
+    if last > before + MAX_STEP:
+        raise RefusalError("sequence out of range", f"{last} after {before}")
 
 
 def _last_will(message: Incoming) -> bytes:

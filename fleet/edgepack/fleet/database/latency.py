@@ -2,7 +2,6 @@
 
 A device's window is added to three rows, for each length, shared by like devices with the same
 release; so a percentile over any devices and any time reads a few rows for any number of devices.
-Which windows came already is remembered by device.
 """
 
 import logging
@@ -33,9 +32,6 @@ log = logging.getLogger(__name__)
 DAY_S = 24 * 3600
 LENGTHS_S = {60: DAY_S, 3600: 30 * DAY_S, DAY_S: 400 * DAY_S}
 """Lengths of what is summed up, seconds, each with how long it is kept."""
-REMEMBERED_WINDOWS = 32
-"""Of each device and variant: a message that comes twice comes soon."""
-
 
 LABELLED_S = 3600
 """Sums of this length and longer are kept by labels, too."""
@@ -104,9 +100,9 @@ _GIVEN = (
     .where(AssignmentRow.device.in_(bindparam("names", expanding=True)))
     .group_by(AssignmentRow.device, RolloutRow.digest)
 )
-_SEEN = select(
-    *(getattr(LatencySourceRow, name) for name in Source._fields), LatencySourceRow.windows
-).where(LatencySourceRow.device.in_(bindparam("names", expanding=True)))
+_SEEN = select(*(getattr(LatencySourceRow, name) for name in Source._fields)).where(
+    LatencySourceRow.device.in_(bindparam("names", expanding=True))
+)
 _KEY = (*Kind._fields, "length_s", "start")
 _LABELLED_KEY = ("label_set", *_KEY)
 
@@ -138,7 +134,7 @@ def check_window(told: Telemetry) -> None:
 def add_telemetry(
     session: Session, windows: Sequence[tuple[str, Telemetry]], now: float
 ) -> list[tuple[str, Telemetry]]:
-    """Add windows, each with its device; skip repeated windows.
+    """Add windows, each with its device; skip windows of too many sources.
 
     Returns:
         The added windows.
@@ -148,21 +144,19 @@ def add_telemetry(
     facts = _facts(session, windows)
     kinds = _kinds(session, windows, facts)
     sets = label_sets.find_sets(session, {one.labels for one in facts.values()})
-    seen = _seen(session, kinds)
-    told_of = Counter(source.device for source, starts in seen.items() if starts)
+    seen = _seen(session, facts)
+    told_of = Counter(source.device for source in seen)
     parts: dict[Place, list[Sum]] = defaultdict(list)
     labelled: dict[Place, list[Sum]] = defaultdict(list)
     taken: list[tuple[str, Telemetry]] = []
     for device, told in windows:
         source = Source(device, told.digest, told.variant, told.provider)
-        if told.window_start in seen[source]:
-            continue
-        if not seen[source]:
+        if source not in seen:
             if told_of[device] >= MAX_SOURCES:
                 log.warning("device=%s window dropped because=it tells of too much", device)
                 continue
             told_of[device] += 1
-        seen[source] = [*seen[source], told.window_start][-REMEMBERED_WINDOWS:]
+            seen.add(source)
         taken.append((device, told))
         # A clock that is a day off says nothing of when it was.
         at = told.window_start if now - DAY_S <= told.window_start <= now else now
@@ -174,7 +168,7 @@ def add_telemetry(
                 labelled[place].append(Sum(told.failures, told.latency))
     _add(session, LatencyRow, _SUMS, _KEY, parts)
     _add(session, LabelledLatencyRow, _LABELLED_SUMS, _LABELLED_KEY, labelled)
-    _remember(session, kinds, seen, now)
+    _remember(session, kinds, taken, now)
     return taken
 
 
@@ -228,15 +222,9 @@ def _kinds(
     return found
 
 
-def _seen(session: Session, sources: Iterable[Source]) -> dict[Source, list[float]]:
-    """Return the starts of each source's last windows, in order, and of all windows of its
-    device.
-    """
-    seen: dict[Source, list[float]] = {source: [] for source in sources}
-    names = {"names": list({source.device for source in seen})}
-    for *key, windows in session.execute(_SEEN, names):
-        seen[Source(*key)] = windows
-    return seen
+def _seen(session: Session, devices: Iterable[str]) -> set[Source]:
+    """Return the known sources of devices."""
+    return {Source(*key) for key in session.execute(_SEEN, {"names": list(devices)})}
 
 
 def _add(
@@ -270,10 +258,11 @@ def _add(
 def _remember(
     session: Session,
     kinds: Mapping[Source, Kind],
-    seen: Mapping[Source, Sequence[float]],
+    taken: Sequence[tuple[str, Telemetry]],
     now: float,
 ) -> None:
-    changing = ("rollout", "hardware_class", "is_simulator", "told_at", "windows")
+    changing = ("rollout", "hardware_class", "is_simulator", "told_at")
+    sources = {Source(name, one.digest, one.variant, one.provider) for name, one in taken}
     rows = [
         source._asdict()
         | {
@@ -281,10 +270,8 @@ def _remember(
             "hardware_class": kinds[source].hardware_class,
             "is_simulator": kinds[source].is_simulator,
             "told_at": now,
-            "windows": windows,
         }
-        for source, windows in seen.items()
-        if source in kinds and windows
+        for source in sorted(sources)
     ]
     _write(session, LatencySourceRow, rows, Source._fields, changing)
 

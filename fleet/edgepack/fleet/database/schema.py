@@ -505,7 +505,7 @@ class LabelledLatencyRow(Base):
 
 
 class LatencySourceRow(Base):
-    """Source of latencies, with the starts of its last windows."""
+    """Source of latencies."""
 
     __tablename__ = "latency_sources"
     device: Mapped[str] = mapped_column(primary_key=True)
@@ -516,7 +516,6 @@ class LatencySourceRow(Base):
     hardware_class: Mapped[str]
     is_simulator: Mapped[bool]
     told_at: Mapped[float]
-    windows: Mapped[list[float]] = mapped_column(Encoded(list[float]))
     __table_args__ = (
         Index(
             "latency_sources_by_kind",
@@ -530,7 +529,7 @@ class TelemetrySequenceRow(Base):
 
     __tablename__ = "telemetry_sequences"
     device: Mapped[str] = mapped_column(primary_key=True)
-    session: Mapped[str]
+    counted_in: Mapped[str]
     sequence: Mapped[int] = mapped_column(LONG)
     came: Mapped[int] = mapped_column(LONG)
     counted_until: Mapped[float]

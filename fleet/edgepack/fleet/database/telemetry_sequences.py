@@ -1,7 +1,7 @@
-"""Numbers of the telemetry that devices sent: no batch counts twice, and no device too much.
+"""Numbers of the telemetry that devices sent: no window counts twice, and no device too much.
 
 Controllers share telemetry, so two controllers may receive a device's batches out of order. The
-numbers of the last batches are therefore stored individually.
+numbers of the last windows are therefore stored individually.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,27 +12,41 @@ from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.schema import TelemetrySequenceRow
 from edgepack.fleet.database.upsert import upsert
+from edgepack.wire.messages import Batch
 
 WIDTH = 62
 """Numbers below the highest one that are remembered: bits of a column."""
-_COLUMNS = ("session", "sequence", "came", "counted_until")
+_ALL = (1 << WIDTH) - 1
+_COLUMNS = ("counted_in", "sequence", "came", "counted_until")
 
 
 class TelemetrySequence(msgspec.Struct, frozen=True, kw_only=True):
     """State of a device's telemetry.
 
     Attributes:
-        session: The session that the numbers are of.
+        counted_in: The journal or session that the numbers are of.
         sequence: The highest number that came.
         came: Bit i is set if the number `sequence - i` came.
         counted_until: Earliest possible end of the counted inferences, run back to back at full
             speed; seconds since the epoch.
     """
 
-    session: str = ""
+    counted_in: str = ""
     sequence: int = 0
     came: int = 0
     counted_until: float = 0.0
+
+    def of(self, batch: Batch, session: str) -> "TelemetrySequence":
+        """Return the state for a batch in a session: of the batch's journal or of the session.
+
+        A device sends each window of a journal until the fleet has it. Everything before the first
+        window that arrives of a journal was therefore received once.
+        """
+        counted_in = batch.journal or session
+        if counted_in == self.counted_in:
+            return self
+        before, came = (batch.sequence - 1, _ALL) if batch.journal else (0, 0)
+        return msgspec.structs.replace(self, counted_in=counted_in, sequence=before, came=came)
 
     def is_new(self, number: int) -> bool:
         """Return whether a number did not come yet, as far as that is remembered."""
@@ -44,7 +58,7 @@ class TelemetrySequence(msgspec.Struct, frozen=True, kw_only=True):
     def with_number(self, number: int) -> "TelemetrySequence":
         """Note that a number came."""
         if number > self.sequence:
-            came = (self.came << min(number - self.sequence, WIDTH) | 1) & (1 << WIDTH) - 1
+            came = (self.came << min(number - self.sequence, WIDTH) | 1) & _ALL
             return msgspec.structs.replace(self, sequence=number, came=came)
         return msgspec.structs.replace(self, came=self.came | 1 << (self.sequence - number))
 
