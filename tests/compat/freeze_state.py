@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from edgepack.agent.broker.report import make_report
 from edgepack.agent.runtime.verdicts import ProbeCacheKey, Verdicts
-from edgepack.agent.telemetry.collector import LatencyCollector
-from edgepack.agent.telemetry.spool import Spooled, write_spooled
+from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.telemetry.spool import Spooled, spool_folder, write_spooled
 from edgepack.agent.update.journal import JOURNAL
 from edgepack.bundle.keys import generate_key, load_private_key, load_public_key, write_key_pair
 from edgepack.wire.histogram import LatencyRecorder
@@ -30,6 +30,7 @@ from edgepack.wire.messages import (
     Need,
     NeedFile,
     ProbeResult,
+    Received,
     Reported,
     Session,
     Telemetry,
@@ -124,7 +125,9 @@ def note_latencies(state_dir: Path, bundle: ExampleBundle) -> None:
             latency=latencies().snapshot(),
         ),
     )
-    LatencyCollector(state_dir, is_running=lambda _pid: True).collect()
+    TelemetryBuffer(state_dir).commit(seals=False)
+    shutil.rmtree(spool_folder(state_dir).resolve())
+    spool_folder(state_dir).unlink()
     Verdicts(state_dir).keep(
         ProbeCacheKey(
             digest=bundle.ref.digest,
@@ -176,6 +179,7 @@ def write_messages(world: World, bundle: ExampleBundle) -> None:
         ),
     }
     said["certificate"] = Certificate(certificate=CERTIFICATE)
+    said["received"] = Received(journal="j", until=7)
     said["session"] = Session(boot="b", session="c1")
     signer = RawSigner(tenant="t", device="cam-1", boot="b", sign=sign_with(KEY))
     signer.accept(Session(boot="b", session="c1"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.agent.state.models import model_names
-from edgepack.agent.telemetry.collector import LatencyCollector
+from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.journal import JOURNAL
 from edgepack.bundle.keys import load_public_key
 from tests.simulators.bundles import describe_bundle
@@ -66,6 +66,6 @@ def test_the_way_back_and_the_latencies_are_still_there(frozen: Path) -> None:
     assert world.journal.previous is not None
     assert world.journal.previous.bundle.release == 6
     assert "ocr" in model_names(world.state_dir)
-    collected = LatencyCollector(world.state_dir).collect()
+    collected = TelemetryBuffer(world.state_dir).collect()
     assert collected.telemetry == (), "what was told before is not told again"
     assert collected.dropped == ()

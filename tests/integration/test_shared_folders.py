@@ -29,7 +29,7 @@ print(LatencyCollector(Path(sys.argv[1])).collect().dropped)
 def state_dir(tmp_path: Path) -> Iterator[Path]:
     assert open_spool(tmp_path) == ""
     yield tmp_path
-    shutil.rmtree(spool_folder(tmp_path))
+    shutil.rmtree(spool_folder(tmp_path).resolve())
 
 
 def test_a_link_and_a_device_in_the_spool_are_not_opened(state_dir: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from edgepack.agent.serving import following
 from edgepack.agent.serving.model import Model
-from edgepack.agent.telemetry.pace import PaceKeeper
+from edgepack.agent.telemetry.journal import JOURNAL_FILE, STORED
+from edgepack.agent.telemetry.pace import Pace
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
 from edgepack.fleet.documents.rollouts import RolloutView
@@ -132,7 +133,8 @@ def known(
         applications.start(tmp_path / device / "state")
 
     def is_known(device: str) -> bool:
-        pace = PaceKeeper(tmp_path / device / "state", INTERVAL_S).of(one.ref.digest, "cpu")
+        content = (tmp_path / device / "state" / JOURNAL_FILE).read_bytes()
+        pace = STORED.decode(content).value.paces.get(f"{one.ref.digest} cpu", Pace())
         return len(pace.intervals) > 4 and pace.latency.count >= 60
 
     wait_until(lambda: all(map(is_known, CAMERA_NAMES)), "each agent knows the pace", 240)

@@ -316,7 +316,7 @@ def test_a_flood_of_chunks_neither_grows_without_bound_nor_pushes_out_an_offer()
 
 
 def test_the_state_folder_of_a_daemon_needs_no_latency_folder(tmp_path: Path) -> None:
-    assert TelemetryBuffer(tmp_path).take() == ()
+    assert TelemetryBuffer(tmp_path).collect().telemetry == ()
 
 
 def test_news_is_said_once_more_soon_and_at_a_moment_of_the_devices_own() -> None:

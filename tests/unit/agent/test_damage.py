@@ -180,13 +180,13 @@ def test_a_folder_or_a_file_in_place_of_another_is_put_aside(device: World, shel
 
 
 def test_temporary_files_of_killed_writers_go_when_the_agent_starts(device: World) -> None:
-    folders = ("", "models/ocr", "models/det", "downloads", "trust", "latency")
+    folders = ("", "models/ocr", "models/det", "downloads", "trust", "latency-disk")
     for folder in folders:
         (device.state_dir / folder).mkdir(exist_ok=True)
         left = device.state_dir / folder / ".journal.json.x1y2z3"
         left.write_bytes(b"half")
         os.utime(left, (0, 0))
-    young = device.state_dir / "latency" / ".17-a-b.json.x1y2z3"
+    young = device.state_dir / "latency-disk" / ".17-a-b.json.x1y2z3"
     young.write_bytes(b"an application writes this now")
     device.restart()
     assert list(device.state_dir.rglob(".*")) == [young]

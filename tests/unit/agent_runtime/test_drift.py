@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from edgepack.agent.serving.model import open_model
 from edgepack.agent.telemetry import sketches
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
-from edgepack.agent.telemetry.collector import LatencyCollector, read_drift
+from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.agent.telemetry.drift import FULL_INFERENCES, DriftWatch
+from edgepack.agent.telemetry.journal import Stored, read_drift
 from edgepack.agent.telemetry.sketches import SketchRecorder
 from edgepack.agent.telemetry.spool import Spooled, write_spooled
 from edgepack.bundle.drift import FEWEST_INFERENCES, FeatureSum, draw_features, sketch_outputs
@@ -99,7 +100,10 @@ def test_a_served_model_reports_the_difference_of_its_inputs_from_the_build(
         pointer = install_model(state_dir, 1, scale=1.0, reference=reference())
         write_pointer(state_dir, pointer)
         run(state_dir, shift=shift, count=FEWEST_INFERENCES)
-        drift = reported(state_dir, LatencyCollector(state_dir))
+        buffer = TelemetryBuffer(state_dir)
+        buffer.commit(seals=False)
+        (window,) = buffer.journal.stored.windows
+        drift = window.drift
         assert drift is not None
         assert drift < 0.3 if name == "near" else drift > 3
         known = read_drift(state_dir, pointer.digest)
@@ -193,7 +197,8 @@ def test_sums_add_up_over_windows_and_processes(tmp_path: Path) -> None:
     assert reported(tmp_path, collector) is None
     spool(tmp_path, summed(LEVEL, 3.0, FEWEST_INFERENCES - 1), inferences=2)
     assert reported(tmp_path, collector) == pytest.approx(4.0 - 2 * (1 / 30 + 1 / 400) ** 0.5)
-    restarted = LatencyCollector(tmp_path, is_running=lambda _pid: True)
+    stored = Stored(journal="j", files=collector.files, features=collector.drift.states)
+    restarted = LatencyCollector(tmp_path, stored)
     spool(tmp_path, summed(LEVEL, 3.0, FEWEST_INFERENCES), inferences=3)
     assert reported(tmp_path, restarted) == pytest.approx(4.0 - 2 * (1 / 31 + 1 / 400) ** 0.5)
 
@@ -239,7 +244,8 @@ def test_drift_waits_in_the_buffer_until_it_is_sent(tmp_path: Path) -> None:
     spool(tmp_path, summed(LEVEL, 3.0))
     buffer.collect()
     spool(tmp_path, summed(LEVEL, 3.0), inferences=2)
-    (window,) = buffer.take()
+    buffer.commit(seals=False)
+    (window,) = buffer.journal.stored.windows
     assert window.drift is not None
     assert window.latency.count == 2
     assert buffer.drift.recent(RELEASE[0]) is not None

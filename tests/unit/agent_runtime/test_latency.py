@@ -5,8 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgepack.agent.telemetry.collector import COLLECTED_FILE, LatencyCollector
-from edgepack.agent.telemetry.spool import SPOOL_FOLDER, Spooled, write_spooled
+from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.telemetry.collector import LatencyCollector
+from edgepack.agent.telemetry.journal import JOURNAL_FILE
+from edgepack.agent.telemetry.spool import DISK_FOLDER, Spooled, write_spooled
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Histogram, Telemetry
 from tests.simulators.manifests import CPU
@@ -83,15 +85,6 @@ def test_memory_is_that_of_the_largest_process_and_an_older_one_tells_none(
     assert both.memory_bytes == 70
 
 
-def test_a_restarted_agent_counts_nothing_twice(tmp_path: Path) -> None:
-    spool(tmp_path, 1.0, 2.0)
-    assert len(make_collector(tmp_path).collect().telemetry) == 1
-    assert make_collector(tmp_path).collect().telemetry == ()
-    spool(tmp_path, 1.0, 2.0, 3.0, written_at=20.0)
-    (telemetry,) = make_collector(tmp_path).collect().telemetry
-    assert telemetry.latency.count == 1
-
-
 def test_processes_that_serve_the_same_model_are_one_message(
     tmp_path: Path, collector: LatencyCollector
 ) -> None:
@@ -112,19 +105,11 @@ def test_files_of_the_dead_and_of_closed_models_go_after_they_were_collected(
     closed = spool(tmp_path, 1.0, token="c", is_final=True)
     (telemetry,) = collector.collect().telemetry
     assert telemetry.latency.count == 3
+    assert all(path.exists() for path in (alive, dead, closed)), "until the counts are stored"
+    collector.clean()
     assert alive.exists()
     assert not dead.exists()
     assert not closed.exists()
-
-
-def test_a_process_thought_dead_that_writes_again_is_not_counted_twice(
-    tmp_path: Path, collector: LatencyCollector
-) -> None:
-    spool(tmp_path, 1.0, 2.0, pid=DEAD)
-    collector.collect()
-    spool(tmp_path, 1.0, 2.0, 3.0, pid=DEAD, written_at=20.0)
-    (telemetry,) = collector.collect().telemetry
-    assert telemetry.latency.count == 1
 
 
 def test_a_trouble_is_told_once(tmp_path: Path, collector: LatencyCollector) -> None:
@@ -147,7 +132,7 @@ def test_a_file_that_is_no_spool_is_dropped_with_its_reason(
     tmp_path: Path, collector: LatencyCollector, content: bytes, reason: str
 ) -> None:
     good = spool(tmp_path, 1.0)
-    bad = tmp_path / SPOOL_FOLDER / "bad.json"
+    bad = tmp_path / DISK_FOLDER / "bad.json"
     bad.write_bytes(content)
     collected = collector.collect()
     assert len(collected.telemetry) == 1
@@ -167,11 +152,11 @@ def test_counts_that_go_down_are_dropped(tmp_path: Path, collector: LatencyColle
     assert "its counts went down" in collected.dropped[0]
 
 
-def test_a_damaged_memory_counts_anew_and_a_missing_spool_is_nothing(tmp_path: Path) -> None:
-    assert make_collector(tmp_path).collect().telemetry == ()
+def test_a_damaged_journal_counts_anew(tmp_path: Path) -> None:
+    assert TelemetryBuffer(tmp_path).collect().telemetry == ()
     spool(tmp_path, 1.0)
-    (tmp_path / COLLECTED_FILE).write_bytes(b"{")
-    (telemetry,) = make_collector(tmp_path).collect().telemetry
+    (tmp_path / JOURNAL_FILE).write_bytes(b"{")
+    (telemetry,) = TelemetryBuffer(tmp_path).collect().telemetry
     assert telemetry.latency.count == 1
 
 

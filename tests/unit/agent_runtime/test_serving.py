@@ -206,7 +206,7 @@ def test_an_inference_that_the_provider_fails_is_counted(
         with pytest.raises(DeviceError, match="the provider failed"):
             model.run(make_inputs(1)[0])
         # A soak hears of it while the application goes on.
-        wait_until(lambda: any((tmp_path / spool.SPOOL_FOLDER).glob("*.json")))
+        wait_until(lambda: any((tmp_path / spool.DISK_FOLDER).glob("*.json")))
     (telemetry,) = LatencyCollector(tmp_path).collect().telemetry
     assert (telemetry.failures, telemetry.latency.count) == (1, 0)
 
@@ -214,7 +214,7 @@ def test_an_inference_that_the_provider_fails_is_counted(
 def test_a_spool_that_cannot_be_written_does_not_disturb_serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(state_dir: Path, spooled: object) -> None:
+    def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(spool, "write_spooled", refuse)

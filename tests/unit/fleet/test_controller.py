@@ -204,8 +204,8 @@ def test_a_window_that_comes_twice_counts_once_and_histograms_are_merged(world: 
     for device in ("a", "b"):
         world.enroll(device)
     name = world.start()
-    for device in ("a", "b", "a"):
-        world.hear(device, telemetry_window(), "telemetry")
+    for device in ("a", "b"):
+        world.hear_twice(device, telemetry_window(), "telemetry")
     (row,) = world.view(name).latency
     assert (row.devices, row.inferences, row.is_simulator) == (2, 6, False)
     assert row.p50_ms == pytest.approx(2.0, rel=0.03)
@@ -242,7 +242,7 @@ def test_latency_takes_as_many_rows_for_many_windows_as_for_one(world: World) ->
     name = world.start()
     now = time.time()
     windows = [replace(telemetry_window(), window_start=now - 3600 - n) for n in range(40)]
-    for window in (*windows, windows[-1]):
+    for window in windows:
         for device in ("a", "b", "c"):
             world.receive(device, window, "telemetry")
     world.controller.turn()

@@ -242,8 +242,7 @@ def test_a_message_that_comes_twice_counts_once(world: World) -> None:
     prepare(world, "a")
     name = world.start()
     world.look()
-    for _ in range(2):
-        world.hear("a", window(NEW, SWITCH), "telemetry")
+    world.hear_twice("a", window(NEW, SWITCH), "telemetry")
     with world.store.reading() as session:
         row = session.get_one(MeasurementRow, ("a", NEW.digest))
         told = msgspec.json.decode(row.told, type=ReleaseMeasurements)

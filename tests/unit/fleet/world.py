@@ -158,6 +158,13 @@ class World:
         self.receive(device, message, kind)
         self.controller.turn()
 
+    def hear_twice(self, device: str, message: Message, kind: topics.UpKind) -> None:
+        """Deliver the same payload twice, like a broker at QoS 1."""
+        payload = self.payload(device, message, kind)
+        for _ in range(2):
+            self.inbox.receive(topics.up("t", device, kind), payload)
+            self.controller.turn()
+
     def reported(self, device: str) -> Reported | None:
         """Return the stored report of a device."""
         with self.store.transaction() as session:

@@ -449,7 +449,7 @@ def _of_state(folder: Path) -> Iterator[Parser]:
     captured = captured_folder(state) / SETTINGS_FILE
     switch_capture(state, CaptureSettings(samples=9, max_bytes=1000))
     model = state / "models" / "ocr"
-    spool = next((state / "latency").glob("*.json"))
+    spool = next((state / "latency-disk").glob("*.json"))
     verdicts = state / VERDICTS_FILE
     kept = verdicts.read_bytes() if verdicts.exists() else b'{"v": 1, "minor": 0, "verdicts": []}'
     rows: tuple[tuple[str, Path, Callable[[], object], tuple[type[Any], ...]], ...] = (

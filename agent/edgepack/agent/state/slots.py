@@ -8,6 +8,7 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -226,7 +227,8 @@ class Slots:
         for folder in (*own, *_inside(self._state_dir / MODELS_FOLDER)):
             for path in folder.glob(".*.json.*"):
                 remove(path)
-        for path in (self._state_dir / "latency").glob(".*.json.*"):
+        spools = (self._state_dir / name for name in ("latency", "latency-disk"))
+        for path in chain.from_iterable(spool.glob(".*.json.*") for spool in spools):
             with contextlib.suppress(FileNotFoundError):
                 if abs(time.time() - path.lstat().st_mtime) > LEFT_AFTER_S:
                     remove(path)

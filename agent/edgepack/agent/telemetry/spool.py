@@ -11,6 +11,7 @@ state folder.
 import contextlib
 import errno
 import hashlib
+import logging
 import os
 import secrets
 import time
@@ -38,7 +39,9 @@ COUNTS = ".counts"
 RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
 RUNTIME_FOLDERS = (Path("/run"), Path("/dev/shm"))
 """Where the spool lies unless a setting or `RUNTIME_VARIABLE` names a folder: the first that the
-agent may write. Without any of them, the spool lies in the state folder."""
+agent may write. Without any of them, processes write to `DISK_FOLDER` alone."""
+
+log = logging.getLogger(__name__)
 MAX_SPOOL_BYTES = 256 * 1024
 
 
@@ -125,9 +128,9 @@ def open_spool(state_dir: Path, runtime_dir: str = "") -> str:
             return ""
         if runtime_dir:
             raise trouble
-        if link.is_symlink():
-            link.unlink()
-        _make_shared(link, group)
+        log.warning("no runtime directory: processes hand over counts in %s", DISK_FOLDER)
+        if os.path.lexists(link):
+            put_aside(link)
     except OSError as error:
         return (
             "processes cannot hand over what inferences took: "
@@ -182,6 +185,7 @@ def write_spooled(state_dir: Path, spooled: Spooled, counts: Counts | None = Non
         write_file(path, SPOOLED.encode(spooled), lasting=False)
     except OSError:
         path = state_dir / DISK_FOLDER / name
+        path.parent.mkdir(exist_ok=True)
         write_file(path, SPOOLED.encode(spooled), lasting=False)
     return path
 
