@@ -16,6 +16,7 @@ from edgepack.wire.messages import (
     Desired,
     Event,
     Need,
+    Received,
     Reported,
     ReportedModel,
     Session,
@@ -54,6 +55,7 @@ class Controller:
         """The only files that are sent; None sends all."""
         self.spoil: Callable[[int, bytes], bytes] = lambda _index, content: content
         """What happens to a chunk on its way."""
+        self._came: dict[str, int] = {}
         self._said: dict[str, Reported] = {}
         self._files: dict[str, tuple[Path, tuple[int, ...]]] = {}
         self._queue: list[tuple[str, Need]] = []
@@ -140,6 +142,13 @@ class Controller:
         if batch is not None and not batch.session:
             offered = Session(boot=batch.boot, session=f"of {batch.boot}")
             self._client.publish(topics.session(TENANT, device), encode(offered), qos=1)
+        if kind == "telemetry" and batch is not None and batch.journal:
+            last = batch.sequence + len(contents) - 1
+            came = self._came.get(batch.journal, batch.sequence - 1)
+            contents = contents[max(0, came - batch.sequence + 1) :]
+            self._came[batch.journal] = max(came, last)
+            said = encode(Received(journal=batch.journal, until=last))
+            self._client.publish(topics.received(TENANT, device), said, qos=1)
         for content in contents:
             if kind == "reported":
                 self._said[device] = read_report(content, self._said.get(device))

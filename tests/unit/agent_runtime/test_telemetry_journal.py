@@ -59,7 +59,7 @@ class Fleet:
             tenant="t",
             device="d",
             kind="telemetry",
-            boot="b",  # type: ignore[arg-type]
+            boot="b",
             sequence=sent.first,
             journal=sent.journal,
             messages=(),
@@ -149,7 +149,7 @@ class Device:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1.8e9]
-    monkeypatch.setattr(spool.time, "time", lambda: now[0])
+    monkeypatch.setattr("edgepack.agent.telemetry.spool.time.time", lambda: now[0])
     return now
 
 
@@ -279,7 +279,7 @@ def test_the_spool_takes_the_first_runtime_directory_of_its_own(
     monkeypatch.setattr(spool, "RUNTIME_FOLDERS", (first, second))
     name = spool._runtime_folders(state_dir, "")[0].name
     if squatted:
-        monkeypatch.setattr(spool.os, "geteuid", lambda: 4711)
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
         assert spool.open_spool(state_dir) != ""
         return
     assert spool.open_spool(state_dir) == ""

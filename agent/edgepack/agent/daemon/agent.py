@@ -18,6 +18,7 @@ from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.failing import FailingNote
+from edgepack.agent.telemetry.journal import Numbered
 from edgepack.agent.transfer.chunk_status import ChunkOutcome
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
@@ -60,6 +61,8 @@ FAULT = "fault in edgepack"
 """Why a message was dropped that edgepack failed to handle."""
 GATHER_S = 5.0
 """How often the spool is read."""
+RESEND_S = 10.0
+"""Telemetry that the fleet does not acknowledge is sent again after this time, at least."""
 SESSION_S = 1.0
 """A new session is accepted so often at most, so that no broker makes a device flood it."""
 _INDEX_BYTES = 4
@@ -115,6 +118,8 @@ class Agent:
         self._boot = boot
         self._reported_at = 0.0
         self._told: Reported | None = None
+        self._sent: Numbered | None = None
+        self._resend_at = 0.0
         self._is_news = True
         self._heard_sequence = 0
         self._unkept: tuple[Desired, Mapping[str, str]] | None = None
@@ -255,6 +260,7 @@ class Agent:
             self._session_at, self._told = now, None
             self._silence.answered()
             self._report()
+            self._sent = None
             self._publish_telemetry()
 
     def _take_received(self, _: str, payload: bytes) -> None:
@@ -461,6 +467,9 @@ class Agent:
             self._disk.failed("telemetry", error)
             return
         self._disk.works("telemetry")
-        if has_session and (batch := self._telemetry.journal.under_way) is not None:
+        now = self._clock.monotonic()
+        batch = self._telemetry.journal.under_way
+        if has_session and batch is not None and (batch != self._sent or now >= self._resend_at):
+            self._sent, self._resend_at = batch, now + RESEND_S
             place = (batch.journal, batch.first)
             self._publisher.publish("telemetry", *batch.windows, place=place)
