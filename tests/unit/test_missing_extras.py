@@ -12,7 +12,7 @@ from edgepack.errors import EdgepackError
 @pytest.mark.parametrize(
     ("words", "module", "package", "extra"),
     [
-        (["profiles", "show", "cpu"], "edgepack.packager.cli.profile_page", "rich", "host"),
+        (["profiles", "show", "cpu"], "edgepack.packager.cli.profiles", "rich", "host"),
         (["compare", "a", "b"], "edgepack.packager.cli.compare", "rich", "host"),
         (["fleet", "devices"], "edgepack.fleet.commands.fleet", "rich", "fleet"),
         (["build", "m.onnx"], "edgepack.packager.cli.build", "onnxruntime", "cpu"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from edgepack.packager.reports.compiled_templates import CompiledTemplates
+from edgepack.packager.reports.page import CompiledTemplates
 
 
 def _render(folder: Path, text: str) -> str:

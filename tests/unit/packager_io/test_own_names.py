@@ -4,7 +4,7 @@ import onnx
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.passes.unique_names import set_names_apart
+from edgepack.packager.passes.clean import set_names_apart
 from edgepack.packager.reports.own_names import name_in_error, name_in_report, own_names
 from edgepack.packager.search.attempts import SensitiveNode
 from tests.unit.packager_io.reports import make_report, make_variant

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from edgepack.packager.reports.plot_labels import Box, Label, Marker, place_labels
+from edgepack.packager.reports.plot import Box, Label, Marker, place_labels
 
 _ROOM = Box(50, 0, 380, 208)
 

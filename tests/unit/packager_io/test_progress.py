@@ -7,8 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from edgepack.packager.cli.progress_bar import progress_bar
-from edgepack.packager.cli.progress_lines import ProgressLines, progress_lines
+from edgepack.packager.cli.progress_bar import ProgressLines, progress_bar, progress_lines
 from edgepack.packager.progress import BuildStep, Progress, for_profile, within
 
 

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from edgepack.bundle.feedback import Evidence
-from edgepack.packager.pipeline.proposed_budget import propose_budgets
+from edgepack.packager.pipeline.fleet_feedback import propose_budgets
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.reports.report import BudgetProposal
 

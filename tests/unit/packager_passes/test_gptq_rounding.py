@@ -16,13 +16,13 @@ from edgepack.packager.progress import silent
 from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.gptq import round_by_gptq
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
-from edgepack.packager.quantization.static.gptq_inputs import (
+from edgepack.packager.quantization.static.gptq_rounding import (
+    IntegerGrid,
     Product,
     find_product,
     measure_halves,
     parts_that_fit,
 )
-from edgepack.packager.quantization.static.gptq_rounding import IntegerGrid
 from edgepack.packager.quantization.static.plan import make_plan
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from edgepack.packager.tensors.sequence import Samples

@@ -13,8 +13,11 @@ from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.static.bias_correction import correct_biases
-from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
-from edgepack.packager.quantization.static.methods import costly_methods, plain_methods
+from edgepack.packager.quantization.static.candidate_maker import (
+    StaticCandidateMaker,
+    costly_methods,
+    plain_methods,
+)
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_passes.candidate_specs import spec

@@ -11,8 +11,12 @@ from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate_makers import maker_for
-from edgepack.packager.quantization.quark.candidate_maker import QuarkCandidateMaker, quark_config
-from edgepack.packager.quantization.quark.environment import VARIABLE, find_quark
+from edgepack.packager.quantization.quark.candidate_maker import (
+    VARIABLE,
+    QuarkCandidateMaker,
+    find_quark,
+    quark_config,
+)
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.target_models import residual_cnn
 

@@ -10,7 +10,7 @@ from onnx import helper
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
-from edgepack.packager.quantization.static.ranking import rank_nodes
+from edgepack.packager.quantization.static.candidate_maker import rank_nodes
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, samples_for, weight

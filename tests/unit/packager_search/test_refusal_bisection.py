@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from edgepack.packager.runtime.refusal_bisection import (
+from edgepack.packager.pipeline.unsupported_nodes import (
     MOST_NODES,
     CompileBudgetExhaustedError,
     Found,

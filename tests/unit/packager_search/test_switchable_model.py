@@ -19,8 +19,11 @@ from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static import switchable_model as switchable_model
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
-from edgepack.packager.quantization.static.switchable_model import SwitchableModel
-from edgepack.packager.quantization.static.switchable_quantizers import SWITCHES, SwitchWriter
+from edgepack.packager.quantization.static.switchable_model import (
+    SWITCHES,
+    SwitchableModel,
+    SwitchWriter,
+)
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, samples_for, weight

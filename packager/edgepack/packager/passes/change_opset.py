@@ -4,20 +4,30 @@ That converter has no adapter for many operators, reads nothing beyond 2 GB and 
 domains. Only real changes between two versions are rewritten; a node with the same description in
 both versions stays unchanged. The result of a pass is compared with the source afterwards, so a
 missing change of meaning is detected there.
+
+Computation of values that follow from constants and shapes in written-out operators.
+
+Definitions in the standard count axes and sizes at run time, from shapes. Older operator sets need
+these values as attributes: known shapes give known values.
+
+Expansion of a standard operator into its definition by other operators.
+
+Newer operator sets have operators that are functions of older operators: Gelu, GroupNormalization,
+Mish, Swish, RMSNormalization. Hardware for older sets computes these operators in expanded form.
 """
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from typing import TYPE_CHECKING
 
 import onnx
 from msgspec.structs import replace
-from onnx import defs, helper
+from onnx import defs, helper, inliner
 
 from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.model_files import opset_of
-from edgepack.packager.graph.queries import is_standard, subgraphs
-from edgepack.packager.graph.shape_inference import add_shapes
-from edgepack.packager.passes.known_values import fold_known_values
+from edgepack.packager.graph.queries import is_standard, own_names, subgraphs
+from edgepack.packager.graph.shape_inference import add_shapes, infer
 from edgepack.packager.passes.operator_sets import (
     UnchangeableError,
     exists,
@@ -26,7 +36,6 @@ from edgepack.packager.passes.operator_sets import (
 )
 from edgepack.packager.passes.opset_rewrites import REWRITES, Reach, Step
 from edgepack.packager.passes.plain_constants import make_constants_plain
-from edgepack.packager.passes.standard_functions import write_out
 
 
 def change_opset(model: onnx.ModelProto, target: int) -> None:
@@ -144,3 +153,109 @@ def _shapes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, tuple[int | None
         for value in values
         if value.type.tensor_type.HasField("shape")
     }
+
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+_MOST_VALUES = 64
+"""Axes, sizes and single numbers; anything larger is left to the pass that folds constants."""
+
+
+def fold_known_values(
+    graph: onnx.GraphProto, types: Mapping[str, onnx.TypeProto], opset: int
+) -> tuple[onnx.ValueInfoProto, ...]:
+    """Replace nodes by constants if their outputs are known and small.
+
+    Args:
+        graph: Nodes, initializers and outputs; changed in place. Types of its inputs are in
+            `types`.
+        types: Types and shapes of tensors from outside.
+        opset: The nodes' version of the standard operator set.
+
+    Returns:
+        Types and shapes of the inner tensors, if inferable.
+    """
+    # They import sympy, longer than a small model takes to build, and few models need them.
+    import onnx_ir
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
+    from onnxscript.optimizer import fold_constants
+
+    outside = {name for node in graph.node for name in node.input if name} - own_names(graph)
+    graph.input.extend(helper.make_value_info(name, types[name]) for name in sorted(outside))
+    alone = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    # onnxscript goes from node to node and does not see what onnx's inference tells of sizes.
+    alone.graph.value_info.extend(infer(alone).value_info)
+    written = onnx_ir.from_proto(alone)
+    fold_constants(
+        written,
+        onnx_shape_inference=True,
+        output_size_limit=_MOST_VALUES,
+        should_fold=lambda node: None if len(node.outputs) == 1 else False,
+    )
+    _pass_by_splits_of_nothing(written.graph)
+    RemoveUnusedNodesPass()(written)
+    graph.CopyFrom(onnx_ir.to_proto(written.graph))
+    return tuple(graph.value_info)
+
+
+def _pass_by_splits_of_nothing(graph: "onnx_ir.Graph") -> None:
+    """Replace readers of a split that returns a complete tensor: hardware cannot read empty
+    parts.
+    """
+    for node in graph:
+        parts = [value for value in node.outputs if 0 not in (value.shape or ())]
+        whole = node.inputs[0] if node.inputs else None
+        if node.op_type == "Split" and len(parts) == 1 and whole is not None:
+            parts[0].replace_all_uses_with(whole)
+
+
+def write_out(
+    node: onnx.NodeProto, opset: int, types: Mapping[str, onnx.TypeProto]
+) -> list[onnx.NodeProto] | None:
+    """Return the nodes that compute a node's function.
+
+    Args:
+        node: A node of the standard domain.
+        opset: Of its model.
+        types: Types of tensors by name: an operator's definition may depend on types.
+
+    Returns:
+        Nodes of the same operator set, their inner tensors named after the node's first output;
+        None if a type is missing, or the standard has no definition for these types, or a
+        definition with control flow.
+    """
+    names = dict.fromkeys(name for name in node.input if name)
+    if any(name not in types for name in names):
+        return None
+    whole = deepcopy(node)
+    _give_defaults(whole, defs.get_schema(node.op_type, opset, ""))
+    inputs = [helper.make_value_info(name, types[name]) for name in names]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    graph = helper.make_graph([whole], "alone", inputs, outputs)
+    alone = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    try:
+        written = inliner.inline_selected_functions(
+            alone, [("", node.op_type)], inline_schema_functions=True
+        )
+    except RuntimeError:
+        return None
+    nodes = list(written.graph.node)
+    if any(entry.op_type == node.op_type or any(subgraphs(entry)) for entry in nodes):
+        return None
+    outside = {*names, *node.output, ""}
+    for entry in nodes:
+        for tensors in (entry.input, entry.output):
+            tensors[:] = [
+                name if name in outside else f"{node.output[0]}/{name}" for name in tensors
+            ]
+        entry.name = f"{node.name or node.output[0]}/{entry.output[0]}"
+    return nodes
+
+
+def _give_defaults(node: onnx.NodeProto, schema: defs.OpSchema) -> None:
+    """Set defaults that the inliner leaves empty: a Constant for a missing attribute."""
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)

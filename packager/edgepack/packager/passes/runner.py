@@ -25,9 +25,8 @@ from edgepack.packager.passes.apply_workarounds import apply_workarounds
 from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.fix_shapes import fix_shapes
+from edgepack.packager.passes.fix_shapes import fix_shapes, infer_shapes
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
-from edgepack.packager.passes.infer_shapes import infer_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
 from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess

@@ -5,15 +5,23 @@
 2. Of all combinations a single combination is kept (`select_cheapest`).
 3. The search may continue: for a candidate nearer to the float model, or with nodes that stay
   float.
+
+Selection of a single combination of a search, with all attempts.
+
+Among combinations within their budget the cheapest wins: the fastest if the provider is here, then
+the smallest, then the first named; if the profile prefers size, the smallest first. If none is
+within, the nearest to its budget.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError
+from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.source_quantization import read_source_quantization
@@ -22,7 +30,6 @@ from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.pipeline.candidate_selection import CandidateSelector
 from edgepack.packager.pipeline.prequantized import unfold
 from edgepack.packager.pipeline.resources import Resources
-from edgepack.packager.pipeline.select_cheapest import select_cheapest, with_whole_search
 from edgepack.packager.pipeline.selection import (
     EvaluationInputs,
     PreparedFloat,
@@ -36,6 +43,7 @@ from edgepack.packager.reports.reasons import FLOAT_PRECISION
 from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.evaluator import Venue, profile_settings
 from edgepack.packager.runtime.trial import try_model
+from edgepack.packager.search.attempts import Attempt
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.search_target import SearchTarget
@@ -242,4 +250,83 @@ def run_passes(
         precision = own.precision if own is not None else FLOAT_PRECISION
     return PreparedFloat(
         model=held, published=published, precision=precision, notes=(*notes, *passed.notes)
+    )
+
+
+_SAME_LATENCY = 1.1
+_SAME_SIZE = 1.01
+"""Within these factors two models cost the same: medians vary, and metadata takes some bytes."""
+
+
+def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombination:
+    """Select a combination; see above."""
+    within = [entry for entry in searched if entry.selection.holds]
+    if not within:
+        best = searched[0]
+        for entry in searched[1:]:
+            if _verdict(entry).beats(_verdict(best)):
+                best = entry
+        return best
+    if within[0].profile.gates.prefer == "size":
+        return _fastest(_smallest(within))[0]
+    return _smallest(_fastest(within))[0]
+
+
+def _fastest(entries: Sequence[SearchedCombination]) -> list[SearchedCombination]:
+    """Return the fastest combinations, in order; all if any time is unknown."""
+    latencies = [entry.selection.latency_ms for entry in entries]
+    known = [latency for latency in latencies if latency is not None]
+    if len(known) < len(entries):
+        return list(entries)
+    return [
+        entry
+        for entry, latency in zip(entries, known, strict=True)
+        if latency <= _SAME_LATENCY * min(known)
+    ]
+
+
+def _smallest(entries: Sequence[SearchedCombination]) -> list[SearchedCombination]:
+    least = min(entry.size_bytes for entry in entries)
+    return [entry for entry in entries if entry.size_bytes <= _SAME_SIZE * least]
+
+
+def _verdict(entry: SearchedCombination) -> Verdict:
+    """Return the verdict on a combination that does not hold, which is always a lowered model's."""
+    if entry.selection.found is None:
+        raise ValueError("nothing was searched, so nothing can miss the budget")
+    return entry.selection.found.best.verdict
+
+
+def with_whole_search(
+    best: SearchedCombination, searched: Sequence[SearchedCombination], skipped: Sequence[str]
+) -> SearchedCombination:
+    """Return the kept combination, with the attempts of all combinations."""
+    if len(searched) + len(skipped) < 2:
+        return best
+    note = (
+        f"Of {len(searched) + len(skipped)} combinations, {best.combination.words} was taken: "
+        + (
+            "the cheapest that holds the budget"
+            if best.selection.holds
+            else "none holds the budget"
+        )
+        + "".join(f"; {words}" for words in skipped)
+        + "."
+    )
+    found = best.selection.found
+    if found is not None:
+        found = replace(found, attempts=_all_attempts(searched))
+    latencies_ms = {
+        key: taken for entry in searched for key, taken in entry.selection.latencies_ms.items()
+    }
+    selection = replace(best.selection, found=found, latencies_ms=latencies_ms)
+    return replace(best, selection=selection, notes=(note,))
+
+
+def _all_attempts(searched: Sequence[SearchedCombination]) -> tuple[Attempt, ...]:
+    return tuple(
+        attempt
+        for entry in searched
+        if entry.selection.found is not None
+        for attempt in entry.selection.found.attempts
     )

@@ -6,10 +6,17 @@ grows, which a run of the float model shows. Tokens index rows of a table that i
 of scores; `[outputs.NAME] task = "tokens"` settles the facts that graph and names leave open. The
 rules of the other inputs follow from their names, sizes and values, and a second step of the float
 model confirms the rules.
+
+Decoders without a cache: each step reads the whole text again.
+
+Such decoders look like models that fill gaps, which also score words after a text of any length;
+but a gap model's scores at a place depend on the following text.
+
+Rules for a decoder's other inputs from step to step, by names, sizes and values.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -19,15 +26,10 @@ from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.runtime.model_run import Run
-from edgepack.packager.samples.decoder_rules import FedInput, rule_of
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.recurrence import find_states, may_grow
-from edgepack.packager.samples.rereading import (
-    find_rereading,
-    reads_forwards,
-    sizes_of_tables,
-)
 from edgepack.packager.samples.token_steps import next_feeds, next_scores, without_padding_behind
+from edgepack.packager.source.lookups import KEEPS_SOME_VALUES, find_lookups
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import open_as_given
 from edgepack.packager.tensors.decoders import Cache, Decoder, Rule
@@ -310,3 +312,106 @@ def _ask(view: _View, doubt: str) -> str:
         "task = 'tokens' and tokens = 'INPUT' in edgepack.toml names the scores of the next token "
         "and the input that takes it."
     )
+
+
+_UNMOVED = 1e-3
+"""Greatest change of a score, as a share of their size, that sums in another order leave."""
+
+
+def sizes_of_tables(source: SourceModel) -> Mapping[str, int]:
+    """Return the number of table rows that an input may index, by input."""
+    found = find_lookups(source.model.graph, KEEPS_SOME_VALUES)
+    return {name: table.rows for name, table in found.items()}
+
+
+def find_rereading(source: SourceModel, tables: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    """Return inputs of tokens with outputs that score the next tokens, in texts of any length."""
+    return tuple(
+        (ids.name, told.name)
+        for ids in source.inputs
+        for told in source.outputs
+        if ids.name in tables
+        and len(ids.shape) == 2
+        and isinstance(ids.shape[1], str)
+        and len(told.shape) == 3
+        and told.shape[1] in (ids.shape[1], "?")
+        and told.dtype.startswith("float")
+    )
+
+
+def reads_forwards(decoder: Decoder, feeds: Feeds, run: Run) -> bool:
+    """Return True if scores do not depend on later tokens, unlike scores of a model that fills
+    gaps.
+    """
+    said = run(feeds)
+    longer = run(next_feeds(decoder, feeds, said, int(next_scores(decoder, said).argmax())))
+    scored = (outputs[decoder.scores].astype(np.float64) for outputs in (said, longer))
+    before, after = next(scored), next(scored)[:, :-1]
+    is_long = before.shape == after.shape and before.shape[1] > 1
+    return is_long and bool(
+        np.abs(before - after).max() <= _UNMOVED * np.sqrt(np.square(before).mean())
+    )
+
+
+class FedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An input for the rules; `step` tokens are fed, behind `past` places.
+
+    `is_of_tokens`: its last axis is the tokens', by its name or size. `can_grow`: a longer text may
+    make the last axis longer; a source of fixed length stays as long as it is.
+    """
+
+    name: str
+    value: Tensor
+    step: int
+    past: int | None
+    is_of_tokens: bool
+    can_grow: bool = True
+
+    def has(self, *words: str) -> bool:
+        return any(word in self.name.lower() for word in words)
+
+    @property
+    def last(self) -> int:
+        return self.value.shape[-1] if self.value.ndim else 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.value.dtype.kind in "iu"
+
+    @property
+    def counts_up(self) -> bool:
+        return self.is_whole and self.last > 1 and bool((np.diff(self.value, axis=-1) == 1).all())
+
+
+def _is_mask(it: FedInput) -> bool:
+    is_other = not it.can_grow or it.has("encoder", "cross", "enc_")
+    if it.value.ndim < 2 or it.past is None or is_other:
+        return False
+    is_told = it.past > 0 or it.has("mask") or not it.is_of_tokens
+    return it.last == it.past + it.step and is_told and not it.counts_up
+
+
+_RULES: tuple[tuple[Rule, Callable[[FedInput], bool]], ...] = (
+    (
+        "cache_flag",
+        lambda it: it.value.dtype.kind == "b" and it.value.size == 1 and it.has("cache"),
+    ),
+    ("mask", _is_mask),
+    ("total_length", lambda it: it.is_whole and it.value.size == 1 and it.has("total", "seqlens")),
+    ("positions", lambda it: it.counts_up or (it.last == 1 < it.value.ndim and it.has("pos"))),
+    (
+        "past_length",
+        lambda it: (
+            it.is_whole
+            and it.value.size == 1
+            and it.has("past", "offset", "pos", "len", "step", "start", "index")
+        ),
+    ),
+    ("as_long", lambda it: it.is_whole and it.is_of_tokens and it.value.ndim > 1),
+)
+"""The first that fits is taken; an input that none fits stays the same."""
+
+
+def rule_of(seen: FedInput) -> Rule:
+    """Return the rule of an input."""
+    return next((rule for rule, fits in _RULES if fits(seen)), "same")

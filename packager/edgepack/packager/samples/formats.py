@@ -5,29 +5,32 @@
 - A `.npz` or `.npy` file: a stack, every array with a leading sample axis N.
 - ONNX test data: `test_data_set_0/input_0.pb` …, in the order of the model's inputs.
 - A folder of images, with the input declared in `edgepack.toml`.
+
+Images as model input, by the declared preprocessing.
+
+Reader of single files of arrays, with errors for unreadable files.
 """
 
 import re
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+import onnx
+from google.protobuf.message import DecodeError
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import ImageInput, WantedInputs
-from edgepack.packager.samples.array_files import (
-    read_npy,
-    read_npz,
-    read_tensor,
-    refuse_special,
-)
+from edgepack.packager.config.inputs import ImageInput, WantedInputs, image_size
 from edgepack.packager.samples.checks import Fitted, fit_sample
-from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import some_of, toml_key
-from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.arrays import Singles, Tensor
 
 FORMS = (
     "a folder of .npz or .npy files, one .npz with a leading sample axis, ONNX test data "
@@ -273,3 +276,177 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
         (0, int(part), "") if part.isdigit() else (1, 0, part)
         for part in re.split(r"([0-9]+)", path.as_posix())
     ]
+
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
+
+
+def read_image(
+    path: Path, declaration: ImageInput, spec: TensorSpec
+) -> Singles | npt.NDArray[np.uint8]:
+    """Decode an image and bring the image into the form of the model's input.
+
+    Args:
+        path: The image.
+        declaration: Its preprocessing.
+        spec: The input.
+
+    Returns:
+        Shape (1, C, H, W) or (1, H, W, C); unchanged uint8 pixels if the input is uint8, else
+        float32 after scale, mean and std.
+
+    Raises:
+        BuildError: Pillow is not installed, the file is not an image, or has more than 8 bits.
+    """
+    try:
+        from PIL import Image, ImageOps
+    except ModuleNotFoundError as error:
+        raise BuildError(
+            "reading images needs Pillow, which is not installed",
+            remedy="pip install 'edgepack[images]'",
+        ) from error
+    mode = "L" if declaration.color == "GRAY" else "RGB"
+    try:
+        with Image.open(path) as file:
+            _refuse_deep(path, file.mode)
+            image = ImageOps.exif_transpose(file).convert(mode)
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise BuildError(
+            f"{path.name} cannot be read as an image: {error}",
+            found_in=str(path),
+            remedy="remove it or replace it",
+        ) from error
+    pixels = np.asarray(_resize(image, declaration, *image_size(declaration, spec)))
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if declaration.color == "BGR":
+        pixels = pixels[:, :, ::-1]
+    if spec.dtype != "uint8":
+        mean = np.asarray(declaration.mean, np.float32)
+        std = np.asarray(declaration.std, np.float32)
+        pixels = (pixels.astype(np.float32) * np.float32(declaration.scale) - mean) / std
+    if declaration.layout == "NCHW":
+        pixels = pixels.transpose(2, 0, 1)
+    return np.ascontiguousarray(pixels[None])
+
+
+def _refuse_deep(path: Path, mode: str) -> None:
+    """Reject pictures of 16 bits: Pillow clips values above 255, and the picture would be white."""
+    if mode.startswith(("I", "F")):
+        raise BuildError(
+            f"{path.name} has more than 8 bits a pixel (mode {mode}), and the declared scale is "
+            "for values from 0 to 255",
+            found_in=str(path),
+            remedy="save .npy or .npz files with what the model takes, or pictures of 8 bits",
+        )
+
+
+def _resize(
+    image: "Image.Image", declaration: ImageInput, height: int, width: int
+) -> "Image.Image":
+    from PIL import Image, ImageOps
+
+    bilinear = Image.Resampling.BILINEAR
+    if declaration.resize == "letterbox":
+        pad = declaration.pad if image.mode == "L" else (declaration.pad,) * 3
+        return ImageOps.pad(image, (width, height), bilinear, color=pad)
+    if declaration.resize == "crop":
+        return ImageOps.fit(image, (width, height), bilinear)
+    return image.resize((width, height), bilinear)
+
+
+def read_npz(path: Path) -> dict[str, Tensor]:
+    """Return the arrays of a .npz, by name.
+
+    Raises:
+        BuildError: The file has another format, is damaged, or holds Python objects.
+    """
+    refuse_special(path)
+    try:
+        with path.open("rb") as file:  # np.load leaves a file that it cannot read open
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise BuildError(f"{path.name} is a .npy array, not a .npz", found_in=str(path))
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_npy(path: Path) -> Tensor:
+    """Return the array of a .npy, read from the file on access.
+
+    Raises:
+        BuildError: The file has another format, is damaged, or holds Python objects.
+    """
+    refuse_special(path)
+    try:
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(array, np.ndarray):
+        raise BuildError(f"{path.name} is a .npz archive, not a .npy", found_in=str(path))
+    return array
+
+
+def read_tensor(path: Path) -> tuple[onnx.TensorProto, Tensor]:
+    """Return a tensor of ONNX test data, and its values.
+
+    Raises:
+        BuildError: The file has another format, is damaged, or its values lie elsewhere.
+    """
+    refuse_special(path)
+    try:
+        tensor = onnx.TensorProto()
+        tensor.ParseFromString(path.read_bytes())
+    except (OSError, DecodeError) as error:
+        raise _unreadable(path, error) from error
+    if tensor.data_type == onnx.TensorProto.UNDEFINED:
+        raise BuildError("the file holds no tensor", found_in=str(path), remedy="export it again")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise BuildError(
+            f"the values of {path.name} lie in another file",
+            found_in=str(path),
+            remedy="save the tensor with its values inside",
+        )
+    try:
+        return tensor, onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, KeyError) as error:
+        raise _unreadable(path, error) from error
+
+
+def refuse_special(path: Path) -> None:
+    """Reject a path other than a regular file: a reader of a pipe may wait for ever.
+
+    Raises:
+        BuildError: The path is a pipe, a folder or a device.
+    """
+    if path.exists() and not path.is_file():
+        raise BuildError(
+            f"{path.name} is not a file", found_in=str(path), remedy="remove it from the samples"
+        )
+
+
+def _unreadable(path: Path, error: Exception) -> BuildError:
+    refusal = partial(BuildError, found_in=str(path))
+    if "allow_pickle" in str(error) and not _begins_as_array(path):
+        return refusal(
+            f"{path.name} is not a NumPy file",
+            remedy="save arrays: np.savez(path, name=array.astype('float32'))",
+        )
+    if "allow_pickle" in str(error) or "Python objects" in str(error):
+        return refusal(
+            f"{path.name} holds Python objects, not numbers",
+            remedy="save plain arrays: np.savez(path, name=array.astype('float32'))",
+        )
+    if "mmap" in str(error) or "truncat" in str(error) or isinstance(error, EOFError):
+        return refusal(f"{path.name} is truncated", remedy="write or copy it again")
+    return refusal(f"{path.name} cannot be read: {error}", remedy="write or copy it again")
+
+
+def _begins_as_array(path: Path) -> bool:
+    """Return True for a .npy, a .npz or a pickle; NumPy takes any other file for a pickle too."""
+    with path.open("rb") as file:
+        return file.read(6).startswith((b"\x93NUMPY", b"PK", b"\x80"))

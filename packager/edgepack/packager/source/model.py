@@ -28,17 +28,17 @@ from edgepack.packager.graph import external_data
 from edgepack.packager.graph.edits import sort_nodes
 from edgepack.packager.graph.float_types import replace_bfloat16
 from edgepack.packager.graph.model_files import attach_weights
-from edgepack.packager.source import (
-    file_kinds,
-    foreign_operators,
-    input_shapes,
-    runtime_limits,
-    soundness,
-    training_exports,
-)
+from edgepack.packager.source import file_kinds, input_shapes
 from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
 from edgepack.packager.source.known_branches import take_known_branches
 from edgepack.packager.source.lookups import find_lookups
+from edgepack.packager.source.soundness import (
+    check_graph,
+    check_inference_form,
+    check_operators,
+    check_versions,
+    check_weights,
+)
 from edgepack.packager.source.stated_facts import StatedFacts, read_metadata
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
@@ -112,11 +112,11 @@ def load_source(
     model = _parse(path)
     _check_structure(path, model)
     external = external_data.external_files(path, model)
-    opset = runtime_limits.check_versions(path, model)
+    opset = check_versions(path, model)
     attach_weights(model, path.parent)
-    foreign_operators.check(path, model)
-    training_exports.check(path, model)
-    checker_notes = soundness.check_graph(path)
+    check_operators(path, model)
+    check_inference_form(path, model)
+    checker_notes = check_graph(path)
     sort_nodes(model.graph)
     input_shapes.fix(model, required_inputs(model), shapes or {})
     fixed = fix_values(model, required_inputs(model), values or {})
@@ -125,7 +125,7 @@ def load_source(
         *checker_notes,
         *describe_fixed(fixed),
         *_describe_defaults(model),
-        *soundness.check_weights(path, model),
+        *check_weights(path, model),
         *replace_bfloat16(model),
     )
     inputs = required_inputs(model)

@@ -3,20 +3,18 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from edgepack.packager.passes.workarounds.average_pool import count_padding
 from edgepack.packager.passes.workarounds.op_pair import (
+    count_padding,
+    divide,
     flatten_softplus,
     flatten_tanh,
-    part_sigmoid,
-)
-from edgepack.packager.passes.workarounds.resize import make_sizes_whole, take_plainly
-from edgepack.packager.passes.workarounds.single_op import (
-    divide,
     name_zero,
+    part_sigmoid,
     raise_e,
     read_longer_table,
     sum_last,
 )
+from edgepack.packager.passes.workarounds.resize import make_sizes_whole, take_plainly
 from edgepack.packager.passes.workarounds.site import Site
 from edgepack.packager.profiles.pass_settings import WorkaroundOp
 

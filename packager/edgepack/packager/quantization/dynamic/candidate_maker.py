@@ -1,25 +1,40 @@
 """Candidates with 8-bit weights and dynamically quantized activations.
 
 Nodes in the bodies of control flow are included. The calibration samples are not read.
+
+Integer forms of MatMul, Gemm and LSTM with dynamically quantized inputs.
+
+MatMul and Gemm become DynamicQuantizeLinear, MatMulInteger and a multiplication by the scales,
+which ONNX Runtime fuses into a single kernel; LSTM becomes com.microsoft's DynamicQuantizeLSTM.
 """
 
 from collections.abc import Iterator
 from copy import deepcopy
 
+import msgspec
+import numpy as np
 import onnx
+from onnx import TensorProto, helper, numpy_helper
 
+from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.edits import MICROSOFT, import_domain, refill
+from edgepack.packager.graph.queries import attribute, is_standard
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
 )
-from edgepack.packager.quantization.dynamic.nodes import DynamicWriter, is_lstm
-from edgepack.packager.quantization.dynamic.scopes import Scope, drop_unread_constants, scopes
+from edgepack.packager.quantization.dynamic.scopes import (
+    Constants,
+    Scope,
+    drop_unread_constants,
+    scopes,
+)
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
-from edgepack.packager.quantization.products import as_product
+from edgepack.packager.quantization.products import Product, as_product
+from edgepack.tasks.arrays import Singles, Tensor
 
 
 class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
@@ -77,3 +92,111 @@ class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
         if writer.made:
             refill(graph.node, nodes)
             graph.initializer.extend(writer.made)
+
+
+_UNSIGNED_MIDDLE = 128
+_LSTM_PLACES = 8
+"""Inputs of LSTM; scales and zero points come after them."""
+
+
+def is_lstm(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Return True if a node is an LSTM with constant weights that has an integer form."""
+    return (
+        node.op_type == "LSTM"
+        and is_standard(node)
+        and all(
+            name in constants and constants[name].data_type == TensorProto.FLOAT
+            for name in node.input[1:3]
+        )
+        and not attribute(node, "layout", 0)
+    )
+
+
+class DynamicWriter(msgspec.Struct, kw_only=True):
+    """Writes the nodes of a graph or body.
+
+    Attributes:
+        settings: The profile's pass.
+        prefix: Prefix of new tensors' names, unique per body.
+        constants: Constants visible to nodes here.
+        made: New initializers.
+    """
+
+    settings: QuantizeDynamic
+    prefix: str
+    constants: Constants
+    made: list[onnx.TensorProto] = msgspec.field(default_factory=list)
+    _rounded: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def product(self, name: str, product: Product, output: str) -> Iterator[onnx.NodeProto]:
+        """Yield MatMul or Gemm in integers.
+
+        Args:
+            name: Name of the node in the whole model.
+            product: The node.
+            output: Name of its output.
+        """
+        weight = np.asarray(stored_tensors.values(self.constants[product.weight]), dtype=np.float32)
+        matrix = (weight.T if product.is_transposed else weight) * np.float32(product.factor)
+        codes, scale, zero_point = self._quantize(matrix, axis=0)
+        parts = [
+            self._store(f"{name}/{part}", value)
+            for part, value in (("codes", codes), ("scale", scale), ("zero_point", zero_point))
+        ]
+        if product.data not in self._rounded:
+            label = f"{self.prefix}{product.data}/dynamic"
+            self._rounded[product.data] = label
+            made = [label, f"{label}/scale", f"{label}/zero_point"]
+            yield helper.make_node("DynamicQuantizeLinear", [product.data], made, name=label)
+        data = self._rounded[product.data]
+        total, wide, scales = f"{name}/sums", f"{name}/wide", f"{name}/scales"
+        yield helper.make_node(
+            "MatMulInteger", [data, parts[0], f"{data}/zero_point", parts[2]], [total], name=name
+        )
+        yield helper.make_node("Cast", [total], [wide], name=wide, to=TensorProto.FLOAT)
+        yield helper.make_node("Mul", [f"{data}/scale", parts[1]], [scales], name=scales)
+        result = f"{name}/product" if product.bias else output
+        yield helper.make_node("Mul", [wide, scales], [result], name=f"{name}/rescale")
+        if product.bias:
+            yield helper.make_node("Add", [result, product.bias], [output], name=f"{name}/bias")
+
+    def lstm(self, name: str, node: onnx.NodeProto) -> onnx.NodeProto:
+        """Return LSTM in integers; arguments as for `product`."""
+        result = deepcopy(node)
+        result.op_type, result.domain = "DynamicQuantizeLSTM", MICROSOFT
+        inputs = list(node.input) + [""] * (_LSTM_PLACES - len(node.input))
+        for place, part in ((1, "input"), (2, "recurrent")):
+            values = stored_tensors.values(self.constants[node.input[place]])
+            turned = np.asarray(values, dtype=np.float32).transpose(0, 2, 1)
+            codes, scale, zero_point = self._quantize(turned, axis=1)
+            directions = len(turned)
+            shape = (directions, -1) if self.settings.per_channel else (directions,)
+            inputs[place] = self._store(f"{name}/{part}", codes)
+            inputs.append(self._store(f"{name}/{part}/scale", scale.reshape(shape)))
+            points = np.full(scale.reshape(shape).shape, zero_point, dtype=codes.dtype)
+            inputs.append(self._store(f"{name}/{part}/zero_point", points))
+        result.input[:] = inputs
+        refill(result.attribute, (entry for entry in node.attribute if entry.name != "layout"))
+        return result
+
+    def _quantize(self, weight: Singles, *, axis: int) -> tuple[Tensor, Singles, Tensor]:
+        """Return codes, scales and the zero point, with a symmetric range.
+
+        Args:
+            weight: The output channel is the last axis.
+            axis: The axis along which inputs are added up.
+        """
+        axes = (axis,) if self.settings.per_channel else tuple(range(axis, weight.ndim))
+        most = np.float32(63 if self.settings.reduce_range else 127)
+        scale = np.abs(weight).max(axis=axes, keepdims=True) / most
+        scale = np.where(scale > 0.0, scale, np.float32(1.0)).astype(np.float32)
+        codes = np.clip(np.rint(weight / scale), -most, most)
+        scale = np.squeeze(scale, axis=axes)
+        if self.settings.weights == "int8":
+            return codes.astype(np.int8), scale, np.array(0, dtype=np.int8)
+        shifted = (codes + _UNSIGNED_MIDDLE).astype(np.uint8)
+        return shifted, scale, np.array(_UNSIGNED_MIDDLE, dtype=np.uint8)
+
+    def _store(self, name: str, values: Tensor) -> str:
+        self.made.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name

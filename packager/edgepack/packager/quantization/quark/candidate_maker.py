@@ -3,13 +3,24 @@
 Quark makes the integers and the scales. Our search decides on float nodes: nodes are ranked by
 quantizing each alone with our own quantizer and the same types, since a run of Quark takes a
 minute.
+
+Python interpreter with AMD Quark.
+
+Quark needs an older onnx than ours, PyTorch and a C++ compiler, so Quark usually lives in a
+separate environment, which a variable names.
 """
 
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import BuildStep, Progress
@@ -21,7 +32,6 @@ from edgepack.packager.quantization.contract import (
     Ranked,
 )
 from edgepack.packager.quantization.method import QuantizationMethod
-from edgepack.packager.quantization.quark.environment import find_quark
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.tensors.sequence import Samples
@@ -104,3 +114,43 @@ def quark_config(settings: Quantize) -> str:
     if settings.scales == "power_of_two":
         return "XINT8"
     return "A16W8" if settings.activations == "int16" else "A8W8"
+
+
+VARIABLE = "EDGEPACK_QUARK_PYTHON"
+_INSTALL = (
+    "python -m venv quark && quark/bin/pip install amd-quark 'onnx<=1.22' onnxruntime torch, "
+    f"then {VARIABLE}=quark/bin/python"
+)
+
+
+def find_quark(
+    environment: Mapping[str, str] = os.environ,
+    is_here: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
+) -> str:
+    """Return the interpreter for Quark: the named interpreter, or this interpreter if Quark is
+    installed.
+
+    Args:
+        environment: Environment variables.
+        is_here: Whether this interpreter can import a package.
+
+    Raises:
+        BuildError: The named path is not a program, or no path is named and Quark is not here.
+    """
+    named = environment.get(VARIABLE, "")
+    if named:
+        program = shutil.which(named)
+        if program is None:
+            raise BuildError(
+                f"{VARIABLE} names no program: {named}",
+                found_in="pass quantize, backend = 'quark'",
+                remedy=_INSTALL,
+            )
+        return program
+    if is_here("quark"):
+        return sys.executable
+    raise BuildError(
+        "AMD Quark is not installed here, and no environment that has it is named",
+        found_in="pass quantize, backend = 'quark'",
+        remedy=_INSTALL,
+    )
