@@ -11,7 +11,7 @@ from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running
 from tests.simulators.hostile_websocket import MOST_PINGS_BYTES, HostileWebSocket, Way
 
-ATTACKS: tuple[Way, ...] = ("violate", "close with data", "ping", "close with data")
+ATTACKS: tuple[Way, ...] = ("violate", "hang up", "ping", "close with data")
 
 
 def wait_until(is_so: Callable[[], bool], device: Device) -> None:
@@ -44,6 +44,7 @@ def test_a_websocket_broker_that_closes_or_pings_stops_neither_the_agent_nor_its
     assert "Traceback" not in device.said()
     assert "the server violates the WebSocket protocol: invalid opcode" in device.said()
     assert "the server closed the WebSocket: 1000" in device.said()
+    assert "the broker ended the connection" in device.said()
     assert "Unspecified error" not in device.said()
     (sent,) = relay.ended_pings
     assert sent < MOST_PINGS_BYTES, "the agent kept an answer to every ping"

@@ -10,7 +10,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-Way = Literal["honest", "close with data", "ping", "violate"]
+Way = Literal["honest", "close with data", "hang up", "ping", "violate"]
 PING = b"\x89\x00"
 RESERVED = b"\x83\x00"
 """A frame with an opcode that no protocol defines."""
@@ -25,7 +25,8 @@ class HostileWebSocket:
         broker_port: Of a broker on this machine, without TLS.
         ways: Behaviour of each connection in turn; later connections are honest. `close with data`
             sends the broker's second answer and a close frame in one segment; `ping` sends pings
-            after the first answer, and reads nothing any more; `violate` sends a reserved frame.
+            after the first answer, and reads nothing any more; `violate` sends a reserved frame;
+            `hang up` ends the connection without a close frame.
 
     Attributes:
         ended_pings: Bytes of pings at which the agent ended each flood.
@@ -83,6 +84,9 @@ class HostileWebSocket:
                 if way == "close with data" and answers == 2:
                     protocol.send_close(1000)
             opened.sendall(b"".join(protocol.data_to_send()))
+            if way == "hang up" and answers == 2:
+                opened.shutdown(socket.SHUT_WR)
+                break
             if way == "violate" and answers == 2:
                 opened.sendall(RESERVED)
                 break

@@ -16,6 +16,10 @@ from edgepack.web.proxy import Proxy, open_tunnel
 MISSING = "a ws:// or wss:// broker needs the package websockets: pip install 'edgepack[websocket]'"
 
 
+class ViolationError(ConnectionError):
+    """The peer violates its protocol."""
+
+
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the broker, and the proxy that leads there."""
 

@@ -20,6 +20,7 @@ from websockets.uri import parse_uri
 
 from edgepack.text import printable
 from edgepack.web.broker_url import BrokerAddress
+from edgepack.web.mqtt_client import ViolationError
 
 PIECE_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 1024 * 1024
@@ -30,7 +31,11 @@ _CARRIES = (Opcode.BINARY, Opcode.CONT)
 
 
 class WebSocketError(ConnectionError):
-    """No WebSocket answers there, or the peer violates the protocol."""
+    """No WebSocket answers there, or the peer closed the WebSocket."""
+
+
+class WebSocketViolationError(WebSocketError, ViolationError):
+    """The peer violates the WebSocket protocol."""
 
 
 class WebSocket:
@@ -135,14 +140,14 @@ class WebSocket:
         """Process received bytes.
 
         Raises:
-            WebSocketError: The server violates the protocol, or sends pings and does not read the
-                answers.
+            WebSocketViolationError: The server violates the protocol, or sends pings and does not
+                read the answers.
         """
         with self._lock:
             try:
                 self._protocol.receive_data(piece)
             except (EOFError, WebSocketException) as error:
-                raise WebSocketError(f"the WebSocket broke: {error}") from error
+                raise WebSocketViolationError(f"the WebSocket broke: {error}") from error
             for event in self._protocol.events_received():
                 if isinstance(event, Frame) and event.opcode in _CARRIES:
                     self._read += event.data
@@ -151,10 +156,12 @@ class WebSocket:
             with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 self._flush()
             if len(self._unsent) > self._frame_bytes + MAX_ANSWERS_BYTES:
-                raise WebSocketError("the server sends pings and does not read the answers")
+                raise WebSocketViolationError(
+                    "the server sends pings and does not read the answers"
+                )
             if violation := self._protocol.parser_exc:
                 said = printable(str(violation)[:_REASON_LETTERS])
-                raise WebSocketError(f"the server violates the WebSocket protocol: {said}")
+                raise WebSocketViolationError(f"the server violates the WebSocket protocol: {said}")
 
     def _closed(self) -> WebSocketError:
         farewell = self._protocol.close_rcvd

@@ -84,6 +84,17 @@ def test_only_several_short_connections_in_a_row_hint_at_another_client() -> Non
     assert "another client seems to use this identity" in takeovers.trouble(0.0)
 
 
+def test_a_broker_that_violates_a_protocol_hints_at_no_other_client() -> None:
+    takeovers = TakeoverCounter("cam-1", random.Random(1))
+    reason = "the server violates the WebSocket protocol: invalid opcode"
+    delays = [takeovers.note_loss(reason, 0.1, is_violation=True) for _ in range(4)]
+    assert delays[:2] == [None, None]
+    assert None not in delays[2:], "no device knocks every second"
+    said = takeovers.trouble(0.0)
+    assert "another" not in said
+    assert reason in said
+
+
 def test_a_device_that_only_guesses_at_another_client_does_not_say_what_the_broker_did() -> None:
     takeovers = TakeoverCounter("cam-1", random.Random(1))
     for _ in range(3):

@@ -342,7 +342,7 @@ class Connection:
         if not reason.is_failure:
             return
         if since is not None:
-            self._note_loss(self._client.transport_error or str(reason), time.monotonic() - since)
+            self._note_loss(str(reason), time.monotonic() - since)
         elif not self._is_judged:
             ended = "it ends the connection without an answer"
             is_silent = str(reason) == "Keep alive timeout"
@@ -350,7 +350,8 @@ class Connection:
 
     def _note_loss(self, reason: str, lasted_s: float) -> None:
         """Try again: soon, or late where another client uses this identity."""
-        delay_s = self._takeovers.note_loss(reason, lasted_s)
+        reason, is_violation = self._client.transport_error or reason, self._client.is_violated
+        delay_s = self._takeovers.note_loss(reason, lasted_s, is_violation=is_violation)
         if delay_s is None:
             self._client.reconnect_delay_set(FIRST_DELAY_S, self._last_delay_s)
             self._complaints.say(f"the connection was lost: {reason}")

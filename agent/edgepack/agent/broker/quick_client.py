@@ -18,7 +18,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.exception import MalformedPacket
 
-from edgepack.web.mqtt_client import WebClient
+from edgepack.web.mqtt_client import ViolationError, WebClient
 
 PIECE_BYTES = 256 * 1024
 _PUBLISH, _PUBACK = 0x30, 0x40
@@ -38,6 +38,7 @@ class QuickClient(WebClient):
         most_packet_bytes: A longer packet ends the connection before the packet is read: CONNECT
             forbids longer packets, but a peer that ignores the limit would fill the memory.
         transport_error: Error that ended the current connection; "" for none.
+        is_violated: Whether that error is a violation of a protocol by the broker.
     """
 
     receiver: Receiver | None = None
@@ -46,7 +47,7 @@ class QuickClient(WebClient):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._begun = bytearray()
-        self.transport_error = ""
+        self.transport_error, self.is_violated = "", False
         self._going: deque[tuple[mqtt.MQTTMessageInfo, bytearray]] = deque()
 
     def loop_start(self) -> MQTTErrorCode:
@@ -88,7 +89,7 @@ class QuickClient(WebClient):
     def reconnect(self) -> MQTTErrorCode:
         """Open the connection; discard the remains of an earlier connection."""
         self._begun.clear()
-        self.transport_error = ""
+        self.transport_error, self.is_violated = "", False
         return super().reconnect()
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
@@ -97,7 +98,7 @@ class QuickClient(WebClient):
         except BlockingIOError:
             raise
         except OSError as error:
-            self.transport_error = str(error)
+            self._note_error(error)
             raise
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
@@ -112,13 +113,21 @@ class QuickClient(WebClient):
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return MQTTErrorCode.MQTT_ERR_SUCCESS
         except OSError as error:
-            self.transport_error, count = str(error), 0
+            self._note_error(error)
+            return self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
         if not count:
+            self._note_error(ConnectionError("the broker ended the connection"))
             return self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
         rc = self._take_packets(room[:count], self.receiver)
+        if rc == MQTTErrorCode.MQTT_ERR_PROTOCOL:
+            self._note_error(ViolationError("the broker violates the MQTT protocol"))
         with self._msgtime_mutex:
             self._last_bytes_received = mqtt.time_func()
         return self._loop_rc_handle(rc) if rc > 0 else MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _note_error(self, error: OSError) -> None:
+        self.transport_error = str(error)
+        self.is_violated = isinstance(error, ViolationError)
 
     def _take_packets(self, piece: memoryview, receiver: Receiver) -> MQTTErrorCode:
         """Process the packets that a piece completes, and keep the incomplete last packet."""

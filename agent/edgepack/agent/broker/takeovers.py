@@ -31,16 +31,19 @@ class TakeoverCounter:
         self._rng = rng
         self._taken = self._short = 0
         self._is_sure = False
+        self._violation = ""
 
-    def note_loss(self, reason: str, lasted_s: float) -> int | None:
+    def note_loss(self, reason: str, lasted_s: float, *, is_violation: bool = False) -> int | None:
         """Count a lost connection, and return the delay before the next attempt.
 
         Args:
             reason: Reason given by the broker.
             lasted_s: Duration of the connection.
+            is_violation: Whether the broker violated a protocol, which another client does not
+                cause.
 
         Returns:
-            Seconds to wait before the next attempt; None when nobody else uses the identity.
+            Seconds to wait before the next attempt; None to try again soon.
         """
         first_s, longest_s = DELAY_S
         self._calm_down(lasted_s)
@@ -48,6 +51,7 @@ class TakeoverCounter:
         if reason != TAKEN_OVER and self._short < SHORT_IN_A_ROW:
             return None
         self._taken += 1
+        self._violation = reason if is_violation else ""
         self._is_sure = self._is_sure or reason == TAKEN_OVER
         delay_s = min(longest_s, first_s << min(self._taken - 1, 10))
         return round(delay_s * self._rng.uniform(0.8, 1.2))
@@ -66,6 +70,11 @@ class TakeoverCounter:
             return (
                 f"another client uses this identity, '{self._device}': the broker ended the "
                 f"connection for it {counted(self._taken, 'time')}; {remedy}"
+            )
+        if self._violation:
+            return (
+                f"connections to the broker end within {SHORT_S:.0f} s: {self._violation}; "
+                "ask who runs the broker, or a proxy before it"
             )
         return (
             f"another client seems to use this identity, '{self._device}': connections end within "
