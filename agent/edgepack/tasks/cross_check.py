@@ -35,6 +35,9 @@ such as the mean absolute one, no more is lost."""
 LOOKS_LIKE = "looks_like"
 """Setting of outputs that a person declared to be another task than the graph says: its layout."""
 
+CHANGES = "changes"
+"""Setting of pictures and sounds that change an input: mean square of the change, by output."""
+
 _OF_SCORES = ("classification", "probabilities")
 
 Remedy = Literal["task", "metric", "samples"]
@@ -155,6 +158,12 @@ def _errors(
                 f"output '{name}', and yet its values are off by {error:.0%} of their own spread "
                 "in the worst tenth of the samples"
             )
+        changed = part.settings.get(CHANGES, {}).get(name)
+        if changed and (lost := _mean_square_error(wanted, given) / changed) > far:
+            yield (
+                f"output '{name}', and yet its error is {lost:.0%} of the model's change of its "
+                "input (mean square)"
+            )
         are_shares = are_probabilities(wanted)
         is_scores = part.task in _OF_SCORES and wanted[0].ndim and wanted[0].shape[-1] > 1
         lost = lost_skill(wanted, given) if are_shares or is_scores else 0.0
@@ -172,6 +181,11 @@ def _errors(
                 band = measure_slices(name, wanted, given, axis)
                 if band is not None and _surely_lost(band) > far:
                     yield f"output '{name}', and yet: {band.words}"
+
+
+def _mean_square_error(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
+    pairs = (flat_pair(*pair) for pair in zip(expected, got, strict=True))
+    return float(np.mean([np.mean((have - want) ** 2) for want, have in pairs if want.size]))
 
 
 def _surely_lost(measure: Measure) -> float:

@@ -279,3 +279,19 @@ def test_whole_numbers_in_floats_are_decisions() -> None:
     assert verdict.metric == "top1_agreement"
     assert verdict.value == pytest.approx(1 - (_draw(48, 1)[:, 0] > 1.0).mean())
     assert _judge(numbers, numbers, "").weak != (), "48 equal numbers prove little"
+
+
+def test_a_picture_is_held_against_the_change_of_its_input() -> None:
+    rng = np.random.default_rng(4)
+    truth = [np.cumsum(rng.normal(0, 0.05, (1, 1, 16, 16)), axis=-1) % 1.0 for _ in range(12)]
+    noisy: list[Outputs] = [{"x": one + rng.normal(0, 0.008, one.shape)} for one in truth]
+    better = [one + rng.normal(0, 0.003, one.shape) for one in truth]  # 50 dB, of 42 dB
+    expected: list[Outputs] = [{"y": one} for one in better]
+    part = TaskOutputs(task="picture", outputs=("y",), source="declared")
+    known = with_residuals(ModelDescription(parts=(part,)), noisy, expected)
+    got: list[Outputs] = [{"y": one + rng.normal(0, 0.006, one.shape)} for one in better]
+    verdict = Reference(expected, {}, known).judge(got)
+    assert verdict.passed, "44 dB to the float model"
+    assert "change of its input" in verdict.weak[0]
+    fine: list[Outputs] = [{"y": one + 0.001} for one in better]
+    assert Reference(expected, {}, known).judge(fine).weak == ()

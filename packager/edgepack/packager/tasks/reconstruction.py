@@ -5,6 +5,7 @@ to the float model's residual, which is far less than the output itself.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from edgepack.packager.tensors.sequence import Feeds
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Floats, Outputs
 from edgepack.tasks.contract import LOSS
+from edgepack.tasks.cross_check import CHANGES
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 from edgepack.tasks.values.strict import Residual
@@ -38,58 +40,76 @@ def with_residuals(
     """
     return ModelDescription(
         parts=tuple(
-            _with_residuals(part, feeds, expected)
-            if part.task in ("values", "anomaly", UNKNOWN)
-            else part
+            _with_residuals(part, feeds, expected) if part.task in _FROM_INPUTS else part
             for part in description.parts
         )
     )
 
 
+_FROM_INPUTS = ("values", "anomaly", "picture", "sound", UNKNOWN)
+
+
+class _Pair(NamedTuple):
+    """An output and the input that it reconstructs: the values of each sample in a row."""
+
+    source: str
+    inputs: list[Floats]
+    outputs: list[Floats]
+
+    @property
+    def apart(self) -> list[Floats]:
+        """Input minus output, an array a sample."""
+        return [one - two for one, two in zip(self.inputs, self.outputs, strict=True)]
+
+
 def _with_residuals(
     part: TaskOutputs, feeds: Sequence[Feeds], expected: Sequence[Outputs]
 ) -> TaskOutputs:
-    found = {name: _residual(name, feeds, expected) for name in part.outputs}
-    found = {name: _residual(name, feeds, expected) for name in part.outputs}
-    residuals = {name: of for name, of in found.items() if of is not None}
-    if part.task == "anomaly" and residuals:
-        name, (source, _) = next(iter(residuals.items()))
+    found = {name: _find_input(name, feeds, expected) for name in part.outputs}
+    pairs = {name: pair for name, pair in found.items() if pair is not None}
+    if not pairs:
+        return part
+    if part.task == "anomaly":
+        name, pair = next(iter(pairs.items()))
         raise BuildError(
-            f"output '{name}' is declared 'anomaly' and reconstructs input '{source}': the score "
-            "is the error between both, and not the highest value of the output",
+            f"output '{name}' is declared 'anomaly' and reconstructs input '{pair.source}': the "
+            "score is the error between both, and not the highest value of the output",
             found_in=f"outputs.{toml_key(name)}",
             remedy='--metric with a measure of your alarms, task = "values" for an error that is '
             "small against the float model's, or a model that returns the error itself",
         )
-    settings = {name: msgspec.to_builtins(residual) for name, (_, residual) in residuals.items()}
-    return replace(part, settings=part.settings | {"residuals": settings}) if settings else part
+    changes = {name: _mean_square(pair.apart) for name, pair in pairs.items()}
+    if part.task in ("picture", "sound"):
+        return replace(part, settings=part.settings | {CHANGES: changes})
+    residuals = {
+        name: msgspec.to_builtins(_describe(pair.apart, pair.inputs))
+        for name, pair in pairs.items()
+        if changes[name] > LOSS**2 * np.concatenate(pair.inputs).var()
+    }
+    return replace(part, settings=part.settings | {"residuals": residuals}) if residuals else part
 
 
-def _residual(
-    name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]
-) -> tuple[str, Residual] | None:
-    """Return the input that an output reconstructs, and the difference; None without such an
-    input.
-    """
+def _mean_square(rows: Sequence[Floats]) -> float:
+    return float(np.mean(np.concatenate(rows) ** 2))
+
+
+def _find_input(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> _Pair | None:
+    """Return an output with the input that it resembles; None without such an input."""
     given = [outputs[name] for outputs in expected if name in outputs]
     if len(given) < len(feeds) or given[0].dtype.kind != "f" or given[0].size < FEWEST_FOR_MEAN:
         return None
     for source in feeds[0]:
         taken = [entry[source] for entry in feeds]
-        pairs = zip(taken, given, strict=True)
-        if taken[0].dtype.kind != "f" or any(one.size != two.size for one, two in pairs):
+        sizes = zip(taken, given, strict=True)
+        if taken[0].dtype.kind != "f" or any(one.size != two.size for one, two in sizes):
             continue
-        first, second = (
-            np.concatenate([value.astype(np.float64).ravel() for value in values])
-            for values in (taken, given)
-        )
-        if not (np.isfinite(first).all() and np.isfinite(second).all() and first.std() > 0.0):
+        pair = _Pair(source, *([v.astype(np.float64).ravel() for v in of] for of in (taken, given)))
+        first, second = np.concatenate(pair.inputs), np.concatenate(pair.outputs)
+        is_known = bool(np.isfinite(first).all() and np.isfinite(second).all())
+        if not is_known or not first.std() > 0.0 or not second.std() > 0.0:
             continue
-        residual = float(np.mean((first - second) ** 2))
-        is_like = second.std() > 0.0 and np.corrcoef(first, second)[0, 1] >= LIKE_INPUT
-        if is_like and residual > LOSS**2 * first.var():
-            ends = np.cumsum([value.size for value in given])[:-1]
-            return source, _describe(np.split(first - second, ends), np.split(first, ends))
+        if np.corrcoef(first, second)[0, 1] >= LIKE_INPUT:
+            return pair
     return None
 
 
