@@ -5,6 +5,7 @@ the disk, and the power can be cut at any write or call.
 """
 
 import errno
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -64,13 +65,15 @@ class Faults:
 
     Attributes:
         cut_at: The power is cut at this moment: writes and calls are counted from 0.
-        full_from, full_for: From this write on the disk is full, for so many writes.
+        full_from, full_for: From this write on the disk fails, for so many writes.
+        error: Number of the disk's error.
         moments, writes: Counted so far.
     """
 
     cut_at: int | None = None
     full_from: int | None = None
     full_for: int = 0
+    error: int = errno.ENOSPC
     moments: int = 0
     writes: int = 0
 
@@ -85,7 +88,7 @@ class Faults:
         if self.full_from is not None:
             number = self.writes - 1
             if self.full_from <= number < self.full_from + self.full_for:
-                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+                raise OSError(self.error, os.strerror(self.error), str(path))
         write_file(path, content)
         self.moment()
 
@@ -159,6 +162,7 @@ class World:
         verified: Times of these runs, in order.
         temperature_c: Highest temperature, degrees Celsius.
         facts: The device's facts.
+        wall_ahead_s: How far the wall clock is ahead of the monotonic clock.
         faults: Faults.
         disk_patience_s: How long an update waits for a disk that does not work.
     """
@@ -187,6 +191,7 @@ class World:
     disk_patience_s: float = 3600.0
     link: DepotLink = field(default_factory=DepotLink)
     now: float = START
+    wall_ahead_s: float = 0.0
     hook_folder: str = "/device-hooks"
     hooks_run: list[str] = field(default_factory=list)
     hook_facts: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -254,7 +259,7 @@ class World:
             write=write,
             disk_patience_s=self.disk_patience_s,
             link=self.link,
-            clock=Clock(wall=lambda: self.now, monotonic=lambda: self.now),
+            clock=Clock(wall=lambda: self.now + self.wall_ahead_s, monotonic=lambda: self.now),
             rng=random.Random(1),
         )
         self.link.needs.clear()

@@ -202,7 +202,9 @@ class Follower:
         except BaseException:
             self._registration.update(opening="")
             raise
-        self._registration.update(digest=pointer.digest, opening="")
+        self._registration.update(
+            digest=pointer.digest, variant=choice.chosen, opening="", wrong=""
+        )
         return opened
 
     def _record(self, digest: str, variant: str, provider: str) -> Record:
@@ -320,7 +322,6 @@ class Follower:
                 self._replaced.append(weakref.ref(self.serving))
                 self.serving = opened
                 self._verifier, self._is_suspect = self._new_verifier(), False
-                self._registration.update(wrong="")
                 logger.info(
                     "model=%s from=%s to=%s variant=%s",
                     self._name,

@@ -41,6 +41,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         pid: The process, in its own namespace.
         model: The model's name.
         digest: The release that serves in the process; "" before the first release is open.
+        variant: The variant that serves in the process.
         opening: The release that the process opens now; "" for none.
         beat_at: Time of the heartbeat.
         running_since: Start of the oldest running inference; 0 without one.
@@ -53,6 +54,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     model: str
     digest: str = ""
+    variant: str = ""
     opening: str = ""
     beat_at: float = 0.0
     running_since: float = 0.0
@@ -227,7 +229,7 @@ class HolderWatch:
             held = HELD.decode(content or b"").value
         except (ValueError, NewerVersionError):
             return self._known.get(path.name)
-        texts = (held.boot, held.model, held.digest, held.opening, held.wrong)
+        texts = (held.boot, held.model, held.digest, held.variant, held.opening, held.wrong)
         return held if max(map(len, texts)) <= MAX_TEXT else None
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from edgepack.agent.runtime.basis import basis_of, describe_change
 from edgepack.agent.runtime.providers import why_nothing_runs
+from edgepack.agent.state.holders import Holders
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.outcomes import RECENT_S
 from edgepack.agent.update.choosing import (
@@ -140,7 +141,7 @@ class Watcher:
             self._ledger.observed(now),
             model=self._context.model.name,
             digest=self._ledger.key[0],
-            holders=self._context.deps.tools.holders(),
+            holders=self._holders(),
             monotonic_s=now,
             # As much time before must be known, too: some applications are killed each minute.
             since=max(self._since, now - RECENT_S, (now + self._started) / 2),
@@ -153,6 +154,13 @@ class Watcher:
             harm=describe_harm(self._context.deps.tools.drift_of(self._ledger.key[0])),
             heat=self._heat,
         )
+
+    def _holders(self) -> Holders:
+        """Return the registry without processes that still serve another variant."""
+        found, ledger = self._context.deps.tools.holders(), self._ledger
+        variant = ledger.key[1] if ledger else ""
+        held = (one for one in found.held if one.opening or one.variant in ("", variant))
+        return msgspec.structs.replace(found, held=tuple(held))
 
     def _judge(self, transitions: Transitions, *, has_looked: bool) -> None:
         """Act on the first symptom with sufficient evidence.

@@ -1,0 +1,278 @@
+"""The watch's tables times faults: each state and each symptom with each fault of the device.
+
+Derived from the tables: a new row without a scene here fails.
+"""
+
+import errno
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from edgepack.agent.state.holders import Death, Held, Holders
+from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.telemetry.pace import Pace
+from edgepack.agent.telemetry.shadowed import Shadowed
+from edgepack.agent.watch.table import ROWS, STATES, Symptom, WatchState
+from edgepack.wire.messages import Drift
+from tests.simulators.world import PowerCutError, World
+from tests.unit.agent.conftest import Releases
+from tests.unit.agent.test_watch import window
+
+YEAR_S = 365 * 24 * 3600.0
+LOOKS = 8
+MOST_MOMENTS = 40
+
+
+def held(releases: Releases, **fields: Any) -> Held:
+    return Held(boot="b", pid=7, model="tiny", digest=releases.two.ref.digest, **fields)
+
+
+def die(world: World, releases: Releases) -> None:
+    deaths = tuple(Death(world.now - 100 + second, held(releases)) for second in range(5))
+    world.holders = lambda: Holders(deaths=deaths)
+
+
+def hang(world: World, releases: Releases) -> None:
+    one = held(releases, variant="cpu", beat_at=world.now - 60)
+    world.holders = lambda: Holders(held=(one,))
+
+
+def miss_golden(world: World, releases: Releases) -> None:
+    one = held(releases, variant="cpu", wrong="sample 3: y differs")
+    world.holders = lambda: Holders(held=(replace(one, beat_at=world.now),))
+
+
+def slow_down(world: World, releases: Releases) -> None:
+    pace = Pace()
+    for _ in range(60):
+        pace = pace.plus(window(releases.two, good=50, length_s=60.0).telemetry[0], 60.0)
+    world.paces[releases.two.ref.digest] = pace
+    world.said_at_rest = [window(releases.two, good=20, ms=50.0, length_s=10.0)] * LOOKS
+
+
+def fail(world: World, releases: Releases) -> None:
+    world.said_at_rest = [window(releases.two, failed=50)] * LOOKS
+
+
+def give_nan(world: World, releases: Releases) -> None:
+    world.said_at_rest = [window(releases.two, not_finite=50)] * LOOKS
+
+
+def disagree(world: World, releases: Releases) -> None:
+    shadowed = Shadowed(count=99, spaced=99)
+    world.said_at_rest = [Collected(shadowed={releases.two.ref.digest: shadowed})] * LOOKS
+
+
+def change_driver(world: World, _: Releases) -> None:
+    world.facts, world.wrong = replace(world.facts, drivers={"npu": "2"}), {"cpu"}
+    world.now += 120.0
+
+
+def damage(world: World, releases: Releases) -> None:
+    slot = world.state_dir / "slots" / releases.two.ref.digest
+    (slot / "model" / "cpu" / "model.onnx").unlink(missing_ok=True)
+
+
+def heat(world: World, _: Releases) -> None:
+    world.heat = "cpu0 counts 3 more throttlings for heat"
+
+
+def harm(world: World, _: Releases) -> None:
+    world.drift = Drift(loss=0.5)
+
+
+def nothing(_: World, __: Releases) -> None:
+    pass
+
+
+MOVED, STAYS = "cpu-vnni", "cpu"
+CAUSES: dict[Symptom, tuple[Callable[[World, Releases], None], WatchState, str]] = {
+    "process": (die, "DEGRADED", MOVED),
+    "hang": (hang, "DEGRADED", MOVED),
+    "silence": (nothing, "WATCHING", STAYS),
+    "failed": (fail, "DEGRADED", MOVED),
+    "not_finite": (give_nan, "DEGRADED", MOVED),
+    "golden": (miss_golden, "DEGRADED", MOVED),
+    "basis": (change_driver, "DEGRADED", MOVED),
+    "damage": (damage, "WATCHING", STAYS),
+    "disagreement": (disagree, "WATCHING", STAYS),
+    "slow": (slow_down, "DEGRADED", MOVED),
+    "harm": (harm, "DEGRADED", STAYS),
+    "heat": (heat, "DEGRADED", STAYS),
+}
+"""By symptom: its cause, and the state and variant that follow. Two are evidence in a soak alone;
+damage is repaired."""
+
+
+class Scene(NamedTuple):
+    """Measurements before a fault and during it, and the end.
+
+    Attributes:
+        before: Failed inferences of the serving variant at each look before the fault.
+        during: The same from the fault on.
+        state, variant: The end.
+    """
+
+    before: int
+    during: int
+    state: WatchState
+    variant: str
+
+
+SCENES: dict[WatchState, Scene] = {
+    "WATCHING": Scene(0, 0, "WATCHING", STAYS),
+    "HEALING": Scene(0, LOOKS, "DEGRADED", MOVED),
+    "DEGRADED": Scene(LOOKS, 0, "DEGRADED", MOVED),
+}
+
+Fault = Callable[[World, int], None]
+"""Has the device suffer at the moment or write of a number, from now."""
+
+
+def kill(world: World, number: int) -> None:
+    world.faults.cut_at = world.faults.moments + number
+
+
+def disk(error: int) -> Fault:
+    def suffer(world: World, number: int) -> None:
+        faults = world.faults
+        faults.error, faults.full_for = error, 3
+        faults.full_from = faults.writes + number
+
+    return suffer
+
+
+def set_clock(ahead_s: float) -> Fault:
+    def suffer(world: World, _: int) -> None:
+        world.wall_ahead_s = ahead_s
+
+    return suffer
+
+
+def lose_broker(_: World, __: int) -> None:
+    """Nothing here has a broker: events wait in the journal."""
+
+
+FAULTS: dict[str, Fault] = {
+    "SIGKILL": kill,
+    "ENOSPC": disk(errno.ENOSPC),
+    "EIO": disk(errno.EIO),
+    "EROFS": disk(errno.EROFS),
+    "clock a year ahead": set_clock(YEAR_S),
+    "clock a year behind": set_clock(-YEAR_S + 2e8),
+    "no broker": lose_broker,
+}
+
+
+def variant_of(world: World) -> str:
+    return world.pointer.choice.chosen if world.pointer else ""
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, releases: Releases) -> Path:
+    """Return the state folder of a device that serves release 2, after release 1."""
+    folder = tmp_path_factory.mktemp("template") / "state"
+    folder.mkdir()
+    world = begin(folder, releases)
+    for sequence, bundle in enumerate((releases.one, releases.two), 1):
+        world.updater.orders.offer(bundle.order(sequence))
+        assert world.settle() == "COMMITTED"
+    return folder
+
+
+def begin(folder: Path, releases: Releases) -> World:
+    world = World(state_dir=folder, keys=(releases.public_key,))
+    for bundle in (releases.one, releases.two):
+        world.link.hold(bundle)
+    world.models.start()
+    return world
+
+
+def look(world: World, looks: int) -> None:
+    """Let the device look so often, through power cuts."""
+    for _ in range(looks):
+        while True:
+            try:
+                world.models.advance()
+                world.settle()
+            except PowerCutError:
+                world.faults.cut_at = None
+                world.restart()
+                continue
+            break
+        world.check_pointer()
+        world.now += world.watch.look_s
+
+
+def check(world: World, state: WatchState, variant: str) -> None:
+    told = world.journal.watch.told
+    assert world.pointer is not None
+    assert (told.state, world.pointer.choice.chosen) == (state, variant), told
+    assert world.pointer.bundle.release == 2
+    assert world.journal.committed == world.pointer
+    assert told.acts <= 2
+    assert world.models.troubles == ()
+
+
+def count_moments(template: Path, folder: Path, releases: Releases) -> int:
+    """Count the moments of a healing without a fault, so that each can be tried."""
+    world = begin(shutil.copytree(template, folder), releases)
+    fail(world, releases)
+    look(world, 3)
+    before = world.faults.moments
+    look(world, 1)
+    assert variant_of(world) == MOVED
+    return world.faults.moments - before
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("state", STATES)
+def test_each_state_with_each_fault(
+    tmp_path: Path, template: Path, releases: Releases, state: WatchState, fault: str
+) -> None:
+    scene = SCENES[state]
+    moments = count_moments(template, tmp_path / "count", releases)
+    assert 5 < moments < MOST_MOMENTS
+    is_counted = fault in ("SIGKILL", "ENOSPC", "EIO", "EROFS") and state == "HEALING"
+    for number in range(moments if is_counted else 1):
+        world = begin(shutil.copytree(template, tmp_path / str(number)), releases)
+        world.said_at_rest = [window(releases.two, failed=50)] * scene.before
+        look(world, scene.before)
+        world.said_at_rest = [window(releases.two, failed=50)] * scene.during
+        look(world, 3)
+        FAULTS[fault](world, number)
+        if fault == "SIGKILL" and state != "HEALING":
+            world.restart()
+        look(world, LOOKS)
+        # Without further reports, the failures of the left variant are no matter any more.
+        if scene.state == "DEGRADED" and variant_of(world) == STAYS:
+            fail(world, releases)
+            look(world, LOOKS)
+        check(world, scene.state, scene.variant)
+        told = {event.to_state for event in world.events("watch")}
+        assert told == ({"HEALING", "DEGRADED"} if scene.state == "DEGRADED" else set())
+
+
+@pytest.mark.parametrize(("symptom", "fault"), list(itertools.product(ROWS, FAULTS)))
+def test_each_symptom_with_each_fault(
+    tmp_path: Path, template: Path, releases: Releases, symptom: Symptom, fault: str
+) -> None:
+    cause, state, variant = CAUSES[symptom]
+    world = begin(shutil.copytree(template, tmp_path / "state"), releases)
+    look(world, 1)
+    world.now += 1000.0
+    cause(world, releases)
+    FAULTS[fault](world, 2)
+    look(world, LOOKS if symptom != "damage" else 5 * LOOKS)
+    if variant == MOVED and variant_of(world) == STAYS:  # A restart counts anew.
+        cause(world, releases)
+        world.now += 1000.0
+        look(world, LOOKS)
+    check(world, state, variant)
+    is_told = any(event.to_state == "DEGRADED" for event in world.events("watch"))
+    assert is_told == (cause not in (nothing, disagree))
