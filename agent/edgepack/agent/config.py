@@ -254,6 +254,7 @@ class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         runtime_dir: Folder in memory (tmpfs) through which applications hand over their counts; ""
             takes the first that the agent may write of `$XDG_RUNTIME_DIR`, `/run` and `/dev/shm`.
         journal_bytes: Bound of the windows that wait for the fleet; windows merge beyond.
+        drift_window_s: Seconds over which features of inferences are averaged to decide changes.
     """
 
     heartbeat_s: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 600.0
@@ -261,6 +262,7 @@ class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     update_interval_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0
     runtime_dir: str = ""
     journal_bytes: Annotated[int, msgspec.Meta(ge=4096, le=4 * 1024 * 1024)] = 64 * 1024
+    drift_window_s: Annotated[float, msgspec.Meta(ge=0.1, le=24 * 3600)] = 600.0
 
 
 class VerificationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -87,7 +87,7 @@ def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in
     place = tmp_path / "cam-1"
     fleet.client.enroll("cam-1", group="cameras", folder=place, state_dir=place / "state")
     with (place / "agent.toml").open("a") as settings:
-        settings.write("\n[telemetry]\ninterval_s = 0.2\n")
+        settings.write("\n[telemetry]\ninterval_s = 0.2\ndrift_window_s = 0.3\n")
     start_agent(fleet, "cam-1")
     fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
     archive = build(tmp_path / "built", key_prefix.with_suffix(".key"))
@@ -139,5 +139,19 @@ def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in
     assert "share of 'scratch' is 0." in " ".join(shown.stdout.split())
     told = json.loads(edgepack(fleet, "fleet", "devices", "show", "cam-1", "--json").stdout)
     assert told["models"][0]["drift"]["features"][0]["words"] == drift.features[0].words
+    with open_model("surfaces", place / "state", threads=1) as model:
+
+        def show_fog() -> bool:
+            for _ in range(100):
+                model.run({"images": 0.05 * picture(rng, AT_BUILD)})
+            model._serving.record.sketches.snapshot()
+            return any("harm: the confidence fell" in line for line in status())
+
+        fleet.wait_until(show_fog, "the device states harm without labels", timeout_s=60)
+    fleet.wait_until(
+        lambda: (drift := in_fleet()) is not None and (drift.loss or 0.0) > 0.1,
+        "the fleet has the loss",
+        timeout_s=60,
+    )
     page = Visitor(fleet.url).log_in((fleet.data / "token").read_text()).get("/devices/cam-1").text
     assert "share of &#39;scratch&#39; is 0." in page

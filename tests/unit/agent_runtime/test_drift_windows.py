@@ -6,11 +6,12 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from edgepack.agent.telemetry.drift import WINDOW_INFERENCES, WINDOW_S, DriftWatch
+from edgepack.agent.telemetry.drift import WINDOW_INFERENCES, DriftWatch
 from edgepack.agent.telemetry.drift_windows import (
     DAY_WINDOWS,
     FALSE_CHANGES,
     IN_A_ROW,
+    WINDOW_S,
     FeatureWindows,
     day_bound,
     estimate_loss,
@@ -107,7 +108,7 @@ def test_a_change_of_inputs_without_a_fall_of_confidence_does_no_harm() -> None:
 
 def test_a_watch_closes_windows_by_time_and_inferences_and_keeps_them_in_its_file() -> None:
     now = 0.0
-    watch = DriftWatch(lambda: now)
+    watch = DriftWatch(clock=lambda: now)
     rng = np.random.default_rng(3)
 
     def add(level: float, count: int) -> None:
@@ -126,7 +127,7 @@ def test_a_watch_closes_windows_by_time_and_inferences_and_keeps_them_in_its_fil
         add(float(rng.normal(0.0, 0.1)), WINDOW_INFERENCES // 2)
     (state,) = watch.states
     assert state.features[0].windows.learnt == DAY_WINDOWS
-    restarted = DriftWatch(lambda: now)
+    restarted = DriftWatch(clock=lambda: now)
     restarted.load(watch.states)
     watch = restarted
     for _ in range(2 * IN_A_ROW + 2):
@@ -139,7 +140,7 @@ def test_a_watch_closes_windows_by_time_and_inferences_and_keeps_them_in_its_fil
 
 def test_a_new_release_knows_how_much_its_inputs_vary_here() -> None:
     now = 0.0
-    watch = DriftWatch(lambda: now)
+    watch = DriftWatch(clock=lambda: now)
     for release in (RELEASE, ("e" * 64, *RELEASE[1:])):
         for _ in range(3):
             now += WINDOW_S

@@ -5,6 +5,7 @@ import pytest
 
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.sketch import sketch_input, thin_input
 from edgepack.tasks.table import TASKS, task_of
 from edgepack.tasks.text.head import TextHead
 from tests.unit.tasks.drawn_objects import YOLO, as_yolo, draw_scenes
@@ -84,6 +85,34 @@ def test_a_selection_counts_its_rows_and_names_its_first_class() -> None:
     assert best.shares == {"'dog'": 1.0}
     boxes = task.sketch(part("selection"), outputs(np.zeros((5, 3)), np.int64))
     assert (boxes.shares, boxes.numbers) == ({}, {"rows": 5.0})
+
+
+@pytest.mark.parametrize("is_channels_last", [False, True])
+def test_shifts_of_a_picture_move_the_features_that_are_made_for_them(
+    is_channels_last: bool,
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.linspace(0.0, 1.0, 60)
+    picture = np.stack([rows[:, None] * np.ones(48) * share for share in (0.9, 0.5, 0.3)])
+
+    def numbers(changed: np.ndarray) -> dict[str, float]:
+        batch = changed.transpose(1, 2, 0)[None] if is_channels_last else changed[None]
+        return dict(sketch_input(thin_input(batch)).numbers)
+
+    before = numbers(picture)
+    assert before["channel 0 less channel 1"] == pytest.approx(0.2, abs=0.02)
+    assert numbers(picture[::-1])["channel 0 less channel 1"] < 0
+    assert before["level at top left"] < before["level at the middle"]
+    moved = numbers(np.roll(picture, 20, axis=1))
+    assert moved["level"] == pytest.approx(before["level"], abs=0.03)
+    assert moved["level at top left"] > before["level at top left"] + 0.3
+    noisy = numbers(picture + rng.normal(0.0, 0.05, picture.shape))
+    assert noisy["edges"] > 2 * before["edges"]
+
+
+def test_inputs_that_are_no_pictures_have_no_places() -> None:
+    for shape in ((1, 80, 100), (1, 3, 900), (4, 4, 1, 30)):
+        assert "edges" not in sketch_input(thin_input(np.ones(shape, np.float32))).numbers
 
 
 @pytest.mark.parametrize("name", [n for n in TASKS if n not in ("detections", "text")])

@@ -62,6 +62,13 @@ FETCH_STOP_S = 0.5
 """The same for what is read from a source, which looks several times a second."""
 
 
+def open_telemetry(config: AgentConfig) -> TelemetryBuffer:
+    """Open the statistics of serving processes."""
+    return TelemetryBuffer(
+        Path(config.state_dir), interval_s=config.watch.interval_s, settings=config.telemetry
+    )
+
+
 def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     """Run the agent until a signal stops the loop.
 
@@ -69,9 +76,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         EdgepackError: The settings name an unusable object, or a fault ended the agent.
     """
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
-    telemetry = TelemetryBuffer(
-        Path(config.state_dir), interval_s=config.watch.interval_s, settings=config.telemetry
-    )
+    telemetry = open_telemetry(config)
     adopt_strays()
     worker = ThreadWorker(inbox.wake, tidy=end_strays)
     fetch_worker = ThreadWorker(inbox.wake)

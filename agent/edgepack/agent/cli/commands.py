@@ -316,16 +316,9 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
 
 
 def _models(config: AgentConfig, link: "LocalLink") -> "Models":
-    from edgepack.agent.cli.assembly import assemble_models
-    from edgepack.agent.telemetry.buffer import TelemetryBuffer
+    from edgepack.agent.cli.assembly import assemble_models, open_telemetry
 
-    models = assemble_models(
-        config,
-        link,
-        TelemetryBuffer(
-            Path(config.state_dir), interval_s=config.watch.interval_s, settings=config.telemetry
-        ),
-    )
+    models = assemble_models(config, link, open_telemetry(config))
     models.start()
     return models
 

@@ -57,7 +57,9 @@ class TelemetryBuffer:
         self.outcomes = OutcomeWatch()
         self.journal = TelemetryJournal(state_dir, max_bytes=settings.journal_bytes, write=write)
         stored = self.journal.stored
-        self._collector = LatencyCollector(state_dir, stored)
+        self._collector = LatencyCollector(
+            state_dir, stored, drift_window_s=settings.drift_window_s
+        )
         self.drift = self._collector.drift
         self.paces = PaceKeeper(interval_s, stored.paces)
         self._open: dict[Release, Telemetry] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.telemetry.drift import DriftWatch, Release
+from edgepack.agent.telemetry.drift_windows import WINDOW_S
 from edgepack.agent.telemetry.journal import Stored, join_windows
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up, shadowed_since
 from edgepack.agent.telemetry.sketches import sums_since
@@ -88,6 +89,7 @@ class LatencyCollector:
     Args:
         state_dir: The agent's state folder.
         stored: Collected counts and sums of features, as stored.
+        drift_window_s: Seconds over which features are averaged to decide changes.
         is_running: Whether a process is alive, by its id.
 
     Attributes:
@@ -100,13 +102,14 @@ class LatencyCollector:
         state_dir: Path,
         stored: Stored | None = None,
         *,
+        drift_window_s: float = WINDOW_S,
         is_running: Callable[[int], bool] = _is_running,
     ) -> None:
         self._state_dir = state_dir
         self._is_running = is_running
         self.files: dict[str, Spooled] = dict(stored.files) if stored else {}
         self._finished: dict[str, Path] = {}
-        self.drift = DriftWatch()
+        self.drift = DriftWatch(drift_window_s)
         self.drift.load(stored.features if stored else ())
 
     @property

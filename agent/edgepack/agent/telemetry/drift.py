@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from edgepack.agent.telemetry.drift_windows import FeatureWindows, estimate_loss
+from edgepack.agent.telemetry.drift_windows import WINDOW_S, FeatureWindows, estimate_loss
 from edgepack.bundle.drift import FEWEST_INFERENCES, FeatureSum
 from edgepack.bundle.metadata import MAX_FEATURES, Feature
 from edgepack.wire.messages import Drift, FeatureDrift
@@ -14,9 +14,6 @@ MAX_RELEASES = 64
 
 FULL_INFERENCES = 600
 """Sketched inferences from which on older ones count half: ten minutes or more."""
-
-WINDOW_S = 600.0
-"""Seconds of a window, at least."""
 
 WINDOW_INFERENCES = 100
 """Sketched inferences of a window, at least."""
@@ -89,10 +86,14 @@ class DriftWatch:
     """Adds up features by release, and compares them with the build.
 
     Args:
+        window_s: Seconds of a window, at least.
         clock: Seconds that never go back.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._window_s = window_s
         self._clock = clock
         self._seen_at: dict[Release, float] = {}
         self._states: dict[Release, ReleaseState] = {}
@@ -135,10 +136,10 @@ class DriftWatch:
         if max(one.recent.count for one in known.values()) > FULL_INFERENCES:
             known = {key: one.faded() for key, one in known.items()}
         now = self._clock()
-        length_s = state.window_s + min(now - self._seen_at.get(release, now), WINDOW_S)
+        length_s = state.window_s + min(now - self._seen_at.get(release, now), self._window_s)
         self._seen_at[release] = now
         most = max(one.window.count for one in known.values())
-        if length_s >= WINDOW_S and most >= WINDOW_INFERENCES:
+        if length_s >= self._window_s and most >= WINDOW_INFERENCES:
             length_s = 0.0
             known = {key: one.closed(len(known)) for key, one in known.items()}
         state = ReleaseState(release=release, window_s=length_s, features=tuple(known.values()))

@@ -20,6 +20,9 @@ import msgspec
 from edgepack.bundle.drift import CONFIDENCE
 from edgepack.bundle.metadata import Feature
 
+WINDOW_S = 600.0
+"""Seconds of a window, at least."""
+
 DAY_WINDOWS = 144
 IN_A_ROW = 3
 RECENT_WINDOWS = 10
@@ -106,12 +109,14 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
         Windows in a row below the bound count alone, so that a sudden fall counts whole.
         """
-        count = -self.beyond if self.beyond <= -IN_A_ROW else RECENT_WINDOWS
+        is_sudden = self.beyond <= -IN_A_ROW
+        count = -self.beyond if is_sudden else RECENT_WINDOWS
         if len(self.recent) < count:
             return 0.0
         fall = feature.mean - sum(self.recent[-count:]) / count
         error = math.sqrt(self._variance(feature) / count + feature.spread**2 / feature.samples)
-        return fall if fall > max(LEAST_FALL, window_bound(1) * error) else 0.0
+        least = LEAST_FALL if is_sudden else max(LEAST_FALL, _RECENT_BOUND * error)
+        return fall if fall > least else 0.0
 
     def _variance(self, feature: Feature) -> float:
         """Return the variance of windows; during the first day, that of single inferences.
@@ -138,6 +143,10 @@ def window_bound(features: int) -> float:
 def day_bound(features: int) -> float:
     """Return the standard errors that the mean of a day may be off; see `window_bound`."""
     return -NormalDist().inv_cdf(FALSE_CHANGES / _MONTH_DAYS / (2 * features))
+
+
+_RECENT_BOUND = -NormalDist().inv_cdf(FALSE_CHANGES / (_MONTH_DAYS * DAY_WINDOWS))
+"""Standard errors that the mean of the recent windows may be off: each window is a look."""
 
 
 def estimate_loss(features: Iterable[tuple[Feature, FeatureWindows]]) -> float | None:

@@ -1,0 +1,1 @@
+"""Benchmark of drift: false changes of unshifted months, shifts found, and estimated losses."""
