@@ -62,7 +62,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         golden: How golden samples that the agent ran again differ from the device's own first
             outputs; "" if equal.
         damage: Why the release's files are incomplete or changed; "" if complete.
-        harm: Why the difference of the inputs from the build is harmful; "" if not.
+        harm: Loss that a fallen confidence shows, in words (`harm_words`); "" without any.
         heat: Signs of a device that slows down for heat; "" for none.
     """
 
