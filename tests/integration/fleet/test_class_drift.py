@@ -139,6 +139,8 @@ def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in
     assert "share of 'scratch' is 0." in " ".join(shown.stdout.split())
     told = json.loads(edgepack(fleet, "fleet", "devices", "show", "cam-1", "--json").stdout)
     assert told["models"][0]["drift"]["features"][0]["words"] == drift.features[0].words
+    page = Visitor(fleet.url).log_in((fleet.data / "token").read_text()).get("/devices/cam-1").text
+    assert "share of &#39;scratch&#39; is 0." in page
     with open_model("surfaces", place / "state", threads=1) as model:
 
         def show_fog() -> bool:
@@ -154,4 +156,4 @@ def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in
         timeout_s=60,
     )
     page = Visitor(fleet.url).log_in((fleet.data / "token").read_text()).get("/devices/cam-1").text
-    assert "share of &#39;scratch&#39; is 0." in page
+    assert "harm: the confidence fell" in page
