@@ -54,7 +54,8 @@ def test_ways_that_the_model_rejects_are_left_out() -> None:
 
 def test_whole_numbers_keep_to_values_of_other_samples() -> None:
     rng = np.random.default_rng(0)
-    samples: list[Feeds] = [{"ids": rng.integers(0, 9, (1, 50))} for _ in range(4)]
+    empty = np.zeros((1, 4, 0, 16), np.float32)  # A decoder's cache before its first step.
+    samples: list[Feeds] = [{"ids": rng.integers(0, 9, (1, 50)), "past": empty} for _ in range(4)]
     ways = list(spoil(samples))
     assert len(ways) == 2
     for spoilt in ways:

@@ -81,7 +81,7 @@ def spoil(samples: Sequence[Feeds]) -> Iterator[list[Feeds]]:
     )
     for way in ways:
         spoilt = [
-            {name: way(value, other[name]) for name, value in one.items()}
+            {name: way(value, other[name]) if value.size else value for name, value in one.items()}
             for one, other in zip(samples, (*samples[1:], samples[0]), strict=True)
         ]
         if any(
@@ -106,7 +106,7 @@ def _fade(share: float) -> Way:
     """Return a way that makes a sample darker: its values move to its least value."""
 
     def way(value: Tensor, _other: Tensor) -> Tensor:
-        if value.dtype.kind != "f" or not value.size:
+        if value.dtype.kind != "f":
             return value
         least = value.min()
         return np.asarray(least + (value - least) * (1.0 - share)).astype(value.dtype)
