@@ -11,7 +11,6 @@ LIST = Path(__file__).with_name("constants.toml")
 FOLDERS = (
     "agent/edgepack/tasks",
     "packager/edgepack/packager/gates",
-    "packager/edgepack/packager/metrics",
     "packager/edgepack/packager/pipeline",
     "packager/edgepack/packager/runtime",
     "packager/edgepack/packager/search",

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.metrics.layer_errors import LayerError
-from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import MeasuredVariant, RefusedProfile, Report
+from edgepack.packager.runtime.inspection import Inspection, LayerError, TensorRange
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 from tests.unit.packager_io.reports import make_report, make_variant

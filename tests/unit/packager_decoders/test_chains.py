@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from edgepack.packager.config.inputs import WantedInputs
+from edgepack.packager.gates.tokens import MOST_STEPS, follow_float
 from edgepack.packager.graph.model_files import open_on_cpu
-from edgepack.packager.metrics.tokens.chains import MOST_STEPS, follow_float
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import Run, run_of

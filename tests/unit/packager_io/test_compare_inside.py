@@ -9,10 +9,8 @@ from click.testing import CliRunner
 from edgepack.packager.cli.compare import compare as command
 from edgepack.packager.comparison.inside import compare_inside
 from edgepack.packager.comparison.reading import read_compared
-from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.metrics.layer_errors import LayerError
-from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.report import Report, encode_report
+from edgepack.packager.runtime.inspection import Inspection, LayerError, TensorRange
 from tests.unit.packager_io.reports import make_report, make_variant
 
 

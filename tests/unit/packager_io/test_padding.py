@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.gates.accuracy import Reference
-from edgepack.packager.metrics.chains import run_samples
+from edgepack.packager.gates.chains import run_samples
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.search.judge import CandidateJudge

@@ -10,9 +10,6 @@ from edgepack.number_format import (
     format_percent,
     format_size_change,
 )
-from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.metrics.layer_errors import LayerError
-from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports import plot
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.reasons import explain, explain_refusal, sum_up
@@ -27,6 +24,7 @@ from edgepack.packager.reports.report import (
     speed_text,
 )
 from edgepack.packager.reports.views import latency_points, shared_prefix, size_points
+from edgepack.packager.runtime.inspection import Inspection, LayerError, TensorRange
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import SensitiveNode
 from edgepack.tasks.description import TaskOutputs

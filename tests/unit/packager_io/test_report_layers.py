@@ -9,10 +9,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.agent.runtime.placement import LeftNode
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.metrics import inspection
-from edgepack.packager.metrics.inspection import inspect
-from edgepack.packager.metrics.layer_errors import Layer, measure_layer
-from edgepack.packager.metrics.tensor_ranges import ActivationScale, describe_range
+from edgepack.packager.runtime import inspection
+from edgepack.packager.runtime.inspection import (
+    ActivationScale,
+    Layer,
+    describe_range,
+    inspect,
+    measure_layer,
+)
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode, explain_left
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples

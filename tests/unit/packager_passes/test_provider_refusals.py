@@ -15,10 +15,10 @@ from edgepack.errors import BuildError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates.provider_errors import explain_refusal
 from edgepack.packager.graph.source_quantization import read_source_quantization
-from edgepack.packager.metrics.inspection import Inspection, inspect
 from edgepack.packager.pipeline import provider_validation as provider_validation
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.inspection import Inspection, inspect
 from edgepack.packager.runtime.trial import Trial, try_model
 from tests.unit.packager_passes.products import prepare_products
 

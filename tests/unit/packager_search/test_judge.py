@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from edgepack.packager.metrics.chains import STEPS
+from edgepack.packager.gates.chains import STEPS
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
 from edgepack.packager.tensors.sequence import Feeds, Samples, State

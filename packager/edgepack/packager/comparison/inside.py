@@ -5,9 +5,7 @@ from statistics import median
 
 import msgspec
 
-from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.metrics.layer_errors import LayerError
-from edgepack.packager.metrics.tensor_ranges import TensorRange
+from edgepack.packager.runtime.inspection import Inspection, LayerError, TensorRange
 
 CLEARLY_DB = 3.0
 """Half or twice the noise power: less is no news."""

@@ -29,7 +29,6 @@ from edgepack.packager.bundling.assemble import REPORT_JSON
 from edgepack.packager.comparison.result import VariantSide
 from edgepack.packager.comparison.tensors import TensorMark, mark_tensors
 from edgepack.packager.graph.node_precision import NodePrecision, node_precision
-from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.reports.report import (
     REPORT_FORMAT,
     Report,
@@ -37,6 +36,7 @@ from edgepack.packager.reports.report import (
     VariantReport,
     reported_files,
 )
+from edgepack.packager.runtime.inspection import Inspection
 
 _MAX_REPORT_BYTES = 64 * 1024 * 1024
 

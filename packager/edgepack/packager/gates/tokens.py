@@ -1,24 +1,37 @@
-"""Evaluation of a decoder by its chosen tokens, against the float model's choice."""
+"""Evaluation of a decoder by its chosen tokens, against the float model's choice.
 
+Chains of steps: a decoder is fed its own cache, with the float model's tokens and with its own.
+
+The float model chooses the most probable token after each sample, and continues with its own cache.
+A candidate receives the same tokens with its own caches (forced), and chooses by itself (free). The
+float model, again with its own cache, reads the candidate's tokens: would the float model have
+chosen the same? Until a candidate chooses another token both chains are equal, so that a good
+candidate costs little more than a single chain.
+
+Many texts end long before the last step, and nobody reads the tokens after their end: the float
+model repeats the same token then, and so does a candidate. The float model determines the end
+token.
+"""
+
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
+from edgepack.errors import BuildError
 from edgepack.number_format import format_metric
-from edgepack.packager.metrics.tokens.chains import (
-    FloatChain,
-    cut,
-    find_end,
-    follow_candidate,
-    follow_float,
-    unchanged,
-)
 from edgepack.packager.runtime.model_run import Run
-from edgepack.packager.samples.token_steps import without_padding_behind
+from edgepack.packager.samples.token_steps import (
+    next_feeds,
+    next_scores,
+    steps_left,
+    without_padding_behind,
+)
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples
-from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.arrays import Floats, Integers, Outputs
 from edgepack.tasks.classification.measure import one_miss
 from edgepack.tasks.contract import Measure, agree
 from edgepack.tasks.details import DIVERGENCE, FORCED_TOKENS, FREE_TOKENS, bounded
@@ -152,3 +165,205 @@ def _describe_steps(agreement: TokenAgreement) -> str:
 def _describe_rate(rate: Rate) -> str:
     bounds = f"{format_metric(rate.low)} to {format_metric(rate.high)}"
     return f"{format_metric(rate.value)} (95 %: {bounds})"
+
+
+MOST_STEPS = 64
+"""Tokens of a chain."""
+
+_PROBABLE = 256
+"""Tokens whose probabilities are kept, the most probable ones; all others count as one."""
+
+_MOST_NATS = 20.0
+"""Of a divergence: what a model holds for impossible would count without end."""
+
+_FEWEST_AGAIN = 8
+"""So often a token stands at the end of a chain that ends a text."""
+
+_ENDING = 0.25
+"""Share of the chains that end so, all with one token."""
+
+
+class FloatChain(msgspec.Struct, frozen=True, kw_only=True):
+    """The float model's continuation of a sample.
+
+    Attributes:
+        first: Its outputs on the sample itself.
+        most: Number of computed steps.
+        tokens: int64 (steps,), the chosen tokens, up to the end of the text.
+        probable: int64 (steps, 256 or fewer), the most probable tokens.
+        logarithms: float64 (steps, number of probable tokens + 1), natural logarithms of their
+            probabilities, and of all others together.
+    """
+
+    first: Outputs
+    most: int
+    tokens: Integers
+    probable: Integers
+    logarithms: Floats
+
+
+def follow_float(run: Run, decoder: Decoder, feeds: Feeds) -> FloatChain:
+    """Continue a sample with the float model, for as many steps as the model allows.
+
+    Raises:
+        BuildError: The model does not run on the sample itself.
+    """
+    first = outputs = run(feeds)
+    tokens, probable, logarithms = [], [], []
+    most = min(MOST_STEPS, steps_left(decoder, feeds) or MOST_STEPS)
+    while True:
+        scores = next_scores(decoder, outputs)
+        count = min(_PROBABLE, len(scores))
+        likely = np.argpartition(-scores, count - 1)[:count]
+        tokens.append(int(scores.argmax()))
+        probable.append(likely)
+        logarithms.append(_with_others(scores[likely]))
+        if len(tokens) == most:
+            break
+        feeds = next_feeds(decoder, feeds, outputs, tokens[-1])
+        try:
+            outputs = run(feeds)
+        except BuildError:
+            break  # it allows no more
+    return FloatChain(
+        first=first,
+        most=len(tokens),
+        tokens=np.array(tokens),
+        probable=np.stack(probable),
+        logarithms=np.stack(logarithms),
+    )
+
+
+def find_end(chains: Sequence[FloatChain]) -> int | None:
+    """Find the token that ends texts; None if chains continue to their last step."""
+    again = Counter(
+        int(chain.tokens[-1])
+        for chain in chains
+        if len(chain.tokens) > _FEWEST_AGAIN
+        and (chain.tokens[-_FEWEST_AGAIN:] == chain.tokens[-1]).all()
+    )
+    token, count = again.most_common(1)[0] if again else (None, 0)
+    return token if len(again) == 1 and count >= max(_ENDING * len(chains), 2) else None
+
+
+def cut(chain: FloatChain, end: int | None) -> FloatChain:
+    """Cut a chain after the end of its text."""
+    steps = len(_until(chain.tokens, end))
+    return replace(
+        chain,
+        tokens=chain.tokens[:steps],
+        probable=chain.probable[:steps],
+        logarithms=chain.logarithms[:steps],
+    )
+
+
+def _until(tokens: Integers, end: int | None) -> Integers:
+    if end is None or end not in tokens:
+        return tokens
+    return tokens[: int((tokens == end).argmax()) + 1]
+
+
+def follow_candidate(
+    run: Run,
+    float_run: Run,
+    decoder: Decoder,
+    feeds: Feeds,
+    chain: FloatChain,
+    end: int | None = None,
+) -> tuple[Outputs, ChainCounts]:
+    """Chain a candidate after a sample, with the float model's tokens and with the candidate's.
+
+    Args:
+        run: The candidate.
+        float_run: The float model, which reads the candidate's tokens.
+        decoder: How both are fed.
+        feeds: The sample.
+        chain: The float model's chain after the sample.
+        end: The token that ends texts; None where none does.
+
+    Returns:
+        The candidate's outputs on the sample itself, and the comparison.
+    """
+    steps = len(chain.tokens)
+    chosen = np.empty(steps, np.int64)
+    divergence = np.empty(steps)
+    forced, fork = feeds, None
+    for step, token in enumerate(chain.tokens.tolist()):
+        outputs = run(forced)
+        if not step:
+            first = outputs
+        scores = next_scores(decoder, outputs)
+        chosen[step] = scores.argmax()
+        divergence[step] = _divergence(chain, step, scores)
+        if chosen[step] != token and fork is None:
+            fork = (step, forced, outputs)
+        if step + 1 < steps:
+            forced = next_feeds(decoder, forced, outputs, token)
+    is_forced = chosen == chain.tokens
+    if fork is None:
+        return first, ChainCounts(
+            forced=is_forced, divergence=divergence, free=is_forced, same=is_forced
+        )
+    said = _go_on(run, decoder, chosen[: fork[0] + 1], fork[1], fork[2], chain.most, end)
+    return first, ChainCounts(
+        forced=is_forced,
+        divergence=divergence,
+        free=said == _choices_after(float_run, decoder, feeds, said, chain, fork[0]),
+        same=np.arange(steps) < fork[0],
+    )
+
+
+def unchanged(chain: FloatChain) -> ChainCounts:
+    """Return the counts of a variant that always agrees with the float model."""
+    same = np.ones(len(chain.tokens), np.bool_)
+    return ChainCounts(forced=same, divergence=np.zeros(len(same)), free=same, same=same)
+
+
+def _go_on(
+    run: Run,
+    decoder: Decoder,
+    said: Integers,
+    feeds: Feeds,
+    outputs: Outputs,
+    steps: int,
+    end: int | None,
+) -> Integers:
+    """Continue a text with a model's own tokens, to the end or for `steps` steps."""
+    tokens = said.tolist()
+    while len(tokens) < steps and tokens[-1] != end:
+        feeds = next_feeds(decoder, feeds, outputs, tokens[-1])
+        outputs = run(feeds)
+        tokens.append(int(next_scores(decoder, outputs).argmax()))
+    return np.array(tokens)
+
+
+def _choices_after(
+    run: Run, decoder: Decoder, feeds: Feeds, said: Integers, chain: FloatChain, known: int
+) -> Integers:
+    """Return the float model's choice at each place of a candidate's text.
+
+    Args:
+        known: The last place of the common beginning.
+    """
+    choices = chain.tokens[: known + 1].tolist()
+    for step in range(len(said)):
+        outputs = run(feeds)
+        if step > known:
+            choices.append(int(next_scores(decoder, outputs).argmax()))
+        if len(choices) == len(said):
+            break
+        feeds = next_feeds(decoder, feeds, outputs, int(said[step]))
+    return np.array(choices)
+
+
+def _divergence(chain: FloatChain, step: int, scores: Floats) -> float:
+    wanted = chain.logarithms[step]
+    got = _with_others(scores[chain.probable[step]])
+    terms = np.exp(wanted) * (wanted - got)
+    return float(np.clip(terms[np.exp(wanted) > 0.0].sum(), 0.0, _MOST_NATS))
+
+
+def _with_others(logarithms: Floats) -> Floats:
+    """Return the logarithms, and the logarithm of all other tokens together."""
+    rest = max(1.0 - float(np.exp(logarithms).sum()), 1e-12)
+    return np.append(logarithms, np.log(rest))

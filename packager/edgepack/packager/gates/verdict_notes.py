@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from edgepack.number_format import format_metric, format_percent
+from edgepack.packager.gates.chains import describe_chains
 from edgepack.packager.gates.proof import is_proven, samples_to_prove
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.metrics.chains import describe_chains
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.contract import Agreement
 from edgepack.tasks.description import SELECTION

@@ -13,7 +13,6 @@ from edgepack.number_format import format_metric
 from edgepack.packager.gates.proof import is_doubtful
 from edgepack.packager.graph.explicit_attributes import write_defaults
 from edgepack.packager.graph.model_files import load_model, save_model
-from edgepack.packager.metrics.inspection import Inspection, inspect
 from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict, judge_on_holdout
 from edgepack.packager.pipeline.provider_validation import (
     ProviderRefusedError,
@@ -26,6 +25,7 @@ from edgepack.packager.pipeline.unsupported_nodes import exclude_unsupported
 from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
+from edgepack.packager.runtime.inspection import Inspection, inspect
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_outputs import without_watched

@@ -25,9 +25,9 @@ from edgepack.number_format import (
     format_round_bytes,
     format_size_change,
 )
-from edgepack.packager.metrics.tensor_ranges import OUTLIER_FACTOR
 from edgepack.packager.reports import plot, reasons, views
 from edgepack.packager.reports.report import Report, latency_text, speed_text
+from edgepack.packager.runtime.inspection import OUTLIER_FACTOR
 
 _FOLDER = "edgepack.packager.reports"
 _PAGE = "report.html.jinja"

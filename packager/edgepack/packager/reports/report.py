@@ -20,7 +20,7 @@ from edgepack.bundle.manifest import (
     Toolchain,
 )
 from edgepack.number_format import format_latency
-from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.runtime.inspection import Inspection
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 from edgepack.tasks.tokens.agreement import AtPositions

@@ -7,12 +7,10 @@ from itertools import takewhile
 import msgspec
 
 from edgepack.bundle.manifest import Accuracy
-from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.metrics.layer_errors import LayerError
-from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.plot import Point
 from edgepack.packager.reports.reasons import best_attempt, is_float_instead
 from edgepack.packager.reports.report import MeasuredVariant, VariantReport
+from edgepack.packager.runtime.inspection import Inspection, LayerError, TensorRange
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt
 

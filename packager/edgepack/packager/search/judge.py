@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.chains import run_samples
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.user_metric import Metric, evaluate_metric, judge_metric
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.metrics.chains import run_samples
 from edgepack.packager.profiles.schema import AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding

@@ -17,10 +17,10 @@ import onnx
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
+from edgepack.packager.gates.chains import run_samples
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.graph.workload import workloads
-from edgepack.packager.metrics.chains import run_samples
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import (

@@ -1,1 +1,0 @@
-"""Comparison of a decoder with the float model, token by token."""
