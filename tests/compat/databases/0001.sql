@@ -21,11 +21,11 @@ CREATE TABLE assignments (
 	FOREIGN KEY(rollout) REFERENCES rollouts (number), 
 	FOREIGN KEY(device) REFERENCES devices (id)
 );
-INSERT INTO "assignments" VALUES(1,'cam-1',0,'COMMITTED',1,1.79575307551505374903e+09,1.79575307568535256393e+09,'','','not reported yet','','');
-INSERT INTO "assignments" VALUES(1,'cam-2',0,'COMMITTED',1,1.79575307551505374903e+09,1.7957530758872523308e+09,'','','not reported yet','','');
-INSERT INTO "assignments" VALUES(1,'cam-3',0,'COMMITTED',1,1.79575307551505374903e+09,1.79575307600604820246e+09,'','','not reported yet','','');
-INSERT INTO "assignments" VALUES(2,'cam-1',0,'WORKING',2,1.79575307625947332384e+09,NULL,'','0101010101010101010101010101010101010101010101010101010101010101','not reported yet','berlin','');
-INSERT INTO "assignments" VALUES(2,'cam-2',0,'FAILED',2,1.79575307625947332384e+09,1.79575307653291153906e+09,'too hot','0101010101010101010101010101010101010101010101010101010101010101','not reported yet','berlin','');
+INSERT INTO "assignments" VALUES(1,'cam-1',0,'COMMITTED',1,1.79576256285869073864e+09,1.79576256288032507901e+09,'','','not reported yet','','');
+INSERT INTO "assignments" VALUES(1,'cam-2',0,'COMMITTED',1,1.79576256285869073864e+09,1.79576256290561604494e+09,'','','not reported yet','','');
+INSERT INTO "assignments" VALUES(1,'cam-3',0,'COMMITTED',1,1.79576256285869073864e+09,1.79576256292968654626e+09,'','','not reported yet','','');
+INSERT INTO "assignments" VALUES(2,'cam-1',0,'WORKING',2,1.79576256296264243125e+09,NULL,'','0101010101010101010101010101010101010101010101010101010101010101','not reported yet','berlin','');
+INSERT INTO "assignments" VALUES(2,'cam-2',0,'FAILED',2,1.79576256296264243125e+09,1.79576256298542976386e+09,'too hot','0101010101010101010101010101010101010101010101010101010101010101','not reported yet','berlin','');
 INSERT INTO "assignments" VALUES(2,'cam-3',1,'WAITING',NULL,NULL,NULL,'','','not reported yet','berlin','');
 CREATE TABLE audit (
 	id INTEGER NOT NULL, 
@@ -46,11 +46,11 @@ INSERT INTO "audit" VALUES(3,1.0,'controller','device.label','','cam-2','','','s
 INSERT INTO "audit" VALUES(4,1.0,'controller','device.enroll','','cam-3','','','enrolled in group g','{}');
 INSERT INTO "audit" VALUES(5,1.0,'controller','device.label','','cam-3','','','site=berlin','{}');
 INSERT INTO "audit" VALUES(6,1.0,'controller','rollout.start','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','started for group g','{"devices":3,"waves":"100%","control":"","soak_s":2.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":5,"on_breach":"pause","gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":0,"approve_waves":false,"not_before":null,"window":"","supersede":false}');
-INSERT INTO "audit" VALUES(7,1.79575307551505374903e+09,'controller','rollout.wave','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','wave 1 of 1: 3 devices','{"wave":1,"devices":3}');
-INSERT INTO "audit" VALUES(8,1.79575307603887486451e+09,'controller','rollout.finish','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','3 of 3 devices committed, 0 failed or stayed silent','{"committed":3,"failures":0.0}');
+INSERT INTO "audit" VALUES(7,1.79576256285869073864e+09,'controller','rollout.wave','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','wave 1 of 1: 3 devices','{"wave":1,"devices":3}');
+INSERT INTO "audit" VALUES(8,1.79576256293462276462e+09,'controller','rollout.finish','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','3 of 3 devices committed, 0 failed or stayed silent','{"committed":3,"failures":0.0}');
 INSERT INTO "audit" VALUES(9,1.0,'controller','rollout.start','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','started for group g','{"devices":3,"waves":"2,100%","control":"","soak_s":10.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":1,"on_breach":"pause","gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":3,"approve_waves":false,"not_before":null,"window":"","supersede":false}');
-INSERT INTO "audit" VALUES(10,1.79575307625947332384e+09,'controller','rollout.wave','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','wave 1 of 2: 2 devices','{"wave":1,"devices":2}');
-INSERT INTO "audit" VALUES(11,1.79575307657498478889e+09,'gate failures','rollout.breach','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%','{"gate":"failures","hardware_class":"","wave":1,"devices":1,"value":1.0,"bound":0.0014230401315538537,"threshold":0.1,"now":1.0,"on_breach":"pause"}');
+INSERT INTO "audit" VALUES(10,1.79576256296264243125e+09,'controller','rollout.wave','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','wave 1 of 2: 2 devices','{"wave":1,"devices":2}');
+INSERT INTO "audit" VALUES(11,1.79576256299062514301e+09,'gate failures','rollout.breach','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%','{"gate":"failures","hardware_class":"","wave":1,"devices":1,"value":1.0,"bound":0.0014230401315538537,"threshold":0.1,"now":1.0,"on_breach":"pause"}');
 CREATE TABLE certificates (
 	serial VARCHAR NOT NULL, 
 	device VARCHAR NOT NULL, 
@@ -59,40 +59,40 @@ CREATE TABLE certificates (
 	pem TEXT NOT NULL, 
 	PRIMARY KEY (serial)
 );
-INSERT INTO "certificates" VALUES('1f241866babef5c81ab837f2b6f74f5e','cam-1','b7d24cf2b0aea8a4ffec5a3ca877709b36571680a61c66598f98e2137f994507',100000000000.0,'-----BEGIN CERTIFICATE-----
-MIIBfzCCASWgAwIBAgIUP3r/174i9aO/wPBfPff0U5TBNLEwCgYIKoZIzj0EAwIw
-DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyNzAzMTc0NVoXDTI2MTEyNzA1MTc0NVow
-DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEWzvH3WBN
-GknDRODLcLKQ7vEDlNfgHBWmbuU0Qa/qdYudzpI3HPkZTTaE6h0cjP6qlqklmrCv
-1RwRM1rKJ9VMMaNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQUEN4t/V40exwS
-dI+PNJr5mYdc1LUwHwYDVR0jBBgwFoAUEN4t/V40exwSdI+PNJr5mYdc1LUwDwYD
-VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNIADBFAiEA/4BHUrHFglJVqs0h+Q8b
-PPbxtBGbiO0wHDneWPASj/0CICZbgqaz7rQPFwUAZvWns11PpwMyMVOnUMUxPFuc
-Ni96
+INSERT INTO "certificates" VALUES('1f241866babef5c81ab837f2b6f74f5e','cam-1','bd695b5a1616840b437c828a284a4c6b6d6905e018a04c2a09d199d5eca2d97e',100000000000.0,'-----BEGIN CERTIFICATE-----
+MIIBgDCCASWgAwIBAgIUIcqGbWJ2Hfk1N/OOL8MYuGD3N60wCgYIKoZIzj0EAwIw
+DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyNzA1NTYwMloXDTI2MTEyNzA3NTYwMlow
+DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE6ZoI2n35
+afNMuw5qWl+RHO6AuD+BJ9SL0pGAJOEugGSBc3g9/u5m2BBzPYP96LXJpF3bUbz0
+sOoXJy3tvD2E3aNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQUhHqtiW5Ry3H/
+7ff6musP/H14/Z4wHwYDVR0jBBgwFoAUhHqtiW5Ry3H/7ff6musP/H14/Z4wDwYD
+VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNJADBGAiEAgWJt+YmlYf5vkiUpgFM7
+TWfCfjIsrk+EMpqhkV/Z1m0CIQDEMpvso7wvFL0vbZwlsU/5UmlBzWMVLYNKDzH2
+mfZe+w==
 -----END CERTIFICATE-----
 ');
-INSERT INTO "certificates" VALUES('b89d96e9d4b14fbe99016a2225581076','cam-2','b7d24cf2b0aea8a4ffec5a3ca877709b36571680a61c66598f98e2137f994507',100000000000.0,'-----BEGIN CERTIFICATE-----
-MIIBfzCCASWgAwIBAgIUP3r/174i9aO/wPBfPff0U5TBNLEwCgYIKoZIzj0EAwIw
-DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyNzAzMTc0NVoXDTI2MTEyNzA1MTc0NVow
-DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEWzvH3WBN
-GknDRODLcLKQ7vEDlNfgHBWmbuU0Qa/qdYudzpI3HPkZTTaE6h0cjP6qlqklmrCv
-1RwRM1rKJ9VMMaNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQUEN4t/V40exwS
-dI+PNJr5mYdc1LUwHwYDVR0jBBgwFoAUEN4t/V40exwSdI+PNJr5mYdc1LUwDwYD
-VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNIADBFAiEA/4BHUrHFglJVqs0h+Q8b
-PPbxtBGbiO0wHDneWPASj/0CICZbgqaz7rQPFwUAZvWns11PpwMyMVOnUMUxPFuc
-Ni96
+INSERT INTO "certificates" VALUES('b89d96e9d4b14fbe99016a2225581076','cam-2','bd695b5a1616840b437c828a284a4c6b6d6905e018a04c2a09d199d5eca2d97e',100000000000.0,'-----BEGIN CERTIFICATE-----
+MIIBgDCCASWgAwIBAgIUIcqGbWJ2Hfk1N/OOL8MYuGD3N60wCgYIKoZIzj0EAwIw
+DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyNzA1NTYwMloXDTI2MTEyNzA3NTYwMlow
+DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE6ZoI2n35
+afNMuw5qWl+RHO6AuD+BJ9SL0pGAJOEugGSBc3g9/u5m2BBzPYP96LXJpF3bUbz0
+sOoXJy3tvD2E3aNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQUhHqtiW5Ry3H/
+7ff6musP/H14/Z4wHwYDVR0jBBgwFoAUhHqtiW5Ry3H/7ff6musP/H14/Z4wDwYD
+VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNJADBGAiEAgWJt+YmlYf5vkiUpgFM7
+TWfCfjIsrk+EMpqhkV/Z1m0CIQDEMpvso7wvFL0vbZwlsU/5UmlBzWMVLYNKDzH2
+mfZe+w==
 -----END CERTIFICATE-----
 ');
-INSERT INTO "certificates" VALUES('9d707e90429add53418f7ed0aeb4ca40','cam-3','b7d24cf2b0aea8a4ffec5a3ca877709b36571680a61c66598f98e2137f994507',100000000000.0,'-----BEGIN CERTIFICATE-----
-MIIBfzCCASWgAwIBAgIUP3r/174i9aO/wPBfPff0U5TBNLEwCgYIKoZIzj0EAwIw
-DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyNzAzMTc0NVoXDTI2MTEyNzA1MTc0NVow
-DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEWzvH3WBN
-GknDRODLcLKQ7vEDlNfgHBWmbuU0Qa/qdYudzpI3HPkZTTaE6h0cjP6qlqklmrCv
-1RwRM1rKJ9VMMaNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQUEN4t/V40exwS
-dI+PNJr5mYdc1LUwHwYDVR0jBBgwFoAUEN4t/V40exwSdI+PNJr5mYdc1LUwDwYD
-VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNIADBFAiEA/4BHUrHFglJVqs0h+Q8b
-PPbxtBGbiO0wHDneWPASj/0CICZbgqaz7rQPFwUAZvWns11PpwMyMVOnUMUxPFuc
-Ni96
+INSERT INTO "certificates" VALUES('9d707e90429add53418f7ed0aeb4ca40','cam-3','bd695b5a1616840b437c828a284a4c6b6d6905e018a04c2a09d199d5eca2d97e',100000000000.0,'-----BEGIN CERTIFICATE-----
+MIIBgDCCASWgAwIBAgIUIcqGbWJ2Hfk1N/OOL8MYuGD3N60wCgYIKoZIzj0EAwIw
+DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyNzA1NTYwMloXDTI2MTEyNzA3NTYwMlow
+DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE6ZoI2n35
+afNMuw5qWl+RHO6AuD+BJ9SL0pGAJOEugGSBc3g9/u5m2BBzPYP96LXJpF3bUbz0
+sOoXJy3tvD2E3aNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQUhHqtiW5Ry3H/
+7ff6musP/H14/Z4wHwYDVR0jBBgwFoAUhHqtiW5Ry3H/7ff6musP/H14/Z4wDwYD
+VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNJADBGAiEAgWJt+YmlYf5vkiUpgFM7
+TWfCfjIsrk+EMpqhkV/Z1m0CIQDEMpvso7wvFL0vbZwlsU/5UmlBzWMVLYNKDzH2
+mfZe+w==
 -----END CERTIFICATE-----
 ');
 CREATE TABLE device_models (
@@ -130,9 +130,9 @@ CREATE TABLE devices (
 	standing VARCHAR NOT NULL, 
 	PRIMARY KEY (id)
 );
-INSERT INTO "devices" VALUES('cam-1','g',1.0,1,1.79575307639701032633e+09,'b1','633385286109475b of cam-1 b1',3,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":2,"models":{"digits":{"state":"SOAKING","because":"","sequence":2,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null}},"warnings":[],"trust":null,"renewal":null}',2,'','{"v":1,"minor":0,"sequence":2,"models":{"digits":{"do":"run","sequence":2,"rollout":"r2","bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":10.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795753076.2594733,"expires_at":null}}}',2,1.79575307625947332384e+09,'{"site":"berlin"}','','updating');
-INSERT INTO "devices" VALUES('cam-2','g',1.0,1,1.79575307653291153906e+09,'b1','633385286109475b of cam-2 b1',3,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":2,"models":{"digits":{"state":"ROLLED_BACK","because":"too hot","sequence":2,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":null,"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null}},"warnings":[],"trust":null,"renewal":null}',2,'','{"v":1,"minor":0,"sequence":2,"models":{"digits":{"do":"run","sequence":2,"rollout":"r2","bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":10.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795753076.2594733,"expires_at":null}}}',2,1.79575307625947332384e+09,'{"site":"berlin"}','','failing');
-INSERT INTO "devices" VALUES('cam-3','g',1.0,1,1.79575307600604820246e+09,'b1','633385286109475b of cam-3 b1',2,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":1,"models":{"digits":{"state":"COMMITTED","because":"","sequence":1,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":null,"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null}},"warnings":[],"trust":null,"renewal":null}',1,'','{"v":1,"minor":0,"sequence":1,"models":{"digits":{"do":"run","sequence":1,"rollout":"r1","bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":2.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795753075.5150537,"expires_at":null}}}',1,1.79575307551505374903e+09,'{"site":"berlin"}','','settled');
+INSERT INTO "devices" VALUES('cam-1','g',1.0,1,1.79576256297572302818e+09,'b1','8f1dd63dde810090 of cam-1 b1',3,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":2,"models":{"digits":{"state":"SOAKING","because":"","sequence":2,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null}},"warnings":[],"trust":null,"renewal":null}',2,'','{"v":1,"minor":0,"sequence":2,"models":{"digits":{"do":"run","sequence":2,"rollout":"r2","bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":10.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795762562.9626424,"expires_at":null}}}',2,1.79576256296264243125e+09,'{"site":"berlin"}','','updating');
+INSERT INTO "devices" VALUES('cam-2','g',1.0,1,1.79576256298542976386e+09,'b1','8f1dd63dde810090 of cam-2 b1',3,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":2,"models":{"digits":{"state":"ROLLED_BACK","because":"too hot","sequence":2,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":null,"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null}},"warnings":[],"trust":null,"renewal":null}',2,'','{"v":1,"minor":0,"sequence":2,"models":{"digits":{"do":"run","sequence":2,"rollout":"r2","bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":10.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795762562.9626424,"expires_at":null}}}',2,1.79576256296264243125e+09,'{"site":"berlin"}','','failing');
+INSERT INTO "devices" VALUES('cam-3','g',1.0,1,1.79576256292968654626e+09,'b1','8f1dd63dde810090 of cam-3 b1',2,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":1,"models":{"digits":{"state":"COMMITTED","because":"","sequence":1,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":null,"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null}},"warnings":[],"trust":null,"renewal":null}',1,'','{"v":1,"minor":0,"sequence":1,"models":{"digits":{"do":"run","sequence":1,"rollout":"r1","bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":2.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795762562.8586907,"expires_at":null}}}',1,1.79576256285869073864e+09,'{"site":"berlin"}','','settled');
 CREATE TABLE enrolment_tokens (
 	hash VARCHAR NOT NULL, 
 	device VARCHAR NOT NULL, 
@@ -154,11 +154,11 @@ CREATE TABLE events (
 	PRIMARY KEY (id)
 );
 INSERT INTO "events" VALUES(1,1.0,1.0,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','','RUNNING','started for group g','r1');
-INSERT INTO "events" VALUES(2,1.79575307551505374903e+09,1.79575307551505374903e+09,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','RUNNING','RUNNING','wave 1 of 1: 3 devices','r1');
-INSERT INTO "events" VALUES(3,1.79575307603887486451e+09,1.79575307603887486451e+09,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','RUNNING','FINISHED','3 of 3 devices committed, 0 failed or stayed silent','r1');
+INSERT INTO "events" VALUES(2,1.79576256285869073864e+09,1.79576256285869073864e+09,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','RUNNING','RUNNING','wave 1 of 1: 3 devices','r1');
+INSERT INTO "events" VALUES(3,1.79576256293462276462e+09,1.79576256293462276462e+09,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','RUNNING','FINISHED','3 of 3 devices committed, 0 failed or stayed silent','r1');
 INSERT INTO "events" VALUES(4,1.0,1.0,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','','RUNNING','started for group g','r2');
-INSERT INTO "events" VALUES(5,1.79575307625947332384e+09,1.79575307625947332384e+09,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','RUNNING','RUNNING','wave 1 of 2: 2 devices','r2');
-INSERT INTO "events" VALUES(6,1.79575307657498478889e+09,1.79575307657498478889e+09,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','RUNNING','PAUSED','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%','r2');
+INSERT INTO "events" VALUES(5,1.79576256296264243125e+09,1.79576256296264243125e+09,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','RUNNING','RUNNING','wave 1 of 2: 2 devices','r2');
+INSERT INTO "events" VALUES(6,1.79576256299062514301e+09,1.79576256299062514301e+09,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','RUNNING','PAUSED','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%','r2');
 CREATE TABLE label_sets (
 	id INTEGER NOT NULL, 
 	digest VARCHAR NOT NULL, 
@@ -182,7 +182,7 @@ CREATE TABLE labelled_latency (
 	histogram TEXT NOT NULL, 
 	PRIMARY KEY (label_set, rollout, digest, device_group, hardware_class, provider, variant, is_simulator, length_s, start)
 );
-INSERT INTO "labelled_latency" VALUES(1,1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,3600,1795752000,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
+INSERT INTO "labelled_latency" VALUES(1,1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,3600,1795759200,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
 INSERT INTO "labelled_latency" VALUES(1,1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,86400,1795737600,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
 CREATE TABLE latency (
 	rollout INTEGER NOT NULL, 
@@ -198,8 +198,8 @@ CREATE TABLE latency (
 	histogram TEXT NOT NULL, 
 	PRIMARY KEY (rollout, digest, device_group, hardware_class, provider, variant, is_simulator, length_s, start)
 );
-INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,60,1795753020,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
-INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,3600,1795752000,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
+INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,60,1795762560,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
+INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,3600,1795759200,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
 INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,86400,1795737600,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
 CREATE TABLE latency_sources (
 	device VARCHAR NOT NULL, 
@@ -212,9 +212,9 @@ CREATE TABLE latency_sources (
 	told_at DOUBLE NOT NULL, 
 	PRIMARY KEY (device, digest, variant, provider)
 );
-INSERT INTO "latency_sources" VALUES('cam-1','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79575307576179671285e+09);
-INSERT INTO "latency_sources" VALUES('cam-2','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79575307594434165959e+09);
-INSERT INTO "latency_sources" VALUES('cam-3','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79575307613784360886e+09);
+INSERT INTO "latency_sources" VALUES('cam-1','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79576256288944244386e+09);
+INSERT INTO "latency_sources" VALUES('cam-2','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79576256291492152212e+09);
+INSERT INTO "latency_sources" VALUES('cam-3','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79576256294723653793e+09);
 CREATE TABLE leases (
 	name VARCHAR NOT NULL, 
 	epoch INTEGER NOT NULL, 
@@ -233,7 +233,7 @@ CREATE TABLE looks (
 	found TEXT NOT NULL, 
 	PRIMARY KEY (rollout, hardware_class, wave, look)
 );
-INSERT INTO "looks" VALUES(1,'not reported yet',0,5,1.79575307603887486451e+09,'{"p95":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"p99":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"memory":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"temperature":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"drift":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null}}');
+INSERT INTO "looks" VALUES(1,'not reported yet',0,5,1.79576256293462276462e+09,'{"p95":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"p99":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"memory":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"temperature":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"drift":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null}}');
 CREATE TABLE measurements (
 	device VARCHAR NOT NULL, 
 	digest VARCHAR NOT NULL, 
@@ -248,11 +248,11 @@ CREATE TABLE measurements (
 	told TEXT NOT NULL, 
 	PRIMARY KEY (device, digest)
 );
-INSERT INTO "measurements" VALUES('cam-1','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"values":[],"closed":0,"began":1795753045.7617967,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":1795753045.7617967,"until":1795753075.7617967}');
-INSERT INTO "measurements" VALUES('cam-2','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"values":[],"closed":0,"began":1795753045.9443417,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":1795753045.9443417,"until":1795753075.9443417}');
-INSERT INTO "measurements" VALUES('cam-3','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"values":[],"closed":0,"began":1795753046.1378436,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":1795753046.1378436,"until":1795753076.1378436}');
-INSERT INTO "measurements" VALUES('cam-1','0202020202020202020202020202020202020202020202020202020202020202',2,0,'not reported yet','0101010101010101010101010101010101010101010101010101010101010101',600.0,0,'{"fallbacks":0.0}','{}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"values":[],"closed":0,"began":0.0,"current":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":0.0,"until":0.0}');
-INSERT INTO "measurements" VALUES('cam-2','0202020202020202020202020202020202020202020202020202020202020202',2,0,'not reported yet','0101010101010101010101010101010101010101010101010101010101010101',600.0,0,'{"fallbacks":0.0}','{}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"values":[],"closed":0,"began":0.0,"current":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":0.0,"until":0.0}');
+INSERT INTO "measurements" VALUES('cam-1','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"packed":[],"timed_s":0.0,"closed":0,"began":1795762532.8894424,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":1795762532.8894424,"until":1795762562.8894424}');
+INSERT INTO "measurements" VALUES('cam-2','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"packed":[],"timed_s":0.0,"closed":0,"began":1795762532.9149215,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":1795762532.9149215,"until":1795762562.9149215}');
+INSERT INTO "measurements" VALUES('cam-3','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"packed":[],"timed_s":0.0,"closed":0,"began":1795762532.9472365,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":1795762532.9472365,"until":1795762562.9472365}');
+INSERT INTO "measurements" VALUES('cam-1','0202020202020202020202020202020202020202020202020202020202020202',2,0,'not reported yet','0101010101010101010101010101010101010101010101010101010101010101',600.0,0,'{"fallbacks":0.0}','{}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"packed":[],"timed_s":0.0,"closed":0,"began":0.0,"current":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":0.0,"until":0.0}');
+INSERT INTO "measurements" VALUES('cam-2','0202020202020202020202020202020202020202020202020202020202020202',2,0,'not reported yet','0101010101010101010101010101010101010101010101010101010101010101',600.0,0,'{"fallbacks":0.0}','{}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"recent":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"packed":[],"timed_s":0.0,"closed":0,"began":0.0,"current":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0],"since":0.0,"until":0.0}');
 CREATE TABLE noise (
 	digest VARCHAR NOT NULL, 
 	hardware_class VARCHAR NOT NULL, 
@@ -307,8 +307,8 @@ CREATE TABLE rollouts (
 	PRIMARY KEY (number), 
 	FOREIGN KEY(digest) REFERENCES releases (digest)
 );
-INSERT INTO "rollouts" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','{"kind":"group","group":"g","where":"","devices":[]}','{"waves":"100%","control":"","soak_s":2.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":5,"on_breach":"pause","gates":{},"gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":0,"approve_waves":false,"not_before":null,"window":"","supersede":false}',0,1,0,'FINISHED','3 of 3 devices committed, 0 failed or stayed silent',1.0,1.79575307603887486451e+09,'',NULL,'{}','[]',0,'[]','','','[{"name":"failures","hardware_class":"","threshold":0.1,"comparison":"share","unit":"%","devices":3,"value":0.0,"bound":null,"before":null,"now":0.0,"verdict":"pass","because":"0 of 3 decided devices of wave 1 failed or stayed silent","controls":null},{"name":"p95","hardware_class":"","threshold":1.1,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"p99","hardware_class":"","threshold":1.25,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"errors","hardware_class":"","threshold":0.01,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"fallbacks","hardware_class":"not reported yet","threshold":0.1,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no baseline","because":"3 devices measured it, and nothing is known of the release before","controls":null},{"name":"memory","hardware_class":"","threshold":1.2,"comparison":"ratio","unit":"bytes","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"temperature","hardware_class":"","threshold":10.0,"comparison":"rise","unit":"°C","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"golden","hardware_class":"","threshold":0.05,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"shadow","hardware_class":"","threshold":0.05,"comparison":"share","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"drift","hardware_class":"","threshold":null,"comparison":"rise","unit":"SD","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null}]',1.79575307603887486451e+09,'','[]');
-INSERT INTO "rollouts" VALUES(2,'0202020202020202020202020202020202020202020202020202020202020202','{"kind":"group","group":"g","where":"","devices":[]}','{"waves":"2,100%","control":"","soak_s":10.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":1,"on_breach":"pause","gates":{},"gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":3,"approve_waves":false,"not_before":null,"window":"","supersede":false}',0,2,0,'PAUSED','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%',1.0,1.79575307657498478889e+09,'',NULL,'{}','[]',0,'[]','','','[{"name":"failures","hardware_class":"","threshold":0.1,"comparison":"share","unit":"%","devices":1,"value":1.0,"bound":0.0014230401315538537,"before":null,"now":1.0,"verdict":"breach","because":"1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%","controls":null},{"name":"p95","hardware_class":"","threshold":1.1,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"p99","hardware_class":"","threshold":1.25,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"errors","hardware_class":"","threshold":0.01,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"fallbacks","hardware_class":"","threshold":0.1,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"memory","hardware_class":"","threshold":1.2,"comparison":"ratio","unit":"bytes","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"temperature","hardware_class":"","threshold":10.0,"comparison":"rise","unit":"°C","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"golden","hardware_class":"","threshold":0.05,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"shadow","hardware_class":"","threshold":0.05,"comparison":"share","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"drift","hardware_class":"","threshold":null,"comparison":"rise","unit":"SD","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null}]',1.79575307657498478889e+09,'gate failures','[]');
+INSERT INTO "rollouts" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','{"kind":"group","group":"g","where":"","devices":[]}','{"waves":"100%","control":"","soak_s":2.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":5,"on_breach":"pause","gates":{},"gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":0,"approve_waves":false,"not_before":null,"window":"","supersede":false}',0,1,0,'FINISHED','3 of 3 devices committed, 0 failed or stayed silent',1.0,1.79576256293462276462e+09,'',NULL,'{}','[]',0,'[]','','','[{"name":"failures","hardware_class":"","threshold":0.1,"comparison":"share","unit":"%","devices":3,"value":0.0,"bound":null,"before":null,"now":0.0,"verdict":"pass","because":"0 of 3 decided devices of wave 1 failed or stayed silent","controls":null},{"name":"p95","hardware_class":"","threshold":1.1,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"p99","hardware_class":"","threshold":1.25,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"errors","hardware_class":"","threshold":0.01,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"fallbacks","hardware_class":"not reported yet","threshold":0.1,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no baseline","because":"3 devices measured it, and nothing is known of the release before","controls":null},{"name":"memory","hardware_class":"","threshold":1.2,"comparison":"ratio","unit":"bytes","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"temperature","hardware_class":"","threshold":10.0,"comparison":"rise","unit":"°C","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"golden","hardware_class":"","threshold":0.05,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"shadow","hardware_class":"","threshold":0.05,"comparison":"share","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"drift","hardware_class":"","threshold":null,"comparison":"rise","unit":"SD","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null}]',1.79576256293462276462e+09,'','[]');
+INSERT INTO "rollouts" VALUES(2,'0202020202020202020202020202020202020202020202020202020202020202','{"kind":"group","group":"g","where":"","devices":[]}','{"waves":"2,100%","control":"","soak_s":10.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":1,"on_breach":"pause","gates":{},"gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":3,"approve_waves":false,"not_before":null,"window":"","supersede":false}',0,2,0,'PAUSED','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%',1.0,1.79576256299062514301e+09,'',NULL,'{}','[]',0,'[]','','','[{"name":"failures","hardware_class":"","threshold":0.1,"comparison":"share","unit":"%","devices":1,"value":1.0,"bound":0.0014230401315538537,"before":null,"now":1.0,"verdict":"breach","because":"1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%","controls":null},{"name":"p95","hardware_class":"","threshold":1.1,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"p99","hardware_class":"","threshold":1.25,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"errors","hardware_class":"","threshold":0.01,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"fallbacks","hardware_class":"","threshold":0.1,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"memory","hardware_class":"","threshold":1.2,"comparison":"ratio","unit":"bytes","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"temperature","hardware_class":"","threshold":10.0,"comparison":"rise","unit":"°C","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"golden","hardware_class":"","threshold":0.05,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"shadow","hardware_class":"","threshold":0.05,"comparison":"share","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"drift","hardware_class":"","threshold":null,"comparison":"rise","unit":"SD","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null}]',1.79576256299062514301e+09,'gate failures','[]');
 CREATE TABLE sessions (
 	hash VARCHAR NOT NULL, 
 	token_hash VARCHAR NOT NULL, 
@@ -325,9 +325,9 @@ CREATE TABLE telemetry_sequences (
 	counted_until DOUBLE NOT NULL, 
 	PRIMARY KEY (device)
 );
-INSERT INTO "telemetry_sequences" VALUES('cam-1','633385286109475b of cam-1 b1',1,1,1.79566667576179981235e+09);
-INSERT INTO "telemetry_sequences" VALUES('cam-2','633385286109475b of cam-2 b1',1,1,1.79566667594434475896e+09);
-INSERT INTO "telemetry_sequences" VALUES('cam-3','633385286109475b of cam-3 b1',1,1,1.79566667613784670832e+09);
+INSERT INTO "telemetry_sequences" VALUES('cam-1','8f1dd63dde810090 of cam-1 b1',1,1,1.79567616288944554335e+09);
+INSERT INTO "telemetry_sequences" VALUES('cam-2','8f1dd63dde810090 of cam-2 b1',1,1,1.79567616291492462158e+09);
+INSERT INTO "telemetry_sequences" VALUES('cam-3','8f1dd63dde810090 of cam-3 b1',1,1,1.79567616294723963739e+09);
 CREATE TABLE tokens (
 	name VARCHAR NOT NULL, 
 	role VARCHAR NOT NULL, 
@@ -387,23 +387,23 @@ CREATE TABLE webhooks (
 	next_at DOUBLE NOT NULL, 
 	PRIMARY KEY (name)
 );
+CREATE INDEX ix_devices_device_group ON devices (device_group);
 CREATE INDEX ix_devices_online ON devices (online);
 CREATE INDEX devices_by_standing ON devices (standing, online, desired_sequence, reported_sequence, id);
-CREATE INDEX ix_devices_device_group ON devices (device_group);
 CREATE INDEX device_models_by_release ON device_models (name, digest, version, device);
 CREATE INDEX measurements_by_rollout ON measurements (rollout, hardware_class, wave, device) WHERE rollout != 0;
 CREATE INDEX events_by_device ON events (device, id);
-CREATE INDEX ix_events_received_at ON events (received_at);
 CREATE INDEX events_by_rollout ON events (rollout, device, id);
+CREATE INDEX ix_events_received_at ON events (received_at);
 CREATE INDEX ix_certificates_device ON certificates (device);
 CREATE INDEX ix_enrolment_tokens_device ON enrolment_tokens (device);
 CREATE INDEX ix_sessions_expires_at ON sessions (expires_at);
 CREATE INDEX ix_sessions_token_hash ON sessions (token_hash);
+CREATE INDEX audit_by_rollout ON audit (rollout, id);
 CREATE INDEX audit_by_device ON audit (device, id);
 CREATE INDEX ix_audit_at ON audit (at);
-CREATE INDEX audit_by_rollout ON audit (rollout, id);
-CREATE INDEX latency_by_release ON latency (digest, length_s, start);
 CREATE INDEX latency_by_age ON latency (length_s, start);
+CREATE INDEX latency_by_release ON latency (digest, length_s, start);
 CREATE INDEX labelled_latency_by_age ON labelled_latency (length_s, start);
 CREATE INDEX latency_sources_by_kind ON latency_sources (rollout, digest, is_simulator, hardware_class, provider, variant);
 CREATE INDEX ix_rollouts_state ON rollouts (state);

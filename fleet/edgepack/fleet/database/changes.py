@@ -186,12 +186,12 @@ def _switched(
     }
     return [
         _Timeline(
-            (*before.get(key, ()), *told.values),
+            (*before.get(key, ()), *values),
             told.began,
-            min(told.values[-1].end, told.began + LOOKS[-1] * look_s),
+            min(values[-1].end, told.began + LOOKS[-1] * look_s),
         )
         for key, told in after.items()
-        if told.values
+        if (values := told.values)
     ]
 
 

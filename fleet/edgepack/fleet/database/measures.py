@@ -80,12 +80,16 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return self.latency.count >= FULL_INFERENCES or self.windows >= FULL_WINDOWS
 
 
+_VALUES = msgspec.json.Decoder(tuple[Value, ...])
+
+
 class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of a release on a device.
 
     Attributes:
         older, recent: The newest inferences, in two halves.
-        values: Values of the last day, the newest last.
+        packed: Values of the last day, encoded: most messages need none of the values.
+        timed_s: Seconds of the values that measured `p95`.
         closed: Values so far, also those that are not kept.
         began: Start of the first window, seconds since the epoch.
         current, since, until: Sums of the next value, and their time, seconds since the epoch.
@@ -93,7 +97,8 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
 
     older: Sums = Sums()
     recent: Sums = Sums()
-    values: tuple[Value, ...] = ()
+    packed: msgspec.Raw = msgspec.Raw(b"[]")
+    timed_s: float = 0.0
     closed: int = 0
     began: float = 0.0
     current: Sums = Sums()
@@ -110,7 +115,8 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
             value_s: Seconds of a value.
             now: Seconds since the epoch; a window of a clock that was never set counts as of now.
         """
-        older, recent, values, closed = self.older, self.recent, self.values, self.closed
+        older, recent, closed = self.older, self.recent, self.closed
+        added: list[Value] = []
         began, current, since, until = self.began, self.current, self.since, self.until
         for window in windows:
             if recent.is_full:
@@ -127,13 +133,21 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
             lasted_s = until - since
             enough = current.latency.count >= BY_NAME["p95"].fewest
             if lasted_s >= _ALMOST * value_s * (1 if enough else _LONGEST):
-                value = Value(start=since, end=until, measures=_timed(current))
-                values, closed = (*values, value)[-KEPT_VALUES:], closed + 1
+                added.append(Value(start=since, end=until, measures=_timed(current)))
+                closed += 1
                 current = Sums()
+        packed, timed_s = self.packed, self.timed_s
+        if added:
+            values = (*self.values, *added)[-KEPT_VALUES:]
+            packed = msgspec.Raw(msgspec.json.encode(values))
+            timed_s = math.fsum(
+                one.end - one.start for one in values if one.measures[0] is not None
+            )
         return ReleaseMeasurements(
             older=older,
             recent=recent,
-            values=values,
+            packed=packed,
+            timed_s=timed_s,
             closed=closed,
             began=began,
             current=current,
@@ -142,9 +156,9 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def timed_s(self) -> float:
-        """Seconds of the values that measured `p95`."""
-        return math.fsum(one.end - one.start for one in self.values if one.measures[0] is not None)
+    def values(self) -> tuple[Value, ...]:
+        """Values of the last day, the newest last."""
+        return _VALUES.decode(self.packed)
 
     def pair(self, value_s: float) -> tuple[float | None, ...]:
         """Return the newest pair A/A by gate: the last ten minutes less the hour before."""
