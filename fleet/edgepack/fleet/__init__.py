@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Revocations,
     )
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
-    from edgepack.fleet.documents.gates import GateView
+    from edgepack.fleet.documents.gates import Finding, GateView
     from edgepack.fleet.documents.latency import LatencyPart, LatencyReport
     from edgepack.fleet.documents.previews import (
         PreviewPart,
@@ -60,6 +60,7 @@ _MODULES = {
     "FleetClient": "edgepack.fleet.client.fleet_client",
     "FleetError": "edgepack.errors",
     "FleetInfo": "edgepack.fleet.documents.fleet",
+    "Finding": "edgepack.fleet.documents.gates",
     "GateView": "edgepack.fleet.documents.gates",
     "GroupView": "edgepack.fleet.documents.devices",
     "LatencyPart": "edgepack.fleet.documents.latency",
@@ -96,6 +97,7 @@ __all__ = [
     "EventView",
     "Evidence",
     "Feedback",
+    "Finding",
     "FleetClient",
     "FleetError",
     "FleetInfo",

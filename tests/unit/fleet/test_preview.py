@@ -8,6 +8,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.documents.previews import RolloutPreview
 from edgepack.fleet.documents.releases import full_title, tell_apart
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
+from edgepack.fleet.documents.wording import finding_lines
 from edgepack.fleet.releases.publish import check_identity
 from edgepack.fleet.rollouts import membership
 from edgepack.wire.messages import BundleRef
@@ -20,9 +21,14 @@ BEFORE = BundleRef(name="digits", version="0.9.0", release=0, digest="00" * 32)
 
 
 def look_ahead(
-    world: World, bundle: BundleRef, *, waves: str = "100%", manifest: Manifest | None = None
+    world: World,
+    bundle: BundleRef,
+    *,
+    waves: str = "100%",
+    control: str = "",
+    manifest: Manifest | None = None,
 ) -> RolloutPreview:
-    settings = RolloutSettings(waves=waves)
+    settings = RolloutSettings(waves=waves, control=control)
     with world.store.reading() as session:
         return membership.show_preview(session, bundle, ALL, settings, manifest)
 
@@ -44,6 +50,26 @@ def test_a_preview_says_what_a_rollout_means_to_whom(world: World) -> None:
     assert found.refusal == ""
     with world.store.reading() as session:
         assert session.connection().exec_driver_sql("SELECT * FROM rollouts").all() == []
+
+
+def test_a_preview_states_the_least_change_that_gates_find(world: World) -> None:
+    for number in range(12):
+        world.enroll(f"cam-{number}")
+        world.hear(f"cam-{number}", replace(says("IDLE", active=OLD), facts=make_facts()))
+    held = look_ahead(world, NEW, waves="1,100%", control="50%")
+    assert held.waves == (1, 5, 6)
+    assert [(one.devices, one.controls) for one in held.finds] == [(1, 11), (6, 6)]
+    alone, six = (one.least for one in held.finds)
+    assert 1.6 < alone < 1.85
+    assert 1.3 < six < 1.5
+    (line,) = finding_lines(held.finds)
+    assert line.startswith(f"p95 of {make_facts().hardware_class}: {alone:.2f} x on 1 device with")
+    assert line.endswith("on 6 devices with 6 controls (noise 0.055)")
+    *_, warned = finding_lines(look_ahead(world, NEW, waves="1,100%").finds)
+    assert warned.startswith("without controls 2.5 % is not promised")
+    assert "--control 10%" in warned
+    new = look_ahead(world, replace(NEW, name="other", digest="03" * 32))
+    assert new.finds == (), "there is nothing to compare with"
 
 
 def test_an_older_release_than_serves_is_refused_and_the_way_back_is_named(world: World) -> None:

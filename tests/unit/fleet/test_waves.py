@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import FleetError
-from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
+from edgepack.fleet.rollouts.waves import choose_controls, divide_devices, parse_waves
 
 
 @pytest.mark.parametrize("text", ["100%", "1,10%,100%", "1,5,50%,100%"])
@@ -68,3 +68,20 @@ def test_every_device_is_in_one_wave_and_no_wave_is_empty(
     for index in range(max(waves.values()) + 1):
         addressed = sum(wave <= index for wave in waves.values())
         assert any(step.reach(len(online)) == addressed for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("control", "of_a", "of_b"),
+    [("", 0, 0), ("10%", 3, 1), ("12", 9, 3), ("1", 1, 0), ("100%", 30, 9), ("500", 30, 9)],
+)
+def test_controls_are_the_same_share_of_each_hardware_class(
+    control: str, of_a: int, of_b: int
+) -> None:
+    class_of = {f"a{n}": "a" for n in range(30)} | {f"b{n}": "b" for n in range(10)}
+    chosen = choose_controls(class_of, control, "r1")
+    assert chosen == choose_controls(class_of, control, "r1")
+    counts = [sum(name.startswith(kind) for name in chosen) for kind in "ab"]
+    assert abs(counts[0] - of_a) <= 1
+    assert sum(counts) == of_a + of_b, "one device at least is left for the waves"
+    if 1 < len(chosen) < 30:
+        assert chosen != choose_controls(class_of, control, "r2")
