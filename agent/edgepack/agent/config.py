@@ -232,6 +232,8 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         interval_s: Length of an interval of latencies, seconds: five in a row must be too slow.
         look_s: Seconds between two looks at the measurements.
         lasting_s: Seconds for which inferences must go wrong before the device acts, at least.
+        hung_s: Seconds without a heartbeat, or of an inference, after which a process hangs; more
+            for models that are slow in the device's own probe.
         calm_s: Seconds without a symptom after which a degraded release counts as well again.
         max_acts: Actions without a new order or a calm day in between; then the device reports.
     """
@@ -240,6 +242,7 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     interval_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
     look_s: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
     lasting_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
+    hung_s: Annotated[float, msgspec.Meta(ge=2, le=3600)] = 30.0
     calm_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 60.0
     max_acts: Annotated[int, msgspec.Meta(ge=0, le=100)] = 8
 

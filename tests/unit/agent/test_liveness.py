@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from edgepack.agent.config import WatchConfig
 from edgepack.agent.state.holders import (
     HELD,
     MAX_TEXT,
@@ -27,7 +28,6 @@ from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.telemetry.pace import Interval, Pace
 from edgepack.agent.watch.liveness import (
     DEATHS,
-    HUNG_S,
     OPENING_S,
     find_deaths,
     find_hangs,
@@ -39,6 +39,7 @@ from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases
 
 NOW = 10_000.0
+HUNG_S = WatchConfig().hung_s
 HOLD = """
 import os, sys, time
 from pathlib import Path
@@ -185,7 +186,7 @@ def test_deaths_are_evidence_if_more_than_before(
 def test_hangs_are_evidence_by_heartbeats_and_by_running_inferences(
     one: Held, usual_ms: float, is_evidence: bool, is_doubtful: bool
 ) -> None:
-    found = find_hangs(Holders(held=(one,)), "d", usual_ms=usual_ms, now=NOW)
+    found = find_hangs(Holders(held=(one,)), "d", usual_ms=usual_ms, hung_s=HUNG_S, now=NOW)
     assert found.answer == answer_of(is_evidence, is_doubtful)
     assert not is_evidence or "process 7 hangs" in found.because
 

@@ -30,6 +30,7 @@ BEAT_S = 1.0
 KEPT_S = 3600.0
 """Deaths of the last hour are remembered."""
 MAX_DEATHS = 1000
+_READS = 3
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -223,14 +224,18 @@ class HolderWatch:
                 yield path.name, held, is_alive
 
     def _read(self, path: Path) -> Held | None:
-        """Return a heartbeat; the last one if the file is just being written."""
-        content = read_shared(path, limit_bytes=MAX_BYTES)
-        try:
-            held = HELD.decode(content or b"").value
-        except (ValueError, NewerVersionError):
-            return self._known.get(path.name)
-        texts = (held.boot, held.model, held.digest, held.variant, held.opening, held.wrong)
-        return held if max(map(len, texts)) <= MAX_TEXT else None
+        """Return a heartbeat; the last one if the file was being written at each try.
+
+        Raises:
+            OSError: The file is gone or may not be read.
+        """
+        for _ in range(_READS):
+            content = read_shared(path, limit_bytes=MAX_BYTES)
+            with contextlib.suppress(ValueError, NewerVersionError):
+                held = HELD.decode(content or b"").value
+                texts = (held.boot, held.model, held.digest, held.variant, held.opening, held.wrong)
+                return held if max(map(len, texts)) <= MAX_TEXT else None
+        return self._known.get(path.name)
 
 
 def _is_locked(path: Path) -> bool:

@@ -213,6 +213,7 @@ def _observe(context: UpdateContext, shadowed: Shadowed) -> Observed:
         monotonic_s=now,
         since=scratch.soak_from or now,
         usual_ms=usual_ms(choice),
+        hung_s=context.deps.config.watch.hung_s,
         switched_at=None if pointer is None or has_run else pointer.since,
     )
 

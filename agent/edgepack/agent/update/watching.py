@@ -146,6 +146,7 @@ class Watcher:
             # As much time before must be known, too: some applications are killed each minute.
             since=max(self._since, now - RECENT_S, (now + self._started) / 2),
             usual_ms=usual_ms(pointer.choice if pointer else None),
+            hung_s=self._settings.hung_s,
             lasting_s=self._settings.lasting_s,
             before=self._context.deps.tools.pace_of(*self._ledger.key),
             slowdown=self._settings.slowdown,

@@ -30,7 +30,13 @@ def judge_processes(seen: Observed) -> Verdict:
 
 def judge_hangs(seen: Observed) -> Verdict:
     """Judge by processes that hold or open the release and do not continue."""
-    return find_hangs(seen.holders, seen.digest, usual_ms=seen.usual_ms, now=seen.monotonic_s)
+    return find_hangs(
+        seen.holders,
+        seen.digest,
+        usual_ms=seen.usual_ms,
+        hung_s=seen.hung_s,
+        now=seen.monotonic_s,
+    )
 
 
 def judge_silence(seen: Observed) -> Verdict:

@@ -1,6 +1,6 @@
 """Evidence from the processes that hold a model: deaths, hangs and silence. Pure."""
 
-from edgepack.agent.state.holders import Held, Holders
+from edgepack.agent.state.holders import BEAT_S, Held, Holders
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.watch.observed import DOUBTFUL, FINE, Verdict
 from edgepack.text import counted
@@ -8,10 +8,8 @@ from edgepack.wire.messages import Choice
 
 DEATHS = 3
 """Deaths that condemn a release. A person restarts an application once or twice."""
-HUNG_S = 30.0
-"""A process without a heartbeat for so long hangs, and likewise an inference that lasts so long,"""
 HUNG_TIMES = 20.0
-"""but no inference shorter than so many times the latency of the device's own probe."""
+"""No inference hangs that is shorter than so many times the latency of the device's own probe."""
 OPENING_S = 300.0
 """Longest time to open a release: no heartbeat comes meanwhile."""
 SUSPECT_SHARE = 0.1
@@ -53,16 +51,19 @@ def find_deaths(holders: Holders, digest: str, *, since: float, now: float) -> V
     return DOUBTFUL if is_doubtful else FINE
 
 
-def find_hangs(holders: Holders, digest: str, *, usual_ms: float, now: float) -> Verdict:
+def find_hangs(
+    holders: Holders, digest: str, *, usual_ms: float, hung_s: float, now: float
+) -> Verdict:
     """Judge a release by the processes that hold or open the release and do not continue.
 
     Args:
         holders: The registry.
         digest: The release.
         usual_ms: Latency of the device's own probe, milliseconds; 0 if unknown.
+        hung_s: Seconds without a heartbeat, or of an inference, after which a process hangs.
         now: Monotonic clock, seconds.
     """
-    inference_s = max(HUNG_S, HUNG_TIMES * usual_ms / 1000)
+    inference_s = max(hung_s, HUNG_TIMES * usual_ms / 1000)
     is_doubtful = False
     for held in holders.held:
         if digest not in held.releases:
@@ -70,7 +71,7 @@ def find_hangs(holders: Holders, digest: str, *, usual_ms: float, now: float) ->
         silent_s = now - held.beat_at
         running_s = now - held.running_since if held.running_since else 0.0
         title = f"process {held.pid} hangs"
-        if silent_s > (OPENING_S if held.opening else HUNG_S):
+        if silent_s > (OPENING_S if held.opening else hung_s):
             doing = "while it opens the model" if held.opening == digest else "with the model"
             return Verdict("proven", f"{title}: no heartbeat for {silent_s:.0f} s {doing}")
         if running_s > inference_s:
@@ -80,7 +81,7 @@ def find_hangs(holders: Holders, digest: str, *, usual_ms: float, now: float) ->
                 f"at most {inference_s:.0f} s are usual",
             )
         is_doubtful |= bool(held.opening)
-        is_doubtful |= silent_s > SUSPECT_SHARE * HUNG_S
+        is_doubtful |= silent_s > max(3 * BEAT_S, SUSPECT_SHARE * hung_s)
         is_doubtful |= running_s > SUSPECT_SHARE * inference_s
     return DOUBTFUL if is_doubtful else FINE
 

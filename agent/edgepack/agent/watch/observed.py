@@ -48,6 +48,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         model, digest: Name and digest of the release.
         monotonic_s, since: Now, and begin of the judged time, monotonic clock, seconds.
         usual_ms: Latency of the device's own probe, milliseconds; 0 if unknown.
+        hung_s: Seconds after which a silent process, or one with a running inference, hangs.
         switched_at: Time of the switch, seconds since the epoch, if no inference ran since; else
             None.
         before: Pace of the previous release, during the soak; else of this release, earlier.
@@ -79,6 +80,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     monotonic_s: float = 0.0
     since: float = 0.0
     usual_ms: float = 0.0
+    hung_s: float = 30.0
     switched_at: float | None = None
     before: Pace = Pace()
     now: Pace = Pace()

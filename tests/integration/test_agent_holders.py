@@ -1,0 +1,125 @@
+"""A real agent rolls back a release whose real application dies again and again, or hangs."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgepack.agent.state.holders import HELD, holders_folder
+from edgepack.agent.update.journal import Journal
+from edgepack.bundle.keys import PrivateKey
+from tests.integration.test_agent_application import wait_until
+from tests.simulators.broker import Broker
+from tests.simulators.bundles import make_bundle
+from tests.simulators.controller import Controller
+from tests.simulators.device import DEVICE, Device
+
+SERVE = """
+import sys, time
+import numpy as np
+from edgepack.agent import open_model
+from tests.simulators.bundles import WIDTH
+with open_model("tiny", sys.argv[1], threads=1, poll_s=0.02) as model:
+    print("serves", flush=True)
+    while True:
+        model.run({"x": np.zeros((1, WIDTH), np.float32)})
+        time.sleep(0.01)
+"""
+KILLS = 13
+
+
+def serving(device: Device) -> set[str]:
+    """Return the releases that processes hold."""
+    paths = holders_folder(device.state_dir).glob("*.json")
+    return {HELD.decode(path.read_bytes()).value.digest for path in paths}
+
+
+class Application:
+    """A process that serves, and is started again when it dies.
+
+    Args:
+        state_dir: The agent's state folder.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._command = [sys.executable, "-c", SERVE, str(state_dir)]
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "serves\n"
+        return process
+
+    def die(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.process = self._start()
+
+    def hang(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def device(
+    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
+) -> Iterator[Device]:
+    device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
+    with device.config.open("a") as settings:
+        settings.write("[watch]\nhung_s = 4\n")
+    device.start()
+    yield device
+    device.stop()
+
+
+def test_release_is_rolled_back_whose_application_hangs_or_dies(
+    tmp_path: Path,
+    mosquitto_broker: Broker,
+    device: Device,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    controller = Controller(mosquitto_broker.port)
+    key = release_keys[0]
+    first = make_bundle(tmp_path / "1", key, release=1)
+    controller.hold(first)
+    controller.offer(DEVICE, first.desired(1))
+    controller.wait_for(lambda it: it.state == "COMMITTED", 60)
+    application = Application(device.state_dir)
+
+    def journal() -> Journal:
+        found = device.journal()
+        assert found is not None
+        return found
+
+    def bring(number: int, fault: Callable[[], None], because: str) -> None:
+        bundle = make_bundle(tmp_path / f"{number}", key, release=number)
+        controller.hold(bundle)
+        order = bundle.order(number, soak_s=120, deadline_s=600)
+        controller.offer(DEVICE, bundle.desired_of(order))
+        wait_until(lambda: bundle.ref.digest in serving(device), "the application serves it")
+        fault()
+        wait_until(lambda: journal().state == "ROLLED_BACK", "the release goes back")
+        assert because in journal().because
+        pointer = device.pointer()
+        assert pointer is not None
+        assert pointer.bundle == first.ref
+
+    def die_often() -> None:
+        for _ in range(KILLS):
+            if journal().state != "SOAKING":
+                return
+            application.die()
+
+    try:
+        bring(2, die_often, "processes that held it died within")
+        bring(3, application.hang, "no heartbeat for")
+    finally:
+        application.end()
+        controller.close()
