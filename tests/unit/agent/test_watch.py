@@ -203,7 +203,7 @@ def test_heat_and_harm_are_reported_and_no_release_is_left_for_them(
     assert watch(two).symptom == "heat"
     two.heat, two.drift = "", Drift(loss=0.2)
     assert watch(two).symptom == "harm"
-    two.drift = Drift(loss=0.02, difference=9.0)
+    two.drift = Drift(difference=9.0)
     assert watch(two, turns=20).state == "WATCHING"
     assert serves(two) == (2, "cpu")
 

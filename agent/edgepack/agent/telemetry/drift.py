@@ -164,7 +164,10 @@ class DriftWatch:
                 if one.windows.learnt and _is_alike(one.recent.feature, feature):
                     known = one.windows
                     return FeatureWindows(
-                        learnt=known.learnt, mean=known.mean, squares=known.squares
+                        learnt=known.learnt,
+                        mean=known.mean,
+                        squares=known.squares,
+                        farthest=known.farthest,
                     )
         return FeatureWindows()
 

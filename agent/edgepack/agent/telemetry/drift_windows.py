@@ -4,10 +4,10 @@
    the spread of windows. The spread comes from the device's own first day, since days differ more
    than a build's samples show.
 2. A feature changed if three windows in a row are beyond the bound on the same side, or if the mean
-   of a day is. The bounds leave 1 % of months a false change: 4,320 windows of a month, all
-   features.
-3. A change does harm if the confidence falls: loss of the task without labels. A change without
-   harm is only shown.
+   of a day is. The bounds hold for normal and exponential tails, and leave a false change in 1 % of
+   months: 4,320 windows, all features.
+3. A change does harm if the confidence falls so far that the task loses 5 % or more. A change
+   without harm is only shown.
 """
 
 import math
@@ -38,12 +38,17 @@ LEAST_FALL = 0.02
 3 points of accuracy or more, each fell by more; so did 4 of 34 harmless shifts."""
 
 
+LEAST_LOSS = 0.05
+"""Share of the task that harm costs, at least: the estimate is good to half or double the loss."""
+
+
 class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Windows of a feature, in constant space.
 
     Attributes:
         learnt: Windows of the first day so far.
-        mean, squares: Their mean, and the sum of squared distances from it.
+        mean, squares: Their mean, and the sum of squared distances from the mean.
+        farthest: Greatest distance of a window of the first day from the mean so far.
         beyond: Windows in a row beyond the bound; negative below the build's mean.
         day_count, day_total: Windows of the current day after the first.
         is_day_off: Whether the mean of the last whole day was beyond its bound.
@@ -53,6 +58,7 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     learnt: int = 0
     mean: float = 0.0
     squares: float = 0.0
+    farthest: float = 0.0
     beyond: int = 0
     day_count: int = 0
     day_total: float = 0.0
@@ -72,21 +78,22 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             value: Mean of the window.
             features: Features that are looked at together.
         """
-        learnt, mean, squares = self.learnt, self.mean, self.squares
+        learnt, mean, squares, farthest = self.learnt, self.mean, self.squares, self.farthest
         day_count, day_total, is_day_off = self.day_count, self.day_total, self.is_day_off
         if learnt < DAY_WINDOWS:
             learnt += 1
             step = value - mean
             mean += step / learnt
             squares += step * (value - mean)
+            farthest = max(farthest, abs(value - mean))
         else:
             day_count, day_total = day_count + 1, day_total + value
         variance = self._variance(feature)
         apart = value - feature.mean
-        sigmas = apart / math.sqrt(variance + feature.spread**2 / feature.samples)
+        error = math.sqrt(variance + feature.spread**2 / feature.samples)
         beyond = 0
-        if abs(sigmas) > window_bound(features):
-            side = 1 if sigmas > 0 else -1
+        if abs(apart) > max(window_bound(features) * error, _tail(features) * self.farthest):
+            side = 1 if apart > 0 else -1
             beyond = self.beyond + side if self.beyond * side >= 0 else side
         if day_count == DAY_WINDOWS:
             error = math.sqrt(variance / DAY_WINDOWS + feature.spread**2 / feature.samples)
@@ -97,6 +104,7 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             learnt=learnt,
             mean=mean,
             squares=squares,
+            farthest=farthest,
             beyond=max(-RECENT_WINDOWS, min(beyond, RECENT_WINDOWS)),
             day_count=day_count,
             day_total=day_total,
@@ -130,13 +138,27 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 @lru_cache
 def window_bound(features: int) -> float:
-    """Return the standard errors that a window's mean may be off.
+    """Return the standard errors that a window's mean may be off, of normal windows.
 
     Args:
         features: Features that are looked at together, at least 1.
     """
+    return -NormalDist().inv_cdf(_window_chance(features))
+
+
+@lru_cache
+def _tail(features: int) -> float:
+    """Return how far a window may be off as a multiple of the farthest window of the first day.
+
+    Of windows with an exponential tail, such as a confidence that is nearly always 1.
+    """
+    return math.log(_window_chance(features)) / math.log(1 / DAY_WINDOWS)
+
+
+def _window_chance(features: int) -> float:
+    """Return the chance of a window beyond the bound on one side."""
     chance = FALSE_CHANGES / (_MONTH_DAYS * DAY_WINDOWS)
-    return -NormalDist().inv_cdf(chance ** (1 / IN_A_ROW) / (2 * features))
+    return float(chance ** (1 / IN_A_ROW) / (2 * features))
 
 
 @lru_cache
@@ -150,16 +172,16 @@ _RECENT_BOUND = -NormalDist().inv_cdf(FALSE_CHANGES / (_MONTH_DAYS * DAY_WINDOWS
 
 
 def estimate_loss(features: Iterable[tuple[Feature, FeatureWindows]]) -> float | None:
-    """Return the share of the task that fallen confidence costs, about; None without harm.
+    """Return the share of the task that fallen confidence costs, about; None below 5 %.
 
     The greatest loss of the confidences counts. The estimate is good to half or double the loss.
 
     Args:
         features: Features of the build, with their windows.
     """
-    losses = [
-        min(1.0, fall * (feature.loss_by_confidence or 1.0))
+    losses = (
+        min(1.0, windows.fall(feature) * (feature.loss_by_confidence or 1.0))
         for feature, windows in features
-        if feature.name == CONFIDENCE and (fall := windows.fall(feature)) > 0.0
-    ]
-    return max(losses, default=None)
+        if feature.name == CONFIDENCE
+    )
+    return max((one for one in losses if one >= LEAST_LOSS), default=None)

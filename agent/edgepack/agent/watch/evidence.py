@@ -17,9 +17,6 @@ DISAGREEMENT_ALPHA = 5e-4
 """Probability that a release at the limit is rolled back. Half of 1e-3, since spaced pairs still
 depend on each other: in simulation, pairs three correlation times apart gave .0008 to .0023."""
 
-HARMFUL_LOSS = 0.05
-"""Share of the right answers that a drift must cost to be reported."""
-
 
 def judge_processes(seen: Observed) -> Verdict:
     """Judge by deaths of processes; in a soak, also by a process that cannot open the release."""
@@ -118,9 +115,9 @@ def judge_disagreement(seen: Observed) -> Verdict:
 
 
 def describe_harm(drift: Drift | None) -> str:
-    """Return the harm of a drift, as a sentence; "" without evidence of harm that counts."""
+    """Return the harm of a drift, as a sentence; "" without evidence of harm."""
     loss = drift.loss if drift else None
-    return harm_words(loss) if loss is not None and loss >= HARMFUL_LOSS else ""
+    return harm_words(loss) if loss is not None else ""
 
 
 def certain(because: str) -> Verdict:
