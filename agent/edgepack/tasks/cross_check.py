@@ -39,9 +39,11 @@ CHANGES = "changes"
 """Setting of pictures and sounds that change an input: mean square of the change, by output."""
 
 _OF_SCORES = ("classification", "probabilities")
+_OF_CLASSES = ("classification", "segmentation", "text", "tokens")
+"""Tasks whose whole numbers name classes: their distances say nothing."""
 
-Remedy = Literal["task", "metric", "samples"]
-"""What settles a doubt: a declaration, a metric of the user, other samples."""
+Remedy = Literal["task", "metric", "samples", "ignored"]
+"""Remedy for a doubt: a declaration, a metric of the user, other samples, an output without use."""
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +87,7 @@ def find_doubt(
         return Doubt(
             because=f"the float model's {listed} {are} the same in all {len(expected)} samples: "
             "every variant that returns a constant agrees",
-            remedies=("samples", "metric"),
+            remedies=("samples", "ignored"),
         )
     if part.task == UNKNOWN:
         if _are_exact(part, expected, got):
@@ -150,7 +152,8 @@ def _errors(
     for name in part.outputs:
         wanted = [outputs[name] for outputs in expected]
         given = [outputs[name] for outputs in got if name in outputs]
-        if wanted[0].dtype.kind != "f" or len(given) != len(wanted):
+        names_classes = part.task in _OF_CLASSES and wanted[0].dtype.kind != "f"
+        if names_classes or len(given) != len(wanted):
             continue
         error = worst_tenth(wanted, given)
         if error**2 > far:

@@ -69,9 +69,9 @@ def _divergences(expected: Sequence[Tensor], got: Sequence[Tensor]) -> tuple[Flo
     That is the entropy of its mean less its mean entropy, nats: 0 for a constant answer. None where
     samples are of unlike shapes.
     """
+    expected, got = ([np.atleast_1d(value) for value in values] for values in (expected, got))
     first = expected[0]
-    is_alike = all(value.shape == first.shape for value in (*expected, *got))
-    if not is_alike or not first.size or not first.ndim:
+    if any(value.shape != first.shape for value in (*expected, *got)) or not first.size:
         return None
     is_one_of = first.shape[-1] > 1 and all(map(is_distribution, expected))
     want, have = (np.stack([bounded(value) for value in values]) for values in (expected, got))
@@ -98,6 +98,7 @@ def _divergences(expected: Sequence[Tensor], got: Sequence[Tensor]) -> tuple[Flo
 
 def is_distribution(value: Tensor) -> bool:
     """Return whether rows (last axis) are not negative and sum to 1."""
+    value = np.atleast_1d(value)
     rows = value.astype(np.float64).reshape(-1, value.shape[-1])
     rows = rows[~np.isnan(rows).any(axis=-1)]
     return bool((rows >= -1e-6).all()) and bool(np.allclose(rows.sum(axis=-1), 1.0, atol=1e-3))

@@ -1,15 +1,21 @@
 """Verdicts are compared with plain errors: models computed here, with the truth on fresh inputs."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 from edgepack.errors import BuildError
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.tasks.describe import describe_outputs
+from edgepack.packager.progress import silent
+from edgepack.packager.source.model import load_source
+from edgepack.packager.tasks.describe import describe, describe_outputs
 from edgepack.packager.tasks.reconstruction import with_residuals
+from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Floats, Outputs
 from edgepack.tasks.description import GUESSED_FROM, ModelDescription, TaskOutputs
 from edgepack.tasks.likelihood import lost_skill, measure_likelihood
@@ -145,6 +151,65 @@ def test_a_float_model_with_a_constant_answer_makes_a_weak_verdict(task: str) ->
 
     verdict = _judge(dead, dead, task)
     assert "the same in all 48 samples" in verdict.weak[0]
+    assert "[outputs.y] task = 'ignored'" in verdict.weak[0]
+
+
+def test_outputs_that_depend_on_no_input_value_need_no_declaration(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> model (float[N,8] x)
+        => (float[N,8] y, float[3] anchors, int64[2] size, float[N,8] used) {
+        y = Sin(x) anchors = Constant<value_floats = [1.0, 2.0, 3.0]>()
+        size = Shape(x) read = Cast<to = 1>(size) all = ReduceSum(read) used = Mul(x, all) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    source = load_source(tmp_path / "model.onnx")
+    run = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    inputs = _draw(24, 1).astype(np.float32)[:, None, :8]
+    names = [spec.name for spec in source.outputs]
+
+    def float_run(feeds: Feeds) -> Outputs:
+        return dict(zip(names, run.run(None, dict(feeds)), strict=True))
+
+    samples = Samples(count=24, read=lambda index: {"x": inputs[index]}, source="")
+    found = describe(source, samples, float_run, silent).description
+    assert {part.outputs for part in found.parts if part.source == "graph"} == {
+        ("anchors",),
+        ("size",),
+    }
+    expected = [float_run({"x": row}) for row in inputs]
+    (weak,) = (
+        Reference(expected, {}, found)
+        .judge([one | {"y": np.add(one["y"], 0.1)} for one in expected])
+        .weak
+    )
+    assert "'anchors'" not in weak
+    assert "'size'" not in weak
+    moved = [one | {"anchors": np.multiply(one["anchors"], 1.05)} for one in expected]
+    assert not Reference(expected, {}, found).judge(moved).passed
+
+
+@pytest.mark.parametrize("task", ["threshold", "sound"])
+def test_whole_numbers_that_name_no_class_are_compared_as_values(task: str) -> None:
+    def bytes_of(values: Floats) -> list[Outputs]:
+        return [{"y": row[None]} for row in np.clip(values * 30 + 128, 1, 255).astype(np.uint8)]
+
+    columns = _draw(48, 1)[:, : 8 if task == "threshold" else 1]
+    part = TaskOutputs(task=task, outputs=("y",), source="declared")
+    reference = Reference(bytes_of(columns), {}, ModelDescription(parts=(part,)))
+    assert reference.judge(bytes_of(columns)).weak == ()
+    verdict = reference.judge(bytes_of(columns[::-1]))
+    assert verdict.weak or not verdict.passed
+
+
+@pytest.mark.parametrize("task", ["", "values", "probabilities", "threshold", "anomaly"])
+def test_a_single_share_without_axes_is_judged(task: str) -> None:
+    shares = [np.float32(1 / (1 + np.exp(-3 * x))) for x in _draw(48, 1)[:, 0]]
+    expected: list[Outputs] = [{"y": np.asarray(share)} for share in shares]
+    shrunk: list[Outputs] = [{"y": np.asarray(0.3 + 0.4 * share)} for share in shares]
+    part = TaskOutputs(task=task, outputs=("y",), source="declared")
+    known = ModelDescription(parts=(part,)) if task else describe_outputs(expected)
+    assert Reference(expected, {}, known).judge(expected).passed
+    verdict = Reference(expected, {}, known).judge(shrunk)
+    assert verdict.weak or not verdict.passed
+    assert lost_skill([np.asarray(one) for one in shares], [one["y"] for one in shrunk]) > 0.1
 
 
 def test_a_task_that_few_samples_tell_is_weak() -> None:

@@ -69,7 +69,7 @@ def _measure_sound(
 def _may_be_sound(values: Sequence[Tensor]) -> bool:
     """Return whether an output may be a sound: a long row of values on both sides of 0."""
     first = values[0]
-    if first.size != first.shape[-1] or first.size < FEWEST_IN_MAP:
+    if first.size < FEWEST_IN_MAP or first.size != first.shape[-1]:
         return False
     flat = np.concatenate([value.ravel() for value in values]).astype(np.float64)
     return bool(_UNLIKE * abs(np.nanmean(flat)) <= np.nanstd(flat))

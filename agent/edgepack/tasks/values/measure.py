@@ -4,6 +4,7 @@ Cosine similarity and signal-to-noise look fine while a speech detector loses it
 count the constant part of all samples.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -66,7 +67,7 @@ def explain(
         errors += row_products(apart, apart)
     variances = variances_between(expected, read)
     if least_variance:
-        least = [least_variance * value.size / value.shape[-1] for value in expected]
+        least = [least_variance * math.prod(value.shape[:-1]) for value in expected]
         variances = max(variances, least, key=sum)
     whole = sum(variances)
     return Explained(

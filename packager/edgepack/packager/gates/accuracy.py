@@ -28,6 +28,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     "task": "{lines} in edgepack.toml",
     "metric": "--metric with a measure of your own",
     "samples": "samples with other answers",
+    "ignored": "{ignored} in edgepack.toml if nobody reads it",
 }
 
 _LEAST_LOSS = 0.002
@@ -130,7 +131,11 @@ class Reference:
             if doubt is not None:
                 remedies = "; or ".join(_REMEDIES[one] for one in doubt.remedies)
                 lines = "; ".join(self._declaration(part, name) for name in part.outputs)
-                yield f"{doubt.because}. To settle it: {remedies.format(lines=lines)}"
+                ignored = "; ".join(
+                    f"[outputs.{toml_key(name)}] task = 'ignored'" for name in part.outputs
+                )
+                remedies = remedies.format(lines=lines, ignored=ignored)
+                yield f"{doubt.because}. To settle it: {remedies}"
 
     @cached_property
     def _blind(self) -> tuple[bool, ...]:

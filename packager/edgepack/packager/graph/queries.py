@@ -95,12 +95,21 @@ def outer_reads(body: onnx.GraphProto) -> set[str]:
     return names.union(*map(reads, body.node)) - own_names(body) - {""}
 
 
-def inputs_behind(graph: onnx.GraphProto, name: str) -> tuple[str, ...]:
-    """Return the graph inputs that a tensor is computed from, sorted."""
+def inputs_behind(graph: onnx.GraphProto, name: str, *, by_value: bool = False) -> tuple[str, ...]:
+    """Return the graph inputs that a tensor is computed from, sorted.
+
+    Args:
+        graph: The graph.
+        name: The tensor.
+        by_value: Leave out inputs of which only the shape counts.
+    """
     producers = {output: node for node in graph.node for output in node.output}
 
     def read(tensor: str) -> set[str]:
-        return reads(producers[tensor]) if tensor in producers else set()
+        node = producers.get(tensor)
+        if node is None or (by_value and node.op_type in ("Shape", "Size")):
+            return set()
+        return reads(node)
 
     return tuple(sorted(reached([name], read) & {value.name for value in graph.input}))
 

@@ -7,12 +7,13 @@
 4. The rest is unknown, and is measured by each possible meaning.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.graph.queries import inputs_behind
 from edgepack.packager.progress import Progress
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
@@ -92,6 +93,7 @@ def describe(
     heads = ("detections", "text")
     stated = tuple(part for part in source.description.parts if part.task not in heads)
     known = ModelDescription(parts=(*stated, *found.parts)).with_parts(*_fed_back(samples))
+    known = known.with_parts(*_constants(source))
     untold = _undescribed(source, known) if samples.decoder is None else ()
     maps = find_maps(_may_be_maps(source, untold), looked_at, expected)
     known = known.with_parts(*maps.parts)
@@ -127,6 +129,14 @@ def _fed_back(samples: Samples) -> tuple[TaskOutputs, ...]:
     if states:
         parts.append(TaskOutputs(task=UNKNOWN, outputs=states, source="graph"))
     return tuple(parts)
+
+
+def _constants(source: SourceModel) -> Iterator[TaskOutputs]:
+    """Yield the outputs that do not depend on input values, such as anchors."""
+    graph = source.model.graph
+    for spec in source.outputs:
+        if not inputs_behind(graph, spec.name, by_value=True):
+            yield TaskOutputs(task=UNKNOWN, outputs=(spec.name,), source="graph")
 
 
 def describe_outputs(
