@@ -17,6 +17,7 @@ import pytest
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import Journal, read_journal
 from edgepack.bundle.keys import PrivateKey
+from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import Controller
@@ -39,7 +40,7 @@ with open_model("small") as model:
 
 def build(folder: Path, version: str, *profiles: str) -> Path:
     bundle = folder / f"small-{version}.edgepack"
-    done = subprocess.run(
+    done = warm_programs.run(
         [
             *(sys.executable, "-m", "edgepack.cli", "build", str(folder / "small.onnx")),
             *(word for name in profiles for word in ("--profile", name)),
@@ -92,7 +93,9 @@ class Board:
         return sys.executable if self.has_qnn else str(OTHER)
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([self._python, *words], capture_output=True, text=True, timeout=240)
+        return warm_programs.run(
+            [self._python, *words], capture_output=True, text=True, timeout=240
+        )
 
     def install(self, bundle: Path) -> subprocess.CompletedProcess[str]:
         words = ("install", bundle, "--config", self._config, "--soak", "0")
@@ -104,7 +107,7 @@ class Board:
     def start(self) -> None:
         words = ("-m", "edgepack.agent.cli", "run", "--config", str(self._config))
         with self.log.open("ab") as log:
-            self._agent = subprocess.Popen([self._python, *words], stdout=log, stderr=log)
+            self._agent = warm_programs.Popen([self._python, *words], stdout=log, stderr=log)
 
     def stop(self) -> None:
         if self._agent is not None:

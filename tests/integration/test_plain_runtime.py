@@ -31,34 +31,41 @@ _RUN = """
 import json, sys
 import numpy as np, onnxruntime
 
-model, options, feeds, outputs = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], sys.argv[4]
-settings = onnxruntime.SessionOptions()
-level = options.pop("session.graph_optimization_level", None)
-if level:
-    levels = onnxruntime.GraphOptimizationLevel
-    settings.graph_optimization_level = getattr(
-        levels, "ORT_DISABLE_ALL" if level == "disable_all" else "ORT_ENABLE_" + level.upper()
-    )
-for key, value in options.items():
-    settings.add_session_config_entry(key, value)
-session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
-(given,) = session.get_inputs()
-rows = [session.run(None, {given.name: sample})[0] for sample in np.load(feeds)]
-np.save(outputs, np.stack(rows))
+cases, feeds, outputs = json.loads(sys.argv[1]), np.load(sys.argv[2]), sys.argv[3]
+made = []
+for model, options in cases:
+    settings = onnxruntime.SessionOptions()
+    level = options.pop("session.graph_optimization_level", None)
+    if level:
+        levels = onnxruntime.GraphOptimizationLevel
+        settings.graph_optimization_level = getattr(
+            levels, "ORT_DISABLE_ALL" if level == "disable_all" else "ORT_ENABLE_" + level.upper()
+        )
+    for key, value in options.items():
+        settings.add_session_config_entry(key, value)
+    session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    made.append(np.stack([session.run(None, {given.name: sample})[0] for sample in feeds]))
+np.save(outputs, np.stack(made))
 """
 
 
 def _run(
-    command: Sequence[str | Path], model: Path, options: Mapping[str, str], golden: Golden
-) -> np.ndarray:
-    """Return the first output on all golden inputs, computed by a program without edgepack."""
-    folder = model.parent.parent
+    command: Sequence[str | Path], cases: Sequence[tuple[Path, Mapping[str, str]]], golden: Golden
+) -> Sequence[np.ndarray]:
+    """Return the first output on all golden inputs, computed by a program without edgepack.
+
+    Args:
+        command: The Python, which starts once.
+        cases: Models, each with its session options.
+        golden: The inputs.
+    """
+    folder = cases[0][0].parent.parent
     feeds, outputs = folder / "feeds.npy", folder / "outputs.npy"
     np.save(feeds, np.stack([next(iter(sample.values())) for sample in golden.inputs]))
-    told = msgspec.json.encode(options).decode()
-    subprocess.run([*command, "-I", "-c", _RUN, model, told, feeds, outputs], check=True)
-    made: np.ndarray = np.load(outputs)
-    return made
+    told = msgspec.json.encode([(str(model), options) for model, options in cases]).decode()
+    subprocess.run([*command, "-I", "-c", _RUN, told, feeds, outputs], check=True)
+    return list(np.load(outputs))
 
 
 def _opened(bundle: Path) -> tuple[dict[str, Variant], Golden]:
@@ -88,17 +95,18 @@ def test_every_variant_gives_its_answers_in_the_oldest_and_newest_release_or_say
     )
     variants, golden = _opened(bundle)
     expected = np.stack([next(iter(sample.values())) for sample in golden.outputs])
+    cases = []
     for variant in variants.values():
         plain = variant.facts.plain_runtime
         assert plain is not None
         assert plain.right
         assert plain.releases[0] == onnxruntime.__version__
         assert plain.releases[1].startswith("1.18.")
-        for python in (sys.executable, OLDEST):
-            model = bundle / variant.folder / variant.model_file
-            got = _run([python], model, plain.session_options, golden)
+        cases.append((bundle / variant.folder / variant.model_file, plain.session_options))
+    for python in (sys.executable, OLDEST):
+        for name, got in zip(variants, _run([python], cases, golden), strict=True):
             error = np.linalg.norm(got - expected) / np.linalg.norm(expected)
-            assert error < 0.1, f"{variant.name} in {python}"
+            assert error < 0.1, f"{name} in {python}"
     saturating = variants["qnn-htp-a8w8"].facts.plain_runtime
     assert saturating is not None
     assert saturating.session_options == EXACT_SUMS, "its weights use all 8 bits"
@@ -161,17 +169,18 @@ def test_a_quantized_model_gives_the_same_on_cpus_with_and_without_vnni(
         output=bundle,
     )
     variants, golden = _opened(bundle)
-    there = [*_WITHOUT_VNNI, sys.executable]
-    for variant in variants.values():
-        file = bundle / variant.folder / variant.model_file
-        assert variant.session_options == EXACT_SUMS
-        with_vnni = _run([sys.executable], file, variant.session_options, golden)
-        without = _run(there, file, variant.session_options, golden)
-        assert np.array_equal(with_vnni, without)
-        expected = np.stack([sample["y"] for sample in golden.outputs])
-        assert np.abs(with_vnni - expected).max() < 0.7, "one step of the output at the most"
-        saturated = _run(there, file, {}, golden)
-        assert np.abs(saturated - with_vnni).max() > 1, "without the setting it saturates"
+    expected = np.stack([sample["y"] for sample in golden.outputs])
+    files = [bundle / variant.folder / variant.model_file for variant in variants.values()]
+    assert all(variant.session_options == EXACT_SUMS for variant in variants.values())
+    exact = [(file, EXACT_SUMS) for file in files]
+    plain: list[tuple[Path, dict[str, str]]] = [(file, {}) for file in files]
+    with_vnni = _run([sys.executable], exact, golden)
+    without = _run([*_WITHOUT_VNNI, sys.executable], [*exact, *plain], golden)
+    for number, right in enumerate(with_vnni):
+        assert np.array_equal(right, without[number])
+        assert np.abs(right - expected).max() < 0.7, "one step of the output at the most"
+        saturated = without[len(files) + number]
+        assert np.abs(saturated - right).max() > 1, "without the setting it saturates"
 
 
 def test_an_environment_without_onnx_runtime_is_refused(key: Path, tmp_path: Path) -> None:

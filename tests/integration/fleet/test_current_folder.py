@@ -15,6 +15,7 @@ from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.cli import cli as host
 from edgepack.python_child import python_command
 from tests.integration.fleet.conftest import wait_until
+from tests.simulators import warm_programs
 from tests.simulators.ports import free_port
 from tests.simulators.web_ways import registry
 from tests.unit.packager_io.models import save, small_cnn, write_stack
@@ -97,9 +98,13 @@ class User:
     def __init__(self, traps: Traps, data: Path) -> None:
         self.traps = traps
         self._environment = traps.environment(data)
+        self._cold: set[tuple[str | Path, ...]] = set()
 
     def run(self, *words: str | Path, may_fail: bool = False) -> str:
-        done = subprocess.run(
+        """Run a command; the first of each group starts as usual, further ones start warm."""
+        is_first = words[:2] not in self._cold
+        self._cold.add(words[:2])
+        done = (subprocess.run if is_first else warm_programs.run)(
             self.traps.words(*words),
             cwd=self.traps.folder,
             env=self._environment,
@@ -203,7 +208,7 @@ def run_every_command(user: User, folder: Path, processes: list[subprocess.Popen
     def is_there() -> bool:
         asked = user.traps.words("edgepack", "fleet", "info", *url)
         environment = user.traps.environment(data)
-        done = subprocess.run(
+        done = warm_programs.run(
             asked, cwd=user.traps.folder, env=environment, capture_output=True, timeout=60
         )
         return done.returncode == 0
