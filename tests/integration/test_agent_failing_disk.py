@@ -29,7 +29,7 @@ Keys = tuple[PrivateKey, Path]
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EROFS]
 LOCKED = 8
 """Calls until an agent holds its lock: without one it waits, and reports nothing."""
-SAMPLES = 4
+SAMPLES = 2
 """Moments of an update that are tried with each error; the fast test tries every call."""
 
 

@@ -20,8 +20,8 @@ from tests.simulators.device import DEVICE, Device
 
 FIRST = {"det": 100, "ocr": 200, "tiny": 300}
 """Each model's first release; a release gives its model's weights, so no two models are alike."""
-ROUNDS = 20
-LEAST_INFERENCES = 10_000
+ROUNDS = 6
+LEAST_INFERENCES = 2_000
 _PAUSE_S = 0.004
 """Between two inferences of a thread, so that the application leaves the agent a processor."""
 MEMORY_BYTES = 5 * (2 * WIDTH * WIDTH * 4 + 2_000)

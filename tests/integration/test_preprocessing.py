@@ -67,16 +67,18 @@ _IMAGENET = "mean = [0.485, 0.456, 0.406]\nstd = [0.229, 0.224, 0.225]"
 _RAW = "scale = 1.0"
 
 
-@pytest.mark.parametrize("kind", ["cls", "rec", "det"])
 @pytest.mark.parametrize(
-    ("settings", "warning"),
+    ("kind", "settings", "warning"),
     [
-        (_INIT, "none below 0"),
-        (_RAW, "standard deviations from those that its BatchNormalization saw"),
-        (_TRAINED, ""),
-        (_IMAGENET, ""),
+        ("cls", _INIT, "none below 0"),
+        ("cls", _RAW, "standard deviations from those that its BatchNormalization saw"),
+        ("cls", _TRAINED, ""),
+        ("cls", _IMAGENET, ""),
+        ("det", _INIT, "none below 0"),
+        ("det", _IMAGENET, ""),
+        ("rec", _RAW, "standard deviations from those that its BatchNormalization saw"),
+        ("rec", _TRAINED, ""),
     ],
-    ids=["init's default", "0 to 255", "as trained", "ImageNet's"],
 )
 def test_a_mean_and_std_that_cannot_be_those_of_training_are_warned_of(
     kind: str, settings: str, warning: str, key: Path, tmp_path: Path

@@ -102,7 +102,7 @@ ACTS: st.SearchStrategy[Act] = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ACTS, min_size=10, max_size=40))
 def test_whatever_happens_the_counters_are_what_a_recount_gives(acts: list[Act]) -> None:
     with tempfile.TemporaryDirectory() as folder:
