@@ -21,11 +21,12 @@ from edgepack.agent.state.holders import (
     Holders,
     HolderWatch,
     Registration,
-    holders_folder,
+    holders_folders,
     open_holders,
 )
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.telemetry.pace import Interval, Pace
+from edgepack.agent.telemetry.spool import open_spool
 from edgepack.agent.watch.liveness import (
     DEATHS,
     OPENING_S,
@@ -96,7 +97,24 @@ def test_killed_process_is_a_death_and_a_closed_model_is_none(tmp_path: Path, ho
         assert [death.held.pid for death in seen.deaths] == [dies.pid]
         assert seen.deaths[0].held.releases == {"d"}
         assert watch.look() == seen, "a death counts once"
-        assert list(holders_folder(tmp_path).iterdir()) == []
+        assert [*tmp_path.rglob("*.json")] == []
+
+
+def test_heartbeats_move_to_the_runtime_directory_once_there_is_one(tmp_path: Path) -> None:
+    in_memory, on_disk = holders_folders(tmp_path)
+    open_holders(tmp_path)
+    registration = Registration(tmp_path, "tiny")
+    watch = HolderWatch(tmp_path)
+    assert len([*on_disk.iterdir()]) == len(watch.look().held) == 1
+    assert open_spool(tmp_path) == ""
+    assert open_holders(tmp_path) == ""
+    for digest in ("a", "b"):
+        registration.update(digest=digest)
+        assert [one.digest for one in watch.look().held] == [digest]
+        assert len([*in_memory.iterdir()]) == 1
+        assert [*on_disk.iterdir()] == []
+    registration.close()
+    assert watch.look() == Holders()
 
 
 def test_stopped_process_has_no_heartbeat(tmp_path: Path) -> None:
@@ -120,7 +138,7 @@ def test_stopped_process_has_no_heartbeat(tmp_path: Path) -> None:
 
 def test_a_power_cut_is_no_death_and_hostile_files_are_ignored(tmp_path: Path) -> None:
     open_holders(tmp_path)
-    folder = holders_folder(tmp_path)
+    folder = holders_folders(tmp_path)[1]
     other_boot = HELD.encode(held(boot="another boot"))
     boot = Registration(tmp_path / "none", "tiny")._held.boot
     too_long = HELD.encode(held(boot=boot, wrong="x" * (MAX_TEXT + 1)))

@@ -3,6 +3,9 @@
 A process registers before it opens a release, writes a heartbeat while it holds the release, and
 removes the file when it closes the model. The kernel releases the lock of a process that dies, so a
 file without a lock tells of a death, also after `kill -9`.
+
+The files lie in the runtime directory (tmpfs), so that heartbeats write nothing to the disk. A
+process that cannot reach the runtime directory registers in the state folder.
 """
 
 import contextlib
@@ -18,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from edgepack.agent.state.slot_lock import SlotLock, lock_new_file
-from edgepack.agent.state.state_file import put_aside, read_shared, remove
+from edgepack.agent.state.state_file import RUNTIME_LINK, put_aside, read_shared, remove
 from edgepack.versions import Format, NewerVersionError, Version
 
 HOLDERS_FOLDER = "holders"
@@ -96,28 +99,30 @@ class Holders(msgspec.Struct, frozen=True, kw_only=True):
     deaths: tuple[Death, ...] = ()
 
 
-def holders_folder(state_dir: Path) -> Path:
-    """Return the folder of the registry."""
-    return state_dir / HOLDERS_FOLDER
+def holders_folders(state_dir: Path) -> tuple[Path, Path]:
+    """Return the folders of the registry: in the runtime directory, and in the state folder."""
+    return state_dir / RUNTIME_LINK / HOLDERS_FOLDER, state_dir / HOLDERS_FOLDER
 
 
 def open_holders(state_dir: Path) -> str:
-    """Create the registry's folder, writable by the state folder's group. For the agent.
+    """Create the registry's folders, writable by the state folder's group. For the agent.
 
     Returns:
         Why processes cannot register, as a sentence; "" without a problem.
     """
-    folder = holders_folder(state_dir)
-    try:
-        if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
-            put_aside(folder)
-        folder.mkdir(exist_ok=True)
-        os.chown(folder, -1, state_dir.stat().st_gid)
-        folder.chmod(FOLDER_MODE)
-        for path in folder.glob("*.new"):
-            remove(path)
-    except OSError as error:
-        return f"processes cannot register the models they hold: {error.strerror} ({folder})"
+    for folder in holders_folders(state_dir):
+        if not folder.parent.exists() and folder.parent != state_dir:
+            continue  # There is no runtime directory.
+        try:
+            if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+                put_aside(folder)
+            folder.mkdir(exist_ok=True)
+            os.chown(folder, -1, state_dir.stat().st_gid)
+            folder.chmod(FOLDER_MODE)
+            for path in folder.glob("*.new"):
+                remove(path)
+        except OSError as error:
+            return f"processes cannot register the models they hold: {error.strerror} ({folder})"
     return ""
 
 
@@ -138,13 +143,17 @@ class Registration:
 
     def __init__(self, state_dir: Path, model: str) -> None:
         self._held = Held(boot=boot_id(), pid=os.getpid(), model=model)
-        self._path = holders_folder(state_dir) / f"{os.getpid()}-{secrets.token_hex(8)}.json"
+        self._name = f"{os.getpid()}-{secrets.token_hex(8)}.json"
+        self._runtime, self._disk = holders_folders(state_dir)
+        self._path: Path | None = None
         self._lock: SlotLock | None = None
         self._beat_at = 0.0
         self._length = 0
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(exist_ok=True)
-            self._lock = lock_new_file(self._path, self._encode())
+        self._register(self._runtime)
+        if self._lock is None:
+            with contextlib.suppress(OSError):
+                self._disk.mkdir(exist_ok=True)
+            self._register(self._disk)
 
     def update(self, **changes: object) -> None:
         """Change the heartbeat, and write the heartbeat at once."""
@@ -160,16 +169,27 @@ class Registration:
     def close(self) -> None:
         """Remove the registration: this process does not hold the model any more."""
         lock, self._lock = self._lock, None
-        if lock is not None:
+        if lock is not None and self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
             lock.release()
 
+    def _register(self, folder: Path) -> None:
+        """Register in a folder that can be written, instead of where this process is registered."""
+        path = folder / self._name
+        with contextlib.suppress(OSError):
+            lock = lock_new_file(path, self._encode())
+            self.close()
+            self._path, self._lock = path, lock
+
     def _write(self) -> None:
         self._beat_at = time.monotonic()
-        if self._lock is not None:
-            with contextlib.suppress(OSError):
-                self._lock.overwrite(self._encode())
+        if self._lock is None or self._held.pid != os.getpid():
+            return
+        if self._path != self._runtime / self._name:
+            self._register(self._runtime)  # The agent may have started after this process.
+        with contextlib.suppress(OSError):
+            self._lock.overwrite(self._encode())
 
     def _encode(self) -> bytes:
         """Return the heartbeat, padded so that no older longer text shows behind."""
@@ -187,7 +207,7 @@ class HolderWatch:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self._folder = holders_folder(state_dir)
+        self._folders = holders_folders(state_dir)
         self._boot = boot_id()
         self._known: dict[str, Held] = {}
         self._deaths: deque[Death] = deque(maxlen=MAX_DEATHS)
@@ -208,10 +228,10 @@ class HolderWatch:
 
     def _files(self) -> Iterator[tuple[str, Held, bool]]:
         """Yield the registrations, and remove those of the dead."""
-        try:
-            paths = sorted(self._folder.glob("*.json"))
-        except OSError:
-            return
+        paths: list[Path] = []
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                paths += sorted(folder.glob("*.json"))
         for path in paths:
             try:
                 is_alive = _is_locked(path)

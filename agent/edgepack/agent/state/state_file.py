@@ -26,6 +26,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 Write = Callable[[Path, bytes], None]
 """Writes a small file durably."""
 
+RUNTIME_LINK = "latency"
+"""Link of the state folder to the runtime directory (tmpfs)."""
 MAX_BYTES = 16 * 1024 * 1024
 DAMAGED = ".damaged"
 LASTING_FAULT_S = 60.0

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.state.state_file import put_aside, read_shared, remove
+from edgepack.agent.state.state_file import RUNTIME_LINK, put_aside, read_shared, remove
 from edgepack.agent.telemetry.counts import Counts, is_in_use, read_counts
 from edgepack.agent.telemetry.readings import memory_bytes
 from edgepack.agent.telemetry.shadowed import Shadowed, ShadowRecorder, check_shadowed
@@ -32,7 +32,6 @@ from edgepack.versions import Format, Version
 from edgepack.wire import histogram
 from edgepack.wire.messages import Histogram
 
-SPOOL_FOLDER = "latency"
 DISK_FOLDER = "latency-disk"
 SPOOL_MODE = 0o2775
 COUNTS = ".counts"
@@ -89,7 +88,7 @@ SPOOLED = Format("latency file", Spooled, Version(1, 0))
 
 def spool_folder(state_dir: Path) -> Path:
     """Return the folder of spool files, which may be a link to a runtime directory."""
-    return state_dir / SPOOL_FOLDER
+    return state_dir / RUNTIME_LINK
 
 
 def spooled_files(state_dir: Path) -> dict[str, Path]:
