@@ -13,7 +13,13 @@ from sqlalchemy import func, select
 
 from edgepack.fleet.database import audit, changes, measurements
 from edgepack.fleet.database.measurements import AWAITED, COMMITTED, COMPARED, Sample
-from edgepack.fleet.database.measures import FULL_INFERENCES, PAIR, ReleaseMeasurements
+from edgepack.fleet.database.measures import (
+    FULL_INFERENCES,
+    PAIR,
+    ReleaseMeasurements,
+    Value,
+    typical,
+)
 from edgepack.fleet.database.schema import AssignmentRow, LookRow, MeasurementRow, NoiseRow
 from edgepack.fleet.documents.gates import Found, GateView
 from edgepack.fleet.rollouts import execution
@@ -299,6 +305,15 @@ def test_windows_are_gathered_to_values_of_five_minutes_and_a_wild_clock_counts_
     assert math.exp(told.values[0].measures[0] or 0) == pytest.approx(9.0, rel=0.03)
     wild = ReleaseMeasurements().plus([window(NEW, 0.0)], now=SWITCH)
     assert (wild.values[0].start, wild.values[0].end) == (SWITCH - 600, SWITCH)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [((), None), ((1.0,), 1.0), ((9.0, 1.0), 1.0), ((9.0, 1.0, 2.0), 1.5), ((9, 1, 2, 3), 2.5)],
+)
+def test_a_burst_is_not_the_typical_value(told: Sequence[float], expected: float | None) -> None:
+    values = [Value(start=0.0, end=300.0, measures=(x, None, None, None, None)) for x in told]
+    assert typical(values) == (expected, None, None, None, None)
 
 
 def test_noise_is_learnt_from_devices_whose_release_does_not_change(world: World) -> None:

@@ -186,7 +186,8 @@ def _switched(
     }
     return [
         _Timeline(
-            (*before.get(key, ()), *values),
+            # A device that went back measures the previous release after its first switch, too.
+            (*(one for one in before.get(key, ()) if one.middle < told.began), *values),
             told.began,
             min(values[-1].end, told.began + LOOKS[-1] * look_s),
         )
@@ -232,10 +233,9 @@ def _pair(
     since = switched_at - PAIR_BEFORE * look_s / 2
     before, after = [], []
     for one in values:
-        middle = (one.start + one.end) / 2
-        if since <= middle < switched_at:
+        if since <= one.middle < switched_at:
             before.append(one)
-        elif switched_at <= middle <= until:
+        elif switched_at <= one.middle <= until:
             after.append(one)
     if after and after[-1].end < until - look_s:
         after = []

@@ -46,6 +46,11 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     end: float
     measures: tuple[float | None, ...]
 
+    @property
+    def middle(self) -> float:
+        """Middle of the value's time, seconds since the epoch."""
+        return (self.start + self.end) / 2
+
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Sums of a device's windows.
@@ -233,12 +238,15 @@ _TIMED: dict[str, Callable[[Sums], float | None]] = {
 
 
 def typical(values: Sequence[Value]) -> tuple[float | None, ...]:
-    """Return the mean of the middle half of values, by gate of `TIMED`; None without a value."""
+    """Return the mean of the middle half of values, by gate of `TIMED`; None without a value.
+
+    The highest of two or three values is left out: a burst is not the device's typical value.
+    """
     found: list[float | None] = []
     for place in range(len(TIMED)):
         told = sorted(x for one in values if (x := one.measures[place]) is not None)
         cut = len(told) // 4
-        middle = told[cut : len(told) - cut]
+        middle = told[cut : len(told) - max(cut, len(told) > 1)]
         found.append(math.fsum(middle) / len(middle) if middle else None)
     return tuple(found)
 

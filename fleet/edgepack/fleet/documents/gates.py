@@ -1,7 +1,7 @@
 """The gates of a rollout: devices' measurements of a release, compared with the previous release.
 
-A gate is a row of `GATES`. Each device measures the gate's number and is compared with itself, or
-with its hardware class, under its previous release.
+A gate is a row of `GATES`. Each device measures the gate's number and is compared with itself under
+its previous release; gates that compare times also subtract the change of concurrent controls.
 """
 
 from typing import Literal
