@@ -76,6 +76,7 @@ def test_an_operator_starts_a_rollout_sees_it_stop_finds_the_reason_and_takes_it
     page.get_by_label("Smallest sample").fill(str(GOOD + BAD))
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_text("replaces digits 1.0.0")).to_be_visible()
+    expect(page.get_by_label("What the gates find")).to_contain_text("2.5 % is not promised")
     page.get_by_role("button", name="Start rollout").click()
     # Watch it move and stop by itself: the page is not loaded again.
     page.evaluate("window.isTheSamePage = true")

@@ -74,8 +74,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             pattern=r"^(\d{1,7}|(100|\d{1,2})%)?$",
             title="Control group",
-            description="Devices that get the release last, after all waves, a number or %: gates "
-            "compare the others with them.",
+            description="Devices that get the release last, a number or %: gates compare "
+            "the others with them.",
             extra={"example": "10%"},
         ),
     ] = ""
