@@ -139,5 +139,5 @@ def _mix(rng: np.random.Generator, share: float) -> Way:
 
 
 def _spread(value: Tensor) -> float:
-    spread = float(np.std(value.astype(np.float64)))
+    spread = float(np.std(value.astype(np.float64))) if value.size else 0.0
     return spread if math.isfinite(spread) else 0.0
