@@ -123,6 +123,12 @@ def bounded(value: Tensor) -> Floats:
     return np.clip(np.nan_to_num(value.astype(np.float64), nan=0.5), _LEAST, 1.0 - _LEAST)
 
 
+def logits(shares: Tensor) -> Floats:
+    """Return the logarithm of the odds of probabilities."""
+    known = bounded(shares)
+    return np.asarray(np.log(known) - np.log1p(-known))
+
+
 def _entropies(want: Floats, have: Floats, is_one_of: bool) -> Floats:
     """Return the cross entropy of distributions (last axis), or of each share with its rest."""
     if is_one_of:

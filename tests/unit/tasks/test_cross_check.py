@@ -186,6 +186,35 @@ def test_outputs_that_depend_on_no_input_value_need_no_declaration(tmp_path: Pat
     assert not Reference(expected, {}, found).judge(moved).passed
 
 
+def test_scores_that_are_steps_of_a_grade_keep_the_grade() -> None:
+    cuts = np.array([-2.0, -1.4, -0.9, 0.0, 0.9, 1.4, 2.0])
+
+    def steps(x: Floats, noise: float = 0.0) -> Floats:
+        quality = 2.0 * x[:, :1] + noise * np.sin(1e3 * x[:, 1:2])
+        return np.asarray(1 / (1 + np.exp(-4.0 * (quality - cuts))))
+
+    def graded(noise: float) -> tuple[Verdict, float]:
+        fresh = _draw(4000, 99)
+        grades = (np.random.default_rng(5).random((4000, 1)) < steps(fresh)).sum(axis=1)
+        float_error, error = (
+            float(np.square((steps(fresh, by) > 0.5).sum(axis=1) - grades).mean())
+            for by in (0.0, noise)
+        )
+        whole = float(grades.var())
+        truth = (whole - error) / (whole - float_error)
+        return _judge(steps, lambda x: steps(x, noise), "threshold", 120), truth
+
+    verdict, truth = graded(0.8)
+    assert truth < 0.99
+    assert not verdict.passed
+    assert verdict.metric == "grade_kept"
+    assert verdict.task_kept == pytest.approx(truth, abs=0.02)
+    verdict, truth = graded(0.05)
+    assert truth > 0.99
+    assert verdict.passed
+    assert not verdict.weak
+
+
 @pytest.mark.parametrize("task", ["threshold", "sound"])
 def test_whole_numbers_that_name_no_class_are_compared_as_values(task: str) -> None:
     def bytes_of(values: Floats) -> list[Outputs]:

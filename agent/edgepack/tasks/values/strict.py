@@ -350,6 +350,14 @@ def _exchanged_neighbours(expected: Sequence[Tensor], length: float, off: float)
     return float(np.mean(changed))
 
 
+def has_ordered_columns(expected: Sequence[Tensor]) -> bool:
+    """Return whether the values of each sample are ordered, as the steps of a grade are."""
+    if len({value.shape for value in expected}) > 1 or expected[0].size < 2:
+        return False
+    steps = np.diff(np.stack([value.ravel() for value in expected]).astype(np.float64), axis=1)
+    return bool(((steps >= 0.0).all() or (steps <= 0.0).all()) and steps.any())
+
+
 def measure_widths(
     output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
 ) -> tuple[Measure, Floats] | None:
