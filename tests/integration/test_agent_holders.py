@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.state.holders import HELD, holders_folder
+from edgepack.agent.state.holders import HELD, holders_folders
 from edgepack.agent.update.journal import Journal
 from edgepack.bundle.keys import PrivateKey
 from tests.integration.test_agent_application import wait_until
@@ -33,8 +33,8 @@ KILLS = 13
 
 def serving(device: Device) -> set[str]:
     """Return the releases that processes hold."""
-    paths = holders_folder(device.state_dir).glob("*.json")
-    return {HELD.decode(path.read_bytes()).value.digest for path in paths}
+    in_memory, _ = holders_folders(device.state_dir)
+    return {HELD.decode(path.read_bytes()).value.digest for path in in_memory.glob("*.json")}
 
 
 class Application:
