@@ -31,7 +31,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # tests takes 12 s of processor time instead of 5 s, the imports of `edgepack build` .8 s instead of .5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen bench-tasks evidence bench-fleet bench-swaps bench-transfer bench-deltas bench-drift conformance scan-operators docs screenshots release pins clean
+.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen bench-tasks evidence bench-fleet bench-gates bench-swaps bench-transfer bench-deltas bench-drift conformance scan-operators docs screenshots release pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -100,6 +100,10 @@ evidence: $(READY)
 bench-fleet: $(READY)
 	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),$(FLEET_DEVICES)) --alone "1000,100000,1000000" \
 		--output docs/benchmarks/fleet/fleet.json --page docs/benchmarks/fleet/README.md
+
+# Simulated rollouts, evaluated with the code of the gates: some minutes on two cores.
+bench-gates: $(READY)
+	$(BIN)/python -m benchmarks.gates --output docs/benchmarks/gates
 
 # What remains in an application's memory after swaps of an equal model: some minutes.
 bench-swaps: $(READY)

@@ -1,0 +1,1 @@
+"""Operating curves of gates, from simulated rollouts."""
