@@ -65,6 +65,17 @@ class PostgreSQL:
         self.stop()
         shutil.rmtree(self._root)
 
+    def dump(self, file: Path) -> None:
+        """Write a copy of the database, like an operator."""
+        with file.open("wb") as copy:
+            arguments = ("--clean", "--if-exists", self._url)
+            subprocess.run([self._programs / "pg_dump", *arguments], stdout=copy, check=True)
+
+    def restore(self, file: Path) -> None:
+        """Replace the database by a copy, like an operator."""
+        settings = ("-q", "-1", "-v", "ON_ERROR_STOP=1", "-f", str(file), self._url)
+        subprocess.run([self._programs / "psql", *settings], stdout=subprocess.DEVNULL, check=True)
+
     def empty_database(self) -> str:
         """Return the URL of the emptied database."""
         engine = create_engine(self._url.replace("postgresql:", "postgresql+psycopg:"))

@@ -35,6 +35,7 @@ from edgepack.wire.messages import (
 )
 from tests.integration.fleet.conftest import CAMERAS, FleetProcess, Mosquitto, edgepack, wait_until
 from tests.integration.fleet.dashboard import Visitor
+from tests.integration.fleet.postgresql import PostgreSQL
 from tests.simulators.signing import RawSigner, Speaker, sign_with
 from tests.simulators.world import make_facts
 
@@ -290,6 +291,43 @@ def test_a_report_from_before_a_database_was_restored_is_not_accepted_again(
     device = Speaker(tmp_path / "cam-1", boot="b1")
     with device:
         device.greet()
+        device.say("reported", report("ROLLED_BACK", bundle, sequence))
+        fleet.wait_until(lambda: fleet.rollout(name).counts == {"FAILED": 1}, "it is heard")
+
+
+def test_a_report_from_before_a_restore_under_a_running_controller_is_not_accepted_again(
+    serve: Serve,
+    mosquitto: Mosquitto,
+    postgresql: PostgreSQL,
+    forger: Forger,
+    make_bundle: MakeBundle,
+    tmp_path: Path,
+) -> None:
+    database = postgresql.empty_database()
+    fleet = serve("--broker", mosquitto.url, "--database", database, "--lease", "1")
+    copy = tmp_path / "copy.sql"
+    enroll(fleet, tmp_path / "cam-1")
+    with Speaker(tmp_path / "cam-1", boot="b1") as device:
+        device.greet()
+        name = fleet.roll_out(make_bundle("1.0.0", 1), CAMERAS, waves="100%", deadline_s=600.0)
+        bundle, sequence = offered(forger, "cam-1")
+        device.say("reported", report("SOAKING", bundle, sequence))
+        fleet.wait_until(lambda: fleet.rollout(name).counts == {"WORKING": 1}, "it soaks")
+        postgresql.dump(copy)
+        recorded = device.say("reported", report("COMMITTED", bundle, sequence))
+        fleet.wait_for(name, "FINISHED")
+        postgresql.restore(copy)
+        fleet.wait_until(
+            lambda: any("older copy" in warning for warning in fleet.info().warnings), "it is seen"
+        )
+        fleet.wait_until(lambda: fleet.info().leader != "", "it leads again")
+        (entry,) = fleet.client.audit(action="database.restored")
+        assert entry.numbers["renewals"] < entry.numbers["renewals before"]  # type: ignore[operator]
+        word = device.signer.word
+        forger.publish("cam-1", "reported", recorded)
+        # It is answered with a session of the new term, and has no other effect.
+        wait_until(lambda: device.signer.word != word, "the device is given a session")
+        assert fleet.rollout(name).counts == {"WORKING": 1}
         device.say("reported", report("ROLLED_BACK", bundle, sequence))
         fleet.wait_until(lambda: fleet.rollout(name).counts == {"FAILED": 1}, "it is heard")
 

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from edgepack.fleet.controller.controller import Controller
 from edgepack.fleet.controller.heartbeat import STUCK_S, Heartbeat
 from edgepack.fleet.controller.lead import LeaseElection
-from edgepack.fleet.database import lease
+from edgepack.fleet.database import audit, lease
+from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.database.lease import LeadLostError
 from edgepack.fleet.database.store import DatabaseAwayError, Store, open_store
 from edgepack.fleet.enrolment.authority import Authority
@@ -104,6 +105,49 @@ def test_a_leader_that_hangs_in_a_transaction_writes_nothing_of_it(
         hang(session)
     with stores["b"].reading() as session:
         assert session.scalar(text("SELECT count(*) FROM unsent")) == 0
+
+
+def test_a_leader_on_an_older_copy_of_the_database_begins_a_new_term_and_warns(
+    stores: dict[str, Store], postgresql: PostgreSQL, tmp_path: Path
+) -> None:
+    first = elected(stores, "a")
+    first._try()
+    with stores["a"].transaction() as session:
+        begun = first.check(session)
+    postgresql.dump(tmp_path / "copy.sql")
+    first._try()
+    assert first.warnings() == ()
+    postgresql.restore(tmp_path / "copy.sql")
+    with pytest.raises(LeadLostError), stores["a"].transaction() as session:
+        first.check(session)
+    expire(stores["a"])
+    first._try()
+    with stores["a"].transaction() as session:
+        assert first.check(session) > begun + 2, "above all numbers that were given"
+    (warning,) = first.warnings()
+    assert "database.restored" in warning
+    with stores["a"].reading() as session:
+        (entry,) = audit.entries(session, Wanted(action="database.restored"), 10)
+    assert entry.numbers == {"renewals": begun + 1, "renewals before": begun + 2}
+
+
+def test_of_two_leaders_with_an_equal_epoch_in_an_older_copy_one_leads(
+    stores: dict[str, Store], postgresql: PostgreSQL, tmp_path: Path
+) -> None:
+    elected(stores, "a")
+    postgresql.dump(tmp_path / "copy.sql")
+    expire(stores["a"])
+    former = elected(stores, "b")
+    postgresql.restore(tmp_path / "copy.sql")
+    expire(stores["a"])
+    # This controller knows no number of the time before, so it takes the former's epoch.
+    latter = elected(stores, "a")
+    with stores["a"].transaction() as session:
+        latter.check(session)
+    with pytest.raises(LeadLostError), stores["b"].transaction() as session:
+        former.check(session)
+    former._try()
+    assert not former.is_held
 
 
 def test_a_controller_that_is_stopped_lets_another_lead_at_once(stores: dict[str, Store]) -> None:

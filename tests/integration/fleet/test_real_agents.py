@@ -1,6 +1,5 @@
 """The whole path with real agents as processes: enrolled, rolled out to, refused, taken back."""
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,9 @@ from typing import Any
 import pytest
 
 from edgepack.fleet.documents.rollouts import RolloutSettings
+from edgepack.fleet.repository.repository import ImageRepository
 from tests.integration.fleet.conftest import CAMERAS, FleetProcess, Mosquitto, StartAgent
+from tests.integration.fleet.postgresql import PostgreSQL
 from tests.simulators.newer_minor import NEW_KIND
 
 Serve = Callable[..., Any]
@@ -98,32 +99,28 @@ def test_agents_and_controllers_of_different_minor_versions_finish_rollouts(
         assert fleet.stop() == 0
 
 
-def test_after_an_older_database_was_restored_devices_hear_what_is_said_next(
-    serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
+def test_after_a_restore_under_a_running_controller_a_running_device_hears_what_is_said_next(
+    mosquitto: Mosquitto,
+    postgresql: PostgreSQL,
+    serve: Serve,
+    start_agent: StartAgent,
+    release: Callable[..., Path],
 ) -> None:
-    fleet = serve()
-    agent = start_agent(fleet, "cam-1")
+    database = postgresql.empty_database()
+    fleet = serve("--broker", mosquitto.url, "--database", database, "--lease", "1")
+    copy = fleet.data.parent / "copy.sql"
+    start_agent(fleet, "cam-1")
     fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
+    postgresql.dump(copy)
     first = fleet.roll_out(release(1), to=CAMERAS, waves="100%", deadline_s=60.0)
     fleet.wait_for(first, "FINISHED", timeout_s=120)
-    copy = fleet.data.parent / "copy.db"
-    with sqlite3.connect(fleet.data / "fleet.db") as now, sqlite3.connect(copy) as then:
-        now.backup(then)
-    second = fleet.roll_out(release(2), to=CAMERAS, waves="100%", deadline_s=60.0)
-    fleet.wait_for(second, "FINISHED", timeout_s=120)
-    agent.terminate()
-    agent.wait(20)
-    assert fleet.stop() == 0
-    for left in fleet.data.glob("fleet.db*"):
-        left.unlink()
-    copy.rename(fleet.data / "fleet.db")
-    fleet.start()
-    # The device is away, so this goes out under a number that it has heard already.
-    third = fleet.roll_out(release(3), to=CAMERAS, waves="100%", deadline_s=60.0)
-    assert third == second
-    fleet.wait_until(lambda: fleet.rollout(third).counts == {"OFFERED": 1}, "it is offered")
-    assert running(fleet) == {"cam-1": "1.1.0"}, "so the copy has it"
-    start_agent(fleet, "cam-1")
-    view = fleet.wait_for(third, "FINISHED", "PAUSED", timeout_s=120)
+    version = ImageRepository(fleet.data / "tuf").state.timestamp.signed.version
+    postgresql.restore(copy)
+    fleet.wait_until(lambda: bool(fleet.client.audit(action="database.restored")), "it is seen")
+    assert fleet.client.rollouts() == ()
+    # Number 1 ordered another release, of which this database knows nothing.
+    second = fleet.roll_out(release(2), to=CAMERAS, waves="100%", deadline_s=120.0)
+    view = fleet.wait_for(second, "FINISHED", "PAUSED", timeout_s=150)
     assert view.counts == {"COMMITTED": 1}, view
-    assert running(fleet) == {"cam-1": "1.3.0"}
+    assert running(fleet) == {"cam-1": "1.2.0"}
+    assert ImageRepository(fleet.data / "tuf").state.timestamp.signed.version > version

@@ -140,8 +140,9 @@ class Controller:
         )
         self._gathering, self._heartbeat = gathering, heartbeat or Heartbeat()
         self._is_rolling = self._has_moved = True
+        self._verifier = Verifier(tenant)
         self._intake = Intake(
-            Verifier(tenant),
+            self._verifier,
             open_authority,
             lambda message, more: (
                 not more or inbox.quotas.admits(message.device, message.kind, message.at, more)
@@ -256,7 +257,7 @@ class Controller:
     def _leading(self) -> Iterator[Session]:
         """Yield a transaction of the leader; raise as `Lead.check` does."""
         with self._store.transaction() as session:
-            self._lead.check(session)
+            self._verifier.begin_term(self._lead.check(session))
             yield session
 
     def _leave_to_the_leader(self) -> None:

@@ -8,14 +8,17 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database import lease
-from edgepack.fleet.database.lease import LeadLostError
+from edgepack.fleet.database import audit, lease
+from edgepack.fleet.database.audit import Entry
+from edgepack.fleet.database.lease import LeadLostError, Lease
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 
 log = logging.getLogger(__name__)
 
 RENEWALS = 3
 """Number of renewals within the length of a lease."""
+WARN_S = 7 * 24 * 3600.0
+"""How long a restored database is a warning."""
 
 
 class Lead(Protocol):
@@ -25,15 +28,21 @@ class Lead(Protocol):
     def is_held(self) -> bool:
         """True if this controller leads, as last known; `check` verifies."""
 
-    def check(self, session: Session) -> None:
+    def check(self, session: Session) -> int:
         """Verify leadership in a transaction with leader-only writes.
 
+        Returns:
+            The number of the term of leadership, which grows from term to term.
+
         Raises:
-            LeadLostError: Another controller leads.
+            LeadLostError: Another controller leads, or the database is an older copy.
         """
 
     def pass_on(self) -> None:
         """Give up leadership, because this controller cannot reach the broker."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return warnings of the database, a sentence each."""
 
 
 class SingleController:
@@ -41,11 +50,16 @@ class SingleController:
 
     is_held = True
 
-    def check(self, _: Session) -> None:
-        """Return without a check: no other controller exists."""
+    def check(self, _: Session) -> int:
+        """Return 0 without a check: no other controller exists."""
+        return 0
 
     def pass_on(self) -> None:
         """Keep leadership: no other controller exists."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return no warning: the database's lock keeps a single controller."""
+        return ()
 
 
 class LeaseElection:
@@ -81,8 +95,10 @@ class LeaseElection:
         self._may_lead, self._on_change = may_lead, on_change
         self._is_working, self._on_stuck = is_working, on_stuck
         self._not_before = 0.0
-        self._epoch = 0
-        self._asked = 0
+        self._lease: Lease | None = None
+        self._newest = self._seen = 0
+        self._lost: tuple[int, int] | None = None
+        self._restored_at: float | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lead", daemon=True)
         self.leader_client_id = leader_client_id
@@ -90,20 +106,32 @@ class LeaseElection:
     @property
     def is_held(self) -> bool:
         """True if this controller leads, as last known."""
-        return self._epoch > 0
+        return self._lease is not None
 
-    def check(self, session: Session) -> None:
-        """Verify leadership in the transaction.
+    def check(self, session: Session) -> int:
+        """Verify leadership in the transaction; return the epoch.
 
         Raises:
-            LeadLostError: Another controller leads.
+            LeadLostError: Another controller leads, or the database is an older copy.
         """
-        epoch = self._epoch
+        held = self._lease
         try:
-            lease.check(session, epoch)  # there is no epoch 0
+            return lease.check(session, held)
         except LeadLostError:
-            self._lose(epoch)
+            self._lose(held)
             raise
+
+    def warnings(self) -> tuple[str, ...]:
+        """Warn of a database that was restored from an older copy."""
+        at = self._restored_at
+        if at is None or self._store.now() - at >= WARN_S:
+            return ()
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+        return (
+            f"the database was restored from an older copy, seen at {moment} UTC: what it stored "
+            "after that copy is lost; enrol devices that were enrolled since again "
+            "(edgepack fleet audit --action database.restored)",
+        )
 
     def start(self) -> None:
         """Take a free lease at once, and start the thread."""
@@ -122,12 +150,12 @@ class LeaseElection:
         self._give_up()
 
     def _give_up(self) -> None:
-        if not (epoch := self._epoch):
+        if (held := self._lease) is None:
             return
-        self._lose(epoch)
+        self._lose(held)
         try:
             with self._store.aside() as session:
-                lease.give_up(session, epoch)
+                lease.give_up(session, held)
         except DatabaseAwayError as error:
             log.warning("the lease runs out by itself because=%s", error.problem)
 
@@ -147,22 +175,24 @@ class LeaseElection:
                 self._on_stuck()
                 self.pass_on()
             return
-        if epoch := self._epoch:
+        if held := self._lease:
             try:
                 with self._store.aside() as session:
-                    asked = lease.renew(session, epoch, self._length_s)
+                    renewed = lease.renew(session, held, self._length_s)
             except LeadLostError:
-                self._lose(epoch)
+                self._lose(held)
                 return
-            if asked != self._asked:
-                self._asked = asked
+            self._see(renewed.renewals)
+            if self._lease is held:
+                self._lease = renewed
+            if renewed.asked != held.asked:
                 self._on_change()
             return
-        if time.monotonic() < self._not_before or not self._may_lead():
-            return
         with self._store.aside() as session:
-            if not lease.end_expired(session):
-                return
+            is_free, renewals = lease.end_expired(session)
+        self._see(renewals)
+        if not is_free or time.monotonic() < self._not_before or not self._may_lead():
+            return
         self._store.set_clock()
         with self._store.transaction() as session:
             taken = lease.take(
@@ -170,14 +200,40 @@ class LeaseElection:
                 holder=self._holder,
                 leader_client_id=self.leader_client_id,
                 length_s=self._length_s,
+                above=self._newest,
             )
+            if taken is not None and self._lost is not None:
+                self._note_lost(session, *self._lost)
         if taken is not None:
-            self._epoch, self.leader_client_id = taken
+            self._lost = None
+            self._see(taken.renewals)
+            self._lease, self.leader_client_id = taken, taken.leader_client_id
             log.warning("controller=%s leads epoch=%d", self._holder, taken.epoch)
             self._on_change()
 
-    def _lose(self, epoch: int) -> None:
-        if epoch and self._epoch == epoch:
-            self._epoch = 0
-            log.warning("controller=%s leads no longer epoch=%d", self._holder, epoch)
-            self._on_change()
+    def _see(self, renewals: int) -> None:
+        """Compare the number of renewals with the number before: an older copy has a lower one."""
+        if renewals < self._seen:
+            self._restored_at, self._lost = self._store.now(), (renewals, self._seen)
+            log.warning(
+                "the database was restored from an older copy renewals=%d before=%d",
+                *self._lost,
+            )
+        elif renewals > self._newest:
+            self._lost = None  # Another leader has noted it.
+        self._seen, self._newest = renewals, max(renewals, self._newest)
+
+    def _note_lost(self, session: Session, renewals: int, before: int) -> None:
+        entry = Entry(
+            "database.restored",
+            because="the database was restored from an older copy while the fleet was served",
+            numbers={"renewals": renewals, "renewals before": before},
+        )
+        audit.note(session, self._store.now(), entry)
+
+    def _lose(self, held: Lease | None) -> None:
+        if held is None or (now_held := self._lease) is None or now_held.epoch != held.epoch:
+            return
+        self._lease = None
+        log.warning("controller=%s leads no longer epoch=%d", self._holder, held.epoch)
+        self._on_change()

@@ -8,9 +8,9 @@
    expired.
 4. The batch belongs to the device's current session, or opens the next session. The controller
    chooses the session's word for a single process of the device after that process's first message,
-   so no earlier recording contains the word. A report in a session that another process of the
-   controller chose changes nothing either: the database may be a copy from before the batch, in
-   which the batch is new. The device is given a session of this process, and reports again.
+   so no earlier recording contains the word. A report in a session that another leader or an
+   earlier term chose changes nothing either: the database may be a copy from before the batch, in
+   which the batch is new. The device is given a session of this term, and reports again.
    Events and telemetry of the earlier session are true, and each counts once.
 5. Its messages have numbers above those of the batch before, and not by more than `MAX_STEP`.
    Changes follow the last accepted report directly. Of telemetry, windows that came before are left
@@ -88,13 +88,19 @@ class Verifier:
         tenant: Tenant of the devices.
 
     Attributes:
-        epoch: Begins the words of all sessions that this process chooses.
+        epoch: Begins the words of all sessions that this process chooses in its term as leader.
     """
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
         self._secret = secrets.token_bytes(32)
+        self._term = 0
         self.epoch = secrets.token_hex(_EPOCH_BYTES)
+
+    def begin_term(self, term: int) -> None:
+        """Accept no report in a session of an earlier term of leadership."""
+        if term != self._term:
+            self._term, self.epoch = term, secrets.token_hex(_EPOCH_BYTES)
 
     def begin(self, session: Transaction, incoming: Sequence[Incoming], now: float) -> "Seals":
         """Read the keys and telemetry numbers that verify a batch of messages."""

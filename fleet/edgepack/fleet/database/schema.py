@@ -538,13 +538,16 @@ class TelemetrySequenceRow(Base):
 class LeaseRow(Base):
     """Lease of the leader among the controllers that share the database: see `lease.py`.
 
-    `epoch` grows with each new leader; `expires_at` is by the database's clock. `asked` grows
-    when another controller leaves work for the leader. `voice` is the MQTT client id of the leader.
+    `renewals` grows with each new leader and each renewal; `epoch` is the number with which the
+    leader began. A lower number than before proves an older copy of the database. `expires_at` is
+    by the database's clock. `asked` grows when another controller leaves work for the leader.
+    `voice` is the MQTT client id of the leader.
     """
 
     __tablename__ = "leases"
     name: Mapped[str] = mapped_column(primary_key=True)
     epoch: Mapped[int] = mapped_column(LONG)
+    renewals: Mapped[int] = mapped_column(LONG, default=0)
     holder: Mapped[str]
     expires_at: Mapped[float]
     asked: Mapped[int] = mapped_column(LONG, default=0)

@@ -137,7 +137,8 @@ class Store:
                     "what devices say waits meanwhile",
                 ) from error
             # Without a statement it was the connecting that failed.
-            if error.connection_invalidated or error.statement is None:
+            is_away = error.connection_invalidated or error.statement is None
+            if is_away or _code(error) in _RESTORING:
                 raise DatabaseAwayError(
                     f"the database does not answer: {_reason(error)}", found_in=self._shown_url
                 ) from error
@@ -155,6 +156,8 @@ _READER_LACKS = (
 """Errors for which it is the machine that fails, and not what was asked, as their codes begin."""
 _WRITER_LACKS = (*_READER_LACKS, "SQLITE_READONLY", "25006")
 """Those, and that nothing may be written: the server may have become a standby."""
+_RESTORING = ("40P01", "42P01")
+"""PostgreSQL's codes of a deadlock and of a missing table: an operator restores a copy."""
 _CLOCK = text("SELECT extract(epoch from clock_timestamp())")
 _TAKE_TURN = text(f"SELECT pg_advisory_xact_lock({_WRITING})")
 _READING: dict[str, dict[str, Any]] = {

@@ -36,6 +36,7 @@ Action = Literal[
     "token.revoke",
     "webhook.add",
     "webhook.remove",
+    "database.restored",
 ]
 """What is done or decided, as the audit log names it."""
 

@@ -164,7 +164,7 @@ def assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         trust=trust,
         store=store,
         releases=releases,
-        warners=(inbox.quotas, cache, *hooks, connections, expiries),
+        warners=(inbox.quotas, cache, *hooks, connections, expiries, lead),
         expiries=expiries,
         repository=repository,
         inbox=inbox,
