@@ -89,7 +89,8 @@ def test_old_release_answers_until_the_new_one_is_known_to_agree(
         seen.append((state, world.pointer.bundle.version, world.pointer.shadow))
 
     world.on_move = note
-    steps = [pairs(0, 37)] * 2
+    of_an_earlier_order = Shadowed(because="1.2.0: it needs too much memory", sequence=1)
+    steps = [of_an_earlier_order, *[pairs(0, 37)] * 2]
     assert offer(world, releases, *steps) == "COMMITTED"
     assert world.seen[-5:] == ["PROBING", "SHADOWING", "ACTIVATING", "SOAKING", "COMMITTED"]
     activating = next(one for one in seen if one[0] == "ACTIVATING")
@@ -110,7 +111,7 @@ def test_old_release_answers_until_the_new_one_is_known_to_agree(
         (pairs(3, 3), "3 of 3 spaced inferences differ from 1.1.0"),
         (pairs(3, 3, failed=3), "3 of 3 spaced inferences failed or gave NaN or infinity"),
         (pairs(0, 20, slow=20), "20 of 20 spaced inferences were too slow beside 1.1.0"),
-        (Shadowed(because="1.2.0: it crashed"), "1.2.0: it crashed"),
+        (Shadowed(because="1.2.0: it crashed", sequence=2), "1.2.0: it crashed"),
         (pairs(1, 2), "undecided after"),
         (
             Shadowed(),

@@ -38,6 +38,7 @@ def test_while_it_soaks_the_pointer_names_the_release_before_and_no_longer(
         busy_share=0.05,
         memory_bytes=2**30,
         spacing_s=0.0,
+        sequence=2,
     )
     assert update(world, releases) == [expected]
     assert world.journal.state == "COMMITTED"
@@ -76,9 +77,13 @@ def test_what_came_of_it_is_said_with_the_commit(world: World, releases: Release
     ("told", "because"),
     [
         (Shadowed(), "no shadow evidence: none was tried"),
-        (Shadowed(because="1.1.0: it crashed"), "no shadow evidence: 1.1.0: it crashed"),
+        (Shadowed(because="1.1.0: it ended", sequence=1), "no shadow evidence: none was tried"),
         (
-            Shadowed(count=2, agreed=1, because="1.1.0: it crashed"),
+            Shadowed(because="1.1.0: it crashed", sequence=2),
+            "no shadow evidence: 1.1.0: it crashed",
+        ),
+        (
+            Shadowed(count=2, agreed=1, because="1.1.0: it crashed", sequence=2),
             "1 of 2 shadow inferences agreed with 1.1.0, then no more: 1.1.0: it crashed",
         ),
     ],

@@ -196,10 +196,16 @@ def test_a_release_before_that_fails_is_no_evidence_with_its_reason_and_nothing_
     assert collected.telemetry[0].shadow_count == 0
 
 
-def test_a_process_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
+def test_a_process_that_takes_too_much_memory_is_ended_until_the_next_order(tmp_path: Path) -> None:
     with serving(tmp_path, memory_bytes=1_000_000) as model:
         run_until(model, lambda: told(model).because != "")
         assert told(model).because == "1.1.0: it needs more than 1 MB of memory"
+        pointer = model._serving.pointer
+        assert pointer.shadow is not None
+        allowed = replace(pointer.shadow, memory_bytes=2**40, sequence=7)
+        write_pointer(tmp_path, replace(pointer, shadow=allowed))
+        run_until(model, lambda: told(model).count > 0)
+        assert (told(model).because, told(model).sequence) == ("", 7), "of the newest order"
 
 
 def test_a_release_before_whose_files_changed_is_not_run(tmp_path: Path) -> None:

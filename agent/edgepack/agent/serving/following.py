@@ -279,9 +279,12 @@ class Follower:
             except (OSError, BundleError, KeyError) as error:
                 self._unusable_shadow = asked
                 because = f"its manifest cannot be read here: {error}"
-                self._record(digest, asked.variant, provider).shadowed.end(because)
+                recorder = self._record(digest, asked.variant, provider).shadowed
+                recorder.begin(asked.sequence)
+                recorder.end(because)
                 return
             recorder = self._record(digest, asked.variant, provider).shadowed
+        recorder.begin(asked.sequence)
         serving.shadow = ShadowRunner(
             self._state_dir, asked, serving.session, newer, recorder, threads=self._threads
         )

@@ -34,6 +34,7 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
             from the inputs.
         slow_times: Ratio of durations above which an inference of the next release is slow; 0 for
             none.
+        sequence: The order that is decided. A repeated order starts the release again.
     """
 
     bundle: BundleRef
@@ -44,6 +45,7 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     spacing_s: float = 0.0
     slow_times: float = 0.0
+    sequence: int = 0
 
 
 class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
         spaced_failed: Spaced inferences that failed with the newer release in the shadow.
         spaced_slow: Spaced inferences that took too long with the newer release in the shadow.
         because: Reason for missing or few shadow inferences; "" without a reason.
+        sequence: Order for which the release ran last; the reason is about this order.
     """
 
     count: int = 0
@@ -33,25 +34,36 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
     spaced_failed: int = 0
     spaced_slow: int = 0
     because: str = ""
+    sequence: int = 0
 
     def plus(self, other: "Shadowed", sign: int = 1) -> "Shadowed":
         """Return the sum of both, or the difference with `sign` -1."""
         counts = {name: getattr(self, name) + sign * getattr(other, name) for name in COUNTS}
-        return Shadowed(**counts, because=self.because or other.because)
+        newest = max(self.sequence, other.sequence)
+        reasons = (one.because for one in (self, other) if one.sequence == newest)
+        return Shadowed(**counts, because=next(filter(None, reasons), ""), sequence=newest)
+
+    def of_order(self, sequence: int) -> "Shadowed":
+        """Return the counts without the reason of another order of the same release."""
+        return self if self.sequence == sequence else msgspec.structs.replace(self, because="")
 
     @property
     def is_consistent(self) -> bool:
         """True if no count contradicts another count."""
         parts = (self.spaced_agreed, self.spaced_failed, self.spaced_slow)
         return (
-            all(0 <= getattr(self, name) <= _MAX_COUNT for name in COUNTS)
+            all(0 <= getattr(self, name) <= _MAX_COUNT for name in (*COUNTS, "sequence"))
             and max(self.agreed, self.spaced) <= self.count
             and max(parts) <= self.spaced
             and self.spaced_agreed <= self.agreed
         )
 
 
-COUNTS = tuple(field.name for field in msgspec.structs.fields(Shadowed) if field.name != "because")
+COUNTS = tuple(
+    field.name
+    for field in msgspec.structs.fields(Shadowed)
+    if field.name not in ("because", "sequence")
+)
 
 
 class ShadowRecorder:
@@ -60,6 +72,15 @@ class ShadowRecorder:
     def __init__(self) -> None:
         self._told = Shadowed()
         self._lock = threading.Lock()
+
+    def begin(self, sequence: int) -> None:
+        """Forget the reason of an earlier order: the release runs again.
+
+        Args:
+            sequence: Number of the order.
+        """
+        with self._lock:
+            self._told = msgspec.structs.replace(self._told, because="", sequence=sequence)
 
     def add(self, *, agreed: bool, is_spaced: bool, failed: bool, is_slow: bool) -> None:
         """Count a compared inference.
@@ -86,7 +107,7 @@ class ShadowRecorder:
 
     def end(self, because: str) -> None:
         """State why shadow inferences are missing."""
-        self._plus(Shadowed(because=because[:MAX_REASON]))
+        self._plus(Shadowed(because=because[:MAX_REASON], sequence=self._told.sequence))
 
     def snapshot(self) -> Shadowed:
         """Return all that was counted."""
@@ -98,7 +119,7 @@ class ShadowRecorder:
 
 
 def add_up(*told: Mapping[str, Shadowed]) -> dict[str, Shadowed]:
-    """Return the sums by digest of the release; of several reasons the first."""
+    """Return the sums by digest of the release; of several reasons of the newest order the first."""
     whole: dict[str, Shadowed] = {}
     for one in told:
         for digest, counted in one.items():

@@ -67,7 +67,7 @@ def soak(context: UpdateContext) -> Step:
     for window in collected.telemetry:
         if window.digest == context.digest:
             scratch.pace = scratch.pace.plus(window, context.deps.config.watch.interval_s)
-    shadowed = scratch.shadowed.get(context.digest, Shadowed())
+    shadowed = scratch.shadowed.get(context.digest, Shadowed()).of_order(context.offer.sequence)
     doubts = set()
     for symptom, verdict in judge_all(_observe(context, shadowed)):
         if verdict.answer == "proven":

@@ -44,7 +44,7 @@ def shadow_first(context: UpdateContext) -> Step:
         _begin(context, pointer)
         scratch.soak_from = context.now()
     scratch.shadowed = add_up(scratch.shadowed, context.model.collect().shadowed)
-    seen = scratch.shadowed.get(context.digest, Shadowed())
+    seen = scratch.shadowed.get(context.digest, Shadowed()).of_order(offer.sequence)
     title = pointer.bundle.version
     told = describe(seen, title)
     if seen.because:
@@ -170,6 +170,7 @@ def _begin(context: UpdateContext, pointer: ActivePointer) -> None:
         memory_bytes=_allowed_bytes(context),
         spacing_s=config.shadow.spacing_s,
         slow_times=max(own, lets_pass) if own and lets_pass is not None else 0.0,
+        sequence=offer.sequence,
     )
     if pointer.shadow != shadow:
         context.model.pointer.write(msgspec.structs.replace(pointer, shadow=shadow))

@@ -38,6 +38,7 @@ def plan_shadow(context: UpdateContext) -> tuple[Shadow | None, str]:
         busy_share=asked.busy_share,
         memory_bytes=allowed,
         spacing_s=asked.spacing_s,
+        sequence=context.offer.sequence,
     )
     return shadow, ""
 
