@@ -256,7 +256,7 @@ def test_its_process_and_thread_go_with_the_soak(tmp_path: Path, is_back: bool) 
         write_pointer(tmp_path, back if is_back else replace(serves, committed=True, shadow=None))
         wait_until(lambda: model._serving.shadow is None and model._serving.pointer != serves)
         assert has_ended(running)
-        assert [one for one in threading.enumerate() if "shadow" in one.name] == []
+        wait_until(lambda: not any("shadow" in one.name for one in threading.enumerate()))
         model.run(make_inputs(1)[0])
         assert pid(model) is None
 

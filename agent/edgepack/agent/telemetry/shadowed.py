@@ -119,7 +119,7 @@ class ShadowRecorder:
 
 
 def add_up(*told: Mapping[str, Shadowed]) -> dict[str, Shadowed]:
-    """Return the sums by digest of the release; of several reasons of the newest order the first."""
+    """Return the sums by digest of the release; of reasons the first of the newest order."""
     whole: dict[str, Shadowed] = {}
     for one in told:
         for digest, counted in one.items():
