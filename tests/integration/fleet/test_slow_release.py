@@ -133,8 +133,10 @@ def known(
         applications.start(tmp_path / device / "state")
 
     def is_known(device: str) -> bool:
-        content = (tmp_path / device / "state" / JOURNAL_FILE).read_bytes()
-        pace = STORED.decode(content).value.paces.get(f"{one.ref.digest} cpu", Pace())
+        journal = tmp_path / device / "state" / JOURNAL_FILE
+        if not journal.exists():
+            return False
+        pace = STORED.decode(journal.read_bytes()).value.paces.get(f"{one.ref.digest} cpu", Pace())
         return len(pace.intervals) > 4 and pace.latency.count >= 60
 
     wait_until(lambda: all(map(is_known, CAMERA_NAMES)), "each agent knows the pace", 240)
