@@ -154,14 +154,10 @@ def test_a_float_model_with_a_constant_answer_makes_a_weak_verdict(task: str) ->
     assert "[outputs.y] task = 'ignored'" in verdict.weak[0]
 
 
-def test_outputs_that_depend_on_no_input_value_need_no_declaration(tmp_path: Path) -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]> model (float[N,8] x)
-        => (float[N,8] y, float[3] anchors, int64[2] size, float[N,8] used) {
-        y = Sin(x) anchors = Constant<value_floats = [1.0, 2.0, 3.0]>()
-        size = Shape(x) read = Cast<to = 1>(size) all = ReduceSum(read) used = Mul(x, all) }"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
-    source = load_source(tmp_path / "model.onnx")
-    run = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+def _described(text: str, path: Path) -> tuple[ModelDescription, list[Outputs]]:
+    """Return the description of a model with rows of eight numbers as input, and its outputs."""
+    onnx.save(onnx.parser.parse_model(text), path)
+    source, run = load_source(path), onnxruntime.InferenceSession(path)
     inputs = _draw(24, 1).astype(np.float32)[:, None, :8]
     names = [spec.name for spec in source.outputs]
 
@@ -170,11 +166,49 @@ def test_outputs_that_depend_on_no_input_value_need_no_declaration(tmp_path: Pat
 
     samples = Samples(count=24, read=lambda index: {"x": inputs[index]}, source="")
     found = describe(source, samples, float_run, silent).description
+    return found, [float_run({"x": row}) for row in inputs]
+
+
+def test_quantized_quantities_are_no_decisions(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> model (float[N,8] x)
+        => (uint8[N,8] bytes, uint8[N,8] scaled, int64[N,1] best, int32[N,8] above) {
+        y = Tanh(x) scale = Constant<value_float = 0.01>() zero = Constant<value = uint8 {128}>()
+        bytes = QuantizeLinear(y, scale, zero) factor = Constant<value_float = 90.0>()
+        wide = Mul(y, factor) moved = Add(wide, factor) scaled = Cast<to = 2>(moved)
+        first = ArgMax<axis = 1>(y) one = Constant<value_int = 1>() best = Add(first, one)
+        is_above = Greater(y, scale) above = Cast<to = 6>(is_above) }"""
+    found, expected = _described(text, tmp_path / "model.onnx")
+    tasks = {name: part.task for part in found.parts for name in part.outputs}
+    assert tasks == {
+        "bytes": "unknown",
+        "scaled": "unknown",
+        "best": "classification",
+        "above": "classification",
+    }
+
+    def judge(noise: int) -> Verdict:
+        moved = [
+            one | {name: np.clip(np.add(one[name], noise), 0, 255) for name in ("bytes", "scaled")}
+            for one in expected
+        ]
+        return Reference(expected, {}, found).judge(moved)
+
+    verdict = judge(1)
+    assert verdict.passed
+    assert any("'bytes' means" in weak and "'values'" in weak for weak in verdict.weak)
+    assert not judge(30).passed
+
+
+def test_outputs_that_depend_on_no_input_value_need_no_declaration(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> model (float[N,8] x)
+        => (float[N,8] y, float[3] anchors, int64[2] size, float[N,8] used) {
+        y = Sin(x) anchors = Constant<value_floats = [1.0, 2.0, 3.0]>()
+        size = Shape(x) read = Cast<to = 1>(size) all = ReduceSum(read) used = Mul(x, all) }"""
+    found, expected = _described(text, tmp_path / "model.onnx")
     assert {part.outputs for part in found.parts if part.source == "graph"} == {
         ("anchors",),
         ("size",),
     }
-    expected = [float_run({"x": row}) for row in inputs]
     (weak,) = (
         Reference(expected, {}, found)
         .judge([one | {"y": np.add(one["y"], 0.1)} for one in expected])

@@ -89,6 +89,24 @@ def reads(node: onnx.NodeProto) -> set[str]:
     return {*node.input, *(name for body in subgraphs(node) for name in outer_reads(body))} - {""}
 
 
+_ROUND = {"Cast", "Ceil", "Floor", "QuantizeLinear", "Round"}
+_MOVE = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+_SCALE = {"Add", "Clip", "Div", "Mul", "Sub"}
+_PRODUCTS = {"BatchNormalization", "Conv", "ConvTranspose", "DequantizeLinear", "Gemm", "MatMul"}
+_QUANTITIES = {"Exp", "HardSigmoid", "Relu", "Sigmoid", "Softplus", "Tanh", *_PRODUCTS}
+"""Operators whose results are quantities, other than those of ArgMax, TopK or comparisons."""
+
+
+def is_rounded_quantity(graph: onnx.GraphProto, name: str) -> bool:
+    """Return whether a tensor is a computed quantity that was rounded or quantized."""
+    producers = {output: node for node in graph.node for output in node.output}
+    is_rounded = False
+    while (node := producers.get(name)) is not None and node.op_type in _ROUND | _SCALE | _MOVE:
+        is_rounded |= node.op_type in _ROUND
+        name = node.input[0]
+    return is_rounded and node is not None and node.op_type in _QUANTITIES
+
+
 def outer_reads(body: onnx.GraphProto) -> set[str]:
     """Return the names that a body of control flow reads from the graph around."""
     names = {value.name for value in body.output}

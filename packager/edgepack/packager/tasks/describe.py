@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.config.outputs import OutputDeclaration
-from edgepack.packager.graph.queries import inputs_behind
+from edgepack.packager.graph.queries import inputs_behind, is_rounded_quantity
 from edgepack.packager.progress import Progress
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
@@ -103,6 +103,7 @@ def describe(
     ]
     known = known.with_parts(*find_shares(source, more, _undescribed(source, known)))
     known = known.with_parts(*recognize(more, _undescribed(source, known)))
+    known = known.with_parts(*_quantized(source, more, _undescribed(source, known)))
     known = known.with_parts(*propose(more, _undescribed(source, known)))
     known = ModelDescription(parts=tuple(task_of(part).settle(part, more) for part in known.parts))
     known = with_residuals(known, looked_at, expected)
@@ -137,6 +138,16 @@ def _constants(source: SourceModel) -> Iterator[TaskOutputs]:
     for spec in source.outputs:
         if not inputs_behind(graph, spec.name, by_value=True):
             yield TaskOutputs(task=UNKNOWN, outputs=(spec.name,), source="graph")
+
+
+def _quantized(
+    source: SourceModel, expected: Sequence[Outputs], names: Sequence[str]
+) -> Iterator[TaskOutputs]:
+    """Yield the outputs of whole numbers that are quantities, not decisions."""
+    for name in names:
+        is_whole = expected[0][name].dtype.kind in "iu"
+        if is_whole and is_rounded_quantity(source.model.graph, name):
+            yield TaskOutputs(task=UNKNOWN, outputs=(name,))
 
 
 def describe_outputs(

@@ -18,7 +18,8 @@ def possible_tasks(values: Sequence[Tensor]) -> tuple[str, ...]:
     first = values[0]
     is_map = first.ndim > 2 and not is_row(values)
     if first.dtype.kind != "f":
-        return ("segmentation", "classification") if is_map else ("classification", "values")
+        classes = ("segmentation", "classification") if is_map else ("classification",)
+        return (*classes, "values")
     flat = np.concatenate([value.ravel() for value in values])
     flat = flat[np.isfinite(flat)]
     is_signed = bool((flat < 0.0).any() and (flat > 0.0).any())
