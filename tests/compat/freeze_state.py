@@ -179,7 +179,7 @@ def write_messages(world: World, bundle: ExampleBundle) -> None:
         ),
     }
     said["certificate"] = Certificate(certificate=CERTIFICATE)
-    said["received"] = Received(journal="j", until=7)
+    said["received"] = Received(journal="j", until=7, newest=7)
     said["session"] = Session(boot="b", session="c1")
     signer = RawSigner(tenant="t", device="cam-1", boot="b", sign=sign_with(KEY))
     signer.accept(Session(boot="b", session="c1"))

@@ -147,7 +147,7 @@ class Controller:
             came = self._came.get(batch.journal, batch.sequence - 1)
             contents = contents[max(0, came - batch.sequence + 1) :]
             self._came[batch.journal] = max(came, last)
-            said = encode(Received(journal=batch.journal, until=last))
+            said = encode(Received(journal=batch.journal, until=last, newest=last))
             self._client.publish(topics.received(TENANT, device), said, qos=1)
         for content in contents:
             if kind == "reported":

@@ -632,10 +632,12 @@ class Received(Message, frozen=True, kw_only=True):
     Attributes:
         journal: The device's journal.
         until: Number of a window; the fleet has this window and all before.
+        newest: Highest number of a window that the fleet has.
     """
 
     journal: Word
     until: Count
+    newest: Count
 
 
 M = TypeVar("M", bound=Message)

@@ -263,6 +263,30 @@ def test_nothing_that_was_recorded_is_accepted_again(
         )
 
 
+def test_reports_in_another_order_leave_the_newest_result_and_silence_nobody(
+    fleet: FleetProcess, forger: Forger, make_bundle: MakeBundle, tmp_path: Path
+) -> None:
+    enroll(fleet, tmp_path / "cam-1")
+    with Speaker(tmp_path / "cam-1") as device:
+        device.greet()
+        name = fleet.roll_out(make_bundle(), CAMERAS, waves="100%", deadline_s=600.0)
+        bundle, sequence = offered(forger, "cam-1")
+        sign, word = device.signer.sign_raw, device.signer.word
+        earlier = sign("reported", report("SOAKING", bundle, sequence))
+        forger.publish(
+            "cam-1", "reported", sign("reported", report("ROLLED_BACK", bundle, sequence))
+        )
+        forger.publish("cam-1", "reported", earlier)
+        wait_until(lambda: device.signer.word != word, "the device is given a session")
+        assert drops(fleet, "cam-1") == {"reported replayed": 1}
+        assert fleet.rollout(name).counts == {"FAILED": 1}
+        device.say("reported", report("COMMITTED", bundle, sequence))
+        fleet.wait_until(
+            lambda: [it.state for it in fleet.client.device("cam-1").models] == ["COMMITTED"],
+            "the device is heard",
+        )
+
+
 def test_a_report_from_before_a_database_was_restored_is_not_accepted_again(
     fleet: FleetProcess, forger: Forger, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """The whole path with real agents as processes: enrolled, rolled out to, refused, taken back."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,34 @@ def test_agents_and_controllers_of_different_minor_versions_finish_rollouts(
         assert ("transition" in kinds) == (agents != ("newer",))
     finally:
         assert fleet.stop() == 0
+
+
+def test_a_device_restored_from_an_old_backup_of_its_state_folder_speaks_again(
+    mosquitto: Mosquitto, serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
+) -> None:
+    fleet = serve("--broker", mosquitto.url)
+    agent = start_agent(fleet, "cam-1")
+    state = fleet.data.parent / "cam-1" / "state"
+    fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
+
+    def stop() -> None:
+        agent.terminate()
+        agent.wait(20)
+        fleet.wait_until(lambda: fleet.info().online == 0, "the agent is away")
+
+    stop()
+    shutil.copytree(state, state.with_name("backup"), symlinks=True)
+    agent = start_agent(fleet, "cam-1")
+    first = fleet.roll_out(release(1), to=CAMERAS, waves="100%", deadline_s=60.0)
+    fleet.wait_for(first, "FINISHED", timeout_s=120)
+    stop()
+    shutil.rmtree(state)
+    state.with_name("backup").rename(state)
+    agent = start_agent(fleet, "cam-1")
+    # The device knows neither its order nor the release; it takes both again.
+    fleet.wait_until(lambda: fleet.info().online == 1, "it is heard")
+    fleet.wait_until(lambda: running(fleet) == {"cam-1": "1.1.0"}, "it serves the release again")
+    assert not fleet.info().dropped
 
 
 def test_after_a_restore_under_a_running_controller_a_running_device_hears_what_is_said_next(

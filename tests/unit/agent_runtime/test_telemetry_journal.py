@@ -16,10 +16,10 @@ import pytest
 from edgepack.agent.config import TelemetryConfig
 from edgepack.agent.telemetry import spool
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
-from edgepack.agent.telemetry.journal import Numbered
+from edgepack.agent.telemetry.journal import JOURNAL_FILE, Numbered
 from edgepack.agent.telemetry.spool import Record, spool_folder
 from edgepack.durable import write_file
-from edgepack.fleet.database.telemetry_sequences import TelemetrySequence
+from edgepack.fleet.database.telemetry_sequences import WIDTH, TelemetrySequence
 from edgepack.wire.messages import Batch, Telemetry, encode
 from tests.simulators.manifests import CPU
 
@@ -120,7 +120,7 @@ class Device:
             until = self.fleet.hear(sent)
             if self.rng.random() < 0.2:
                 return  # The acknowledgement is lost.
-            self.agent.journal.acknowledge(sent.journal, until)
+            self.agent.journal.acknowledge(sent.journal, until, self.fleet.known.sequence)
             if self.agent.journal.is_waiting and not self.store():
                 return
 
@@ -249,6 +249,44 @@ def test_windows_that_were_sent_do_not_change(tmp_path: Path) -> None:
     assert device.agent.journal.under_way == sent
     assert sent is not None
     assert msgspec.json.encode(sent.windows[0])
+
+
+def test_a_device_restored_from_an_old_backup_is_counted_again(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    device = Device(tmp_path, random.Random(1), SMALL)
+
+    def commit_all() -> None:
+        device.commit()
+        while device.agent.journal.under_way or device.agent.journal.is_waiting:
+            device.commit()
+
+    device.run(10)
+    commit_all()
+    # The backup has a window that the fleet received later.
+    device.is_online = False
+    device.run(10)
+    device.commit()
+    backup = (tmp_path / JOURNAL_FILE).read_bytes()
+    device.is_online = True
+    for _ in range(2 * WIDTH):
+        clock[0] += 300.0
+        device.run(10)
+        commit_all()
+    before = device.fleet.count
+    assert before == device.made
+    device.cut_power()
+    (tmp_path / JOURNAL_FILE).write_bytes(backup)
+    device.kill_agent()
+    device.run(7)
+    commit_all()
+    assert device.fleet.count <= before + 7, "nothing counts twice"
+    unknown = device.made - device.fleet.count
+    for _ in range(3):
+        clock[0] += 300.0
+        device.run(11)
+        commit_all()
+    assert device.made - device.fleet.count == unknown, "all later inferences count"
 
 
 def test_a_process_that_cannot_reach_the_runtime_directory_writes_to_the_state_folder(

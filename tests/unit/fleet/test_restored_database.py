@@ -3,7 +3,13 @@
 import sqlite3
 from pathlib import Path
 
-from tests.unit.fleet.world import NEW, OLD, World, says
+import msgspec
+
+from edgepack.wire import topics
+from edgepack.wire.messages import Batch, Received, decode, encode
+from edgepack.wire.signed import sign_batch
+from tests.simulators.signing import KEY, sign_with
+from tests.unit.fleet.world import NEW, OLD, World, says, telemetry_window
 
 
 def restored(world: World, copy: Path) -> World:
@@ -59,6 +65,33 @@ def test_what_was_decided_is_not_said_again_and_nothing_is_lowered(tmp_path: Pat
     world.hear("a", reported)
     assert len(world.told("a")) == 1
     world.store.close()
+
+
+def test_a_restored_device_hears_the_newest_number_of_its_telemetry(world: World) -> None:
+    world.enroll("a")
+    world.hear("a", says("IDLE"))
+    tenant, device, boot = world.signer("a").place
+    heard = []
+    for first in (40, 8):  # The latter of an older copy of the state folder.
+        batch = Batch(
+            tenant=tenant,
+            device=device,
+            kind="telemetry",
+            boot=boot,
+            session=world.signer("a").word,
+            journal="j",
+            sequence=first,
+            messages=(msgspec.Raw(encode(telemetry_window())),) * 2,
+        )
+        world.inbox.receive(topics.up("t", "a", "telemetry"), sign_batch(batch, sign_with(KEY)))
+        world.controller.turn()
+        heard += [decode(it, Received) for to, it in world.sent if to == topics.received("t", "a")]
+        world.sent.clear()
+    assert heard == [
+        Received(journal="j", until=41, newest=41),
+        Received(journal="j", until=9, newest=41),
+    ]
+    assert (world.inbox.counters["telemetry"], world.inbox.counters["stale"]) == (1, 1)
 
 
 def test_a_release_that_was_installed_on_the_device_is_left_alone(world: World) -> None:

@@ -273,7 +273,7 @@ class Agent:
             self._drop("malformed acknowledgement", error.problem)
             return
         journal = self._telemetry.journal
-        journal.acknowledge(said.journal, said.until)
+        journal.acknowledge(said.journal, said.until, said.newest)
         if journal.is_waiting:
             self._publish_telemetry()
 

@@ -103,6 +103,10 @@ def release_of(window: Telemetry) -> tuple[str, str, str]:
     return window.digest, window.variant, window.provider
 
 
+def _new_name() -> str:
+    return secrets.token_hex(8)
+
+
 class TelemetryJournal:
     """Journal on the disk, with the windows that the fleet does not have.
 
@@ -115,7 +119,8 @@ class TelemetryJournal:
     def __init__(self, state_dir: Path, *, max_bytes: int, write: Write = write_file) -> None:
         self._file = StateFile(state_dir / JOURNAL_FILE, STORED, write=write)
         self._max_bytes = max_bytes
-        self._stored = self._file.load() or Stored(journal=secrets.token_hex(8))
+        self._stored = self._file.load() or Stored(journal=_new_name())
+        self._loaded = self._stored.acknowledged + len(self._stored.windows)
 
     @property
     def stored(self) -> Stored:
@@ -174,10 +179,34 @@ class TelemetryJournal:
                 self._file.save(after)
             self._stored = after
 
-    def acknowledge(self, journal: str, until: int) -> None:
-        """Note that the fleet has the windows up to a number; stored with the next commit."""
+    def acknowledge(self, journal: str, until: int, newest: int) -> None:
+        """Note that the fleet has the windows up to a number; stored with the next commit.
+
+        A fleet that has windows beyond all sent windows knows a later state: this file is an older
+        copy, such as a restored backup. New numbers would then count as sent before, so a new
+        journal begins. The windows of the copy, and those under way, are not sent again: nothing
+        counts twice.
+
+        Args:
+            journal: Name of the journal.
+            until: The fleet has the windows up to this number.
+            newest: Highest number that the fleet has.
+        """
         stored = self._stored
-        if journal == stored.journal and stored.acknowledged < until <= stored.sealed:
+        if journal != stored.journal:
+            return
+        if newest > stored.sealed:
+            log.warning("telemetry begins a new journal because=the state folder is an older copy")
+            known = max(stored.sealed, self._loaded) - stored.acknowledged
+            self._loaded = 0
+            self._stored = msgspec.structs.replace(
+                stored,
+                journal=_new_name(),
+                acknowledged=0,
+                sealed=0,
+                windows=stored.windows[known:],
+            )
+        elif stored.acknowledged < until <= stored.sealed:
             self._stored = msgspec.structs.replace(
                 stored, acknowledged=until, windows=stored.windows[until - stored.acknowledged :]
             )

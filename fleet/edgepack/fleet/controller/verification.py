@@ -277,13 +277,14 @@ class Seals:
         known = known.of(batch, presence.session)
         last = batch.sequence + len(batch.messages) - 1
         _check_step(last, known.sequence)
-        if batch.journal:
-            self.received[presence.id] = encode(Received(journal=batch.journal, until=last))
         contents = []
         for number, content in enumerate(batch.messages, batch.sequence):
             if known.is_new(number):
                 known = known.with_number(number)
                 contents.append(bytes(content))
+        if batch.journal:
+            received = Received(journal=batch.journal, until=last, newest=known.sequence)
+            self.received[presence.id] = encode(received)
         if not contents:
             raise StaleError(f"{batch.sequence} came before")
         self._telemetry[presence.id] = known
