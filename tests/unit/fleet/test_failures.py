@@ -33,6 +33,8 @@ def stops_after(devices: int, failing: float, seed: int) -> int | None:
     """Return the number of decided devices at the stop of a wave evaluated after each device; None:
     never.
 
+    Once there is a sample, only a failure can bring a breach: commits are not evaluated.
+
     Args:
         devices: Of the wave.
         failing: Share of failing devices.
@@ -43,9 +45,18 @@ def stops_after(devices: int, failing: float, seed: int) -> int | None:
     failed = 0
     for decided, one in enumerate(fails, 1):
         failed += one
-        if _is_breached(decided - failed, failed, devices - decided):
+        is_evaluated = one or decided <= RULE.min_sample
+        if is_evaluated and _is_breached(decided - failed, failed, devices - decided):
             return decided
     return None
+
+
+@given(committed=st.integers(0, 300), failed=st.integers(0, 60), under_way=st.integers(1, 600))
+def test_a_commit_never_brings_a_breach_once_there_is_a_sample(
+    committed: int, failed: int, under_way: int
+) -> None:
+    if committed + failed >= RULE.min_sample and not _is_breached(committed, failed, under_way):
+        assert not _is_breached(committed + 1, failed, under_way - 1)
 
 
 @pytest.mark.parametrize(
