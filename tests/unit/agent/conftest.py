@@ -1,5 +1,6 @@
 """Devices with committed models, and newer bundles to offer; only files and time."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,15 +118,29 @@ def shelf(tmp_path_factory: pytest.TempPathFactory, releases: Releases) -> Shelf
     return Shelf(first=make(1), second=make(2), other=other)
 
 
-@pytest.fixture
-def device(tmp_path: Path, releases: Releases, shelf: Shelf) -> World:
-    """Return a device that runs the first release of all three."""
-    world = World(state_dir=tmp_path, keys=(releases.public_key,))
+def _device(folder: Path, releases: Releases, shelf: Shelf) -> World:
+    world = World(state_dir=folder, keys=(releases.public_key,))
     for bundle in (*shelf.first.values(), *shelf.second.values(), shelf.other):
         world.link.hold(bundle)
     world.models.start()
+    return world
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory, releases: Releases, shelf: Shelf) -> World:
+    """Return a device that runs the first release of all three, as a template."""
+    world = _device(tmp_path_factory.mktemp("installed"), releases, shelf)
     world.models.take(shelf.desired(1))
     world.settle()
+    return world
+
+
+@pytest.fixture
+def device(tmp_path: Path, installed: World, releases: Releases, shelf: Shelf) -> World:
+    """Return a device that runs the first release of all three: a copy of the template."""
+    shutil.copytree(installed.state_dir, tmp_path, symlinks=True, dirs_exist_ok=True)
+    world = _device(tmp_path, releases, shelf)
+    world.now = installed.now
     assert served(world) == {"det": 1, "ocr": 1, "tiny": 1}
     return world
 

@@ -219,8 +219,10 @@ def check(world: World, state: WatchState, variant: str) -> None:
     assert world.models.troubles == ()
 
 
-def count_moments(template: Path, folder: Path, releases: Releases) -> int:
-    """Count the moments of a healing without a fault, so that each can be tried."""
+@pytest.fixture(scope="module")
+def moments(template: Path, tmp_path_factory: pytest.TempPathFactory, releases: Releases) -> int:
+    """Return the moments of a healing without a fault, so that each can be tried."""
+    folder = tmp_path_factory.mktemp("count") / "state"
     world = begin(shutil.copytree(template, folder), releases)
     fail(world, releases)
     look(world, 3)
@@ -233,10 +235,14 @@ def count_moments(template: Path, folder: Path, releases: Releases) -> int:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("state", STATES)
 def test_each_state_with_each_fault(
-    tmp_path: Path, template: Path, releases: Releases, state: WatchState, fault: str
+    tmp_path: Path,
+    template: Path,
+    moments: int,
+    releases: Releases,
+    state: WatchState,
+    fault: str,
 ) -> None:
     scene = SCENES[state]
-    moments = count_moments(template, tmp_path / "count", releases)
     assert 5 < moments < MOST_MOMENTS
     is_counted = fault in ("SIGKILL", "ENOSPC", "EIO", "EROFS") and state == "HEALING"
     for number in range(moments if is_counted else 1):
