@@ -15,6 +15,7 @@ import pytest
 from edgepack.agent.config import WatchConfig
 from edgepack.agent.state.holders import (
     HELD,
+    KEPT_S,
     MAX_TEXT,
     Death,
     Held,
@@ -27,6 +28,7 @@ from edgepack.agent.state.holders import (
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.telemetry.pace import Interval, Pace
 from edgepack.agent.telemetry.spool import open_spool
+from edgepack.agent.watch.evidence import judge_healed
 from edgepack.agent.watch.liveness import (
     DEATHS,
     OPENING_S,
@@ -34,6 +36,7 @@ from edgepack.agent.watch.liveness import (
     find_hangs,
     find_silence,
 )
+from edgepack.agent.watch.observed import Observed
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Telemetry
 from tests.simulators.world import World
@@ -304,3 +307,23 @@ def test_release_that_serves_is_no_longer_judged_by_silence(
     world.boot().start()
     world.updater.orders.offer(releases.two.order(2, soak_s=3, deadline_s=900))
     assert world.settle() == "COMMITTED"
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_soaking", "is_evidence"),
+    [
+        ({"healed": "sample 3 differs", "healed_at": NOW - 60}, False, True),
+        ({"healed": "sample 3 differs", "healed_at": NOW - 60, "digest": "e"}, False, False),
+        ({"healed": "sample 3 differs", "healed_at": NOW - 2 * KEPT_S}, False, False),
+        ({"healed": "sample 3 differs", "healed_at": NOW - 60}, True, False),
+        ({}, False, False),
+    ],
+)
+def test_healed_memory_is_reported_for_an_hour_and_ends_no_soak(
+    fields: dict[str, object], is_soaking: bool, is_evidence: bool
+) -> None:
+    one = held(**fields)
+    seen = Observed(
+        is_soaking=is_soaking, holders=Holders(held=(one,)), digest="d", monotonic_s=NOW
+    )
+    assert (judge_healed(seen).answer == "proven") is is_evidence

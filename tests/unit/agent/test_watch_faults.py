@@ -47,6 +47,11 @@ def miss_golden(world: World, releases: Releases) -> None:
     world.holders = lambda: Holders(held=(replace(one, beat_at=world.now),))
 
 
+def heal(world: World, releases: Releases) -> None:
+    one = held(releases, variant="cpu", healed="sample 3: y differs")
+    world.holders = lambda: Holders(held=(replace(one, beat_at=world.now, healed_at=world.now),))
+
+
 def slow_down(world: World, releases: Releases) -> None:
     pace = Pace()
     for _ in range(60):
@@ -104,6 +109,7 @@ CAUSES: dict[Symptom, tuple[Callable[[World, Releases], None], WatchState, str]]
     "slow": (slow_down, "DEGRADED", MOVED),
     "harm": (harm, "DEGRADED", STAYS),
     "heat": (heat, "DEGRADED", STAYS),
+    "healed": (heal, "DEGRADED", STAYS),
 }
 """By symptom: its cause, and the state and variant that follow. Two are evidence in a soak alone;
 damage is repaired."""

@@ -214,6 +214,8 @@ def test_application_opens_a_release_again_whose_memory_changed(
         checked = held(state_dir).checked
         wait_until(lambda: held(state_dir).checked > checked + 1)
         assert (held(state_dir).other, held(state_dir).wrong) == (1, "")
+        assert "golden sample 1 of 1 gives other bits than at first" in held(state_dir).healed
+        assert held(state_dir).healed_at > 0
 
 
 def test_application_reports_a_fault_that_stays(installed: tuple[Path, ActivePointer]) -> None:

@@ -98,7 +98,7 @@ class Follower:
             self._registration.close()
             raise
         give_memory_back()
-        self._verifier, self._is_suspect = self._new_verifier(), False
+        self._verifier, self._suspicion = self._new_verifier(), ""
         self._retry_at = 0.0
         self._watcher = threading.Thread(target=self._watch, name=f"edgepack-{name}", daemon=True)
         self._watcher.start()
@@ -203,7 +203,7 @@ class Follower:
             self._registration.update(opening="")
             raise
         self._registration.update(
-            digest=pointer.digest, variant=choice.chosen, opening="", wrong=""
+            digest=pointer.digest, variant=choice.chosen, opening="", wrong="", healed=""
         )
         return opened
 
@@ -234,15 +234,15 @@ class Follower:
         if they are equal, the fault was in this process's memory and is gone.
         """
         because = self._verifier.turn(self.serving.session)
-        if because is None or (not because and not self._is_suspect):
+        if because is None or (not because and not self._suspicion):
             return
         if not because:
-            self._is_suspect = False
-            self._registration.update(wrong="")
+            healed, self._suspicion = self._suspicion[:MAX_TEXT], ""
+            self._registration.update(wrong="", healed=healed, healed_at=time.monotonic())
             logger.warning("model=%s opened again, answers are as at first", self._name)
             return
         logger.warning("model=%s %s", self._name, because)
-        if self._is_suspect:
+        if self._suspicion:
             self._registration.update(wrong=because[:MAX_TEXT])
             return
         try:
@@ -253,7 +253,7 @@ class Follower:
             self._registration.update(wrong=because[:MAX_TEXT])
             return
         self._replaced.append(weakref.ref(self.serving))
-        self.serving, self._is_suspect = opened, True
+        self.serving, self._suspicion = opened, because
         self._verifier.run_again()
 
     def _follow_shadow(self) -> None:
@@ -324,7 +324,7 @@ class Follower:
                 opened = self._open(new)
                 self._replaced.append(weakref.ref(self.serving))
                 self.serving = opened
-                self._verifier, self._is_suspect = self._new_verifier(), False
+                self._verifier, self._suspicion = self._new_verifier(), ""
                 logger.info(
                     "model=%s from=%s to=%s variant=%s",
                     self._name,

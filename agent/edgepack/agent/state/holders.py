@@ -31,7 +31,7 @@ MAX_TEXT = 500
 BEAT_S = 1.0
 """Seconds between two heartbeats."""
 KEPT_S = 3600.0
-"""Deaths of the last hour are remembered."""
+"""Deaths and healed faults of the last hour are remembered."""
 MAX_DEATHS = 1000
 _READS = 3
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -52,6 +52,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         checked: Golden samples that ran again in the process.
         other: Those of them with other bits than at first in the process.
         wrong: How golden samples still differ after the release was opened again; "" if equal.
+        healed: How golden samples differed until the release was opened again; "" without a case.
+        healed_at: Time of the last case.
     """
 
     boot: str
@@ -65,6 +67,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     checked: int = 0
     other: int = 0
     wrong: str = ""
+    healed: str = ""
+    healed_at: float = 0.0
 
     @property
     def releases(self) -> frozenset[str]:
@@ -253,7 +257,8 @@ class HolderWatch:
             content = read_shared(path, limit_bytes=MAX_BYTES)
             with contextlib.suppress(ValueError, NewerVersionError):
                 held = HELD.decode(content or b"").value
-                texts = (held.boot, held.model, held.digest, held.variant, held.opening, held.wrong)
+                names = (held.boot, held.model, held.digest, held.variant, held.opening)
+                texts = (*names, held.wrong, held.healed)
                 return held if max(map(len, texts)) <= MAX_TEXT else None
         return self._known.get(path.name)
 

@@ -1,5 +1,6 @@
 """Judgement of measurements: a function for each row of the watch's table. Pure."""
 
+from edgepack.agent.state.holders import KEPT_S
 from edgepack.agent.watch.liveness import find_deaths, find_hangs, find_silence
 from edgepack.agent.watch.observed import DOUBTFUL, FINE, Bad, Observed, Verdict
 from edgepack.agent.watch.shares import is_beyond_doubt
@@ -50,6 +51,17 @@ def judge_golden(seen: Observed) -> Verdict:
     """Judge by golden samples that ran again: in the processes that serve, and by the agent."""
     held = [one for one in seen.holders.held if one.digest == seen.digest and one.wrong]
     return certain(f"process {held[0].pid}: {held[0].wrong}" if held else seen.golden)
+
+
+def judge_healed(seen: Observed) -> Verdict:
+    """Judge by golden samples that differed in a process until the release was opened again."""
+    recent = (
+        f"process {one.pid}: {one.healed}; as at first since the release was opened again"
+        for one in seen.holders.held
+        if one.digest == seen.digest and one.healed
+        if seen.monotonic_s - one.healed_at <= KEPT_S
+    )
+    return FINE if seen.is_soaking else certain(next(recent, ""))
 
 
 def judge_failed(seen: Observed) -> Verdict:

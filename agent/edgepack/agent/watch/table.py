@@ -27,6 +27,7 @@ Symptom = Literal[
     "slow",
     "harm",
     "heat",
+    "healed",
 ]
 
 WatchState = Literal["WATCHING", "HEALING", "DEGRADED"]
@@ -166,6 +167,17 @@ ROWS: dict[Symptom, Row] = {
         evidence="one sign; measured without error. Slowness is then no release's fault",
         steps=("report",),
         judge=lambda seen: evidence.certain(seen.heat),
+    ),
+    "healed": Row(
+        title="golden samples gave other outputs until the release was opened again",
+        measurement="outputs in the application's own session against its first outputs",
+        evidence=(
+            "one case in the last hour: memory changed. The process opened the release again by "
+            "itself"
+        ),
+        steps=("report",),
+        restart="heartbeats are files",
+        judge=evidence.judge_healed,
     ),
 }
 
