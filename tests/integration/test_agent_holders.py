@@ -31,9 +31,9 @@ with open_model("tiny", sys.argv[1], threads=1, poll_s=0.02) as model:
 KILLS = 13
 
 
-def serving(device: Device) -> set[str]:
+def serving(state_dir: Path) -> set[str]:
     """Return the releases that processes hold."""
-    in_memory, _ = holders_folders(device.state_dir)
+    in_memory, _ = holders_folders(state_dir)
     return {HELD.decode(path.read_bytes()).value.digest for path in in_memory.glob("*.json")}
 
 
@@ -103,7 +103,9 @@ def test_release_is_rolled_back_whose_application_hangs_or_dies(
         controller.hold(bundle)
         order = bundle.order(number, soak_s=120, deadline_s=600)
         controller.offer(DEVICE, bundle.desired_of(order))
-        wait_until(lambda: bundle.ref.digest in serving(device), "the application serves it")
+        wait_until(
+            lambda: bundle.ref.digest in serving(device.state_dir), "the application serves it"
+        )
         fault()
         wait_until(lambda: journal().state == "ROLLED_BACK", "the release goes back")
         assert because in journal().because

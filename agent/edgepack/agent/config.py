@@ -258,6 +258,7 @@ class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             takes the first that the agent may write of `$XDG_RUNTIME_DIR`, `/run` and `/dev/shm`.
         journal_bytes: Bound of the windows that wait for the fleet; windows merge beyond.
         drift_window_s: Seconds over which features of inferences are averaged to decide changes.
+        sysfs_dir: Folder of the kernel's files that tell energy and power.
     """
 
     heartbeat_s: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 600.0
@@ -266,6 +267,7 @@ class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     runtime_dir: str = ""
     journal_bytes: Annotated[int, msgspec.Meta(ge=4096, le=4 * 1024 * 1024)] = 64 * 1024
     drift_window_s: Annotated[float, msgspec.Meta(ge=0.1, le=24 * 3600)] = 600.0
+    sysfs_dir: str = "/sys"
 
 
 class VerificationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -437,6 +439,11 @@ def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:
             config.trust,
             keys=tuple(at(k) for k in config.trust.keys),
             root=at(config.trust.root),
+        ),
+        telemetry=msgspec.structs.replace(
+            config.telemetry,
+            runtime_dir=at(config.telemetry.runtime_dir),
+            sysfs_dir=at(config.telemetry.sysfs_dir),
         ),
         hooks=msgspec.structs.replace(config.hooks, folder=at(config.hooks.folder)),
         decryption=DecryptionConfig(key_file=at(config.decryption.key_file)),

@@ -547,6 +547,8 @@ class Telemetry(Message, frozen=True, kw_only=True):
         shadow_agreed: Shadow inferences in which both releases agreed.
         not_finite: Inferences with NaN or infinity in an output that has none in the golden
             samples; they are in `latency`, too.
+        energy_j: The device's energy in the window, joules, in proportion to the time of the
+            release's inferences; None if a part of the window is not known.
     """
 
     digest: Word
@@ -562,6 +564,12 @@ class Telemetry(Message, frozen=True, kw_only=True):
     shadow_count: Count = 0
     shadow_agreed: Count = 0
     not_finite: Count = 0
+    energy_j: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
+
+    @property
+    def metered(self) -> int:
+        """Inferences that `energy_j` stands for."""
+        return 0 if self.energy_j is None else self.latency.count + self.failures
 
 
 class Event(Message, frozen=True, kw_only=True):

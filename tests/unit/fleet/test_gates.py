@@ -106,7 +106,7 @@ def test_golden_and_shadow_are_worded_by_the_answers_of_the_task() -> None:
 
 def test_what_is_not_known_is_said_and_never_passes_in_silence() -> None:
     none = {view.name: view.verdict for view in judge(PLAN, {}, ())}
-    assert none == dict.fromkeys(BY_NAME, "no evidence") | {"drift": "off"}
+    assert none == dict.fromkeys(BY_NAME, "no evidence") | {"drift": "off", "energy": "off"}
     (view,) = [
         view for view in judge(PLAN, {"a": {"p95": Found(unbased=3)}}, ()) if view.name == "p95"
     ]

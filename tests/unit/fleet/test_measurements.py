@@ -21,7 +21,7 @@ from edgepack.fleet.database.measures import (
     typical,
 )
 from edgepack.fleet.database.schema import AssignmentRow, LookRow, MeasurementRow, NoiseRow
-from edgepack.fleet.documents.gates import Found, GateView
+from edgepack.fleet.documents.gates import TIMED, Found, GateView
 from edgepack.fleet.rollouts import execution
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import BundleRef, Telemetry, decode, encode
@@ -257,14 +257,15 @@ def test_a_message_that_comes_twice_counts_once(world: World) -> None:
     assert counts(world, name)["look 0"] == 1
 
 
-def test_memory_temperature_drift_and_shadow_are_compared_and_older_agents_send_none(
+def test_memory_temperature_drift_energy_and_shadow_are_compared_and_older_agents_send_none(
     world: World,
 ) -> None:
-    prepare(world, "a", memory_bytes=100, temperature_c=50.0, drift=0.05)
+    prepare(world, "a", memory_bytes=100, temperature_c=50.0, drift=0.05, energy_j=500.0)
     prepare(world, "b")
     name = world.start()
     world.look()
     worse: dict[str, Any] = {"memory_bytes": 130, "temperature_c": 62.5, "drift": 0.25}
+    worse["energy_j"] = 65.0  # .65 J instead of .5 J an inference
     more = {"shadow_count": 100, "shadow_agreed": 88}
     for device, said in (("a", worse | more), ("b", {})):
         world.hear(device, window(NEW, SWITCH, **said), "telemetry")
@@ -275,6 +276,7 @@ def test_memory_temperature_drift_and_shadow_are_compared_and_older_agents_send_
         "memory": pytest.approx(1.3, abs=1e-4),
         "temperature": pytest.approx(12.5),
         "drift": pytest.approx(0.2),
+        "energy": pytest.approx(1.3, abs=1e-4),
         "shadow": pytest.approx(0.12),
     }
 
@@ -312,8 +314,9 @@ def test_windows_are_gathered_to_values_of_five_minutes_and_a_wild_clock_counts_
     [((), None), ((1.0,), 1.0), ((9.0, 1.0), 1.0), ((9.0, 1.0, 2.0), 1.5), ((9, 1, 2, 3), 2.5)],
 )
 def test_a_burst_is_not_the_typical_value(told: Sequence[float], expected: float | None) -> None:
-    values = [Value(start=0.0, end=300.0, measures=(x, None, None, None, None)) for x in told]
-    assert typical(values) == (expected, None, None, None, None)
+    rest = (None,) * (len(TIMED) - 1)
+    values = [Value(start=0.0, end=300.0, measures=(x, *rest)) for x in told]
+    assert typical(values) == (expected, *rest)
 
 
 def test_noise_is_learnt_from_devices_whose_release_does_not_change(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from edgepack.agent.config import TelemetryConfig
 from edgepack.agent.state.state_file import Write
 from edgepack.agent.telemetry.collector import Collected, LatencyCollector, Trouble
 from edgepack.agent.telemetry.drift import Release
+from edgepack.agent.telemetry.energy import EnergyMeter
 from edgepack.agent.telemetry.journal import TelemetryJournal, join_windows, release_of
 from edgepack.agent.telemetry.outcomes import OutcomeWatch
 from edgepack.agent.telemetry.pace import INTERVAL_S, PaceKeeper
@@ -61,6 +63,7 @@ class TelemetryBuffer:
             state_dir, stored, drift_window_s=settings.drift_window_s
         )
         self.drift = self._collector.drift
+        self._energy = EnergyMeter(Path(settings.sysfs_dir))
         self.paces = PaceKeeper(interval_s, stored.paces)
         self._open: dict[Release, Telemetry] = {}
         self._unseen: dict[Release, Telemetry] = {}
@@ -89,9 +92,16 @@ class TelemetryBuffer:
             OSError: The windows cannot be stored now; the next commit takes them along.
         """
         self._gather()
-        temperature_c = highest_temperature_c()
+        temperature_c, energy_j = highest_temperature_c(), self._energy.energy_j
+        busy_ms = math.fsum(window.latency.sum_ms for window in self._open.values())
         windows = [
-            msgspec.structs.replace(window, temperature_c=temperature_c)
+            msgspec.structs.replace(
+                window,
+                temperature_c=temperature_c,
+                energy_j=energy_j * window.latency.sum_ms / busy_ms
+                if energy_j is not None and busy_ms
+                else None,
+            )
             for window in self._open.values()
         ]
         self.journal.commit(
@@ -102,6 +112,7 @@ class TelemetryBuffer:
             seals=seals,
         )
         self._open.clear()
+        self._energy.begin()
         self._collector.clean()
 
     def gather(self) -> None:
@@ -114,6 +125,7 @@ class TelemetryBuffer:
     def _gather(self) -> None:
         if self.trouble:
             self.trouble = open_spool(self._state_dir, self._runtime_dir)
+        self._energy.look()
         collected = self._collector.collect()
         self.paces.add(collected.telemetry)
         for one in collected.telemetry:

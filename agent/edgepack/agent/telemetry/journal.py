@@ -7,6 +7,7 @@ change, and all others merge where the journal would grow beyond its bound.
 """
 
 import logging
+import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -83,6 +84,7 @@ def join_windows(windows: Iterable[Telemetry]) -> Telemetry:
     parts = list(windows)
     start = min(part.window_start for part in parts)
     end = max(part.window_start + part.window_s for part in parts)
+    energies = [part.energy_j for part in parts]
     return msgspec.structs.replace(
         parts[-1],
         window_start=start,
@@ -95,6 +97,7 @@ def join_windows(windows: Iterable[Telemetry]) -> Telemetry:
         drift=next((p.drift for p in reversed(parts) if p.drift is not None), None),
         shadow_count=sum(part.shadow_count for part in parts),
         shadow_agreed=sum(part.shadow_agreed for part in parts),
+        energy_j=None if None in energies else math.fsum(filter(None, energies)),
     )
 
 

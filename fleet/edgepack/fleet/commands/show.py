@@ -15,6 +15,7 @@ from edgepack.fleet.documents.rollouts import LatencyView, RolloutView
 from edgepack.fleet.documents.wording import (
     ago,
     counts_line,
+    energy_line,
     labels_line,
     megabytes,
     numbers_line,
@@ -133,6 +134,7 @@ def info_table(info: FleetInfo) -> RenderableType:
         ("pace", f"{megabytes(info.pace_bytes_per_s)}/s"),
         ("messages", taken or "none yet"),
         *([("inferences", outcomes_line(info.inferences))] if info.inferences else []),
+        *([("energy", energy_line(info.energy))] if info.energy.get("inferences") else []),
         *([("dropped", numbers_line(info.dropped))] if info.dropped else []),
         *(("warning", warning) for warning in info.warnings),
     ):

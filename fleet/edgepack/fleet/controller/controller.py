@@ -333,6 +333,7 @@ class Controller:
         self._has_moved = self._has_moved or has_moved
         self._inbox.counters.update(counters)
         self._inbox.outcomes.update(batch.outcomes)
+        self._inbox.energy.update(batch.energy)
         self._publish(batch.publications)
         for device, trusted in batch.trusting.items():
             self._metadata.answer(device, trusted, time.monotonic())

@@ -54,6 +54,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         publications: Messages to publish after the commit.
         seals: Verifies the messages.
         outcomes: Real inferences that the devices reported, by outcome.
+        energy: Reported energy in `millijoules`, and the `inferences` that it stands for.
     """
 
     session: Session
@@ -72,6 +73,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     unanswered: set[str] = set()
     publications: list[Publication] = []
     outcomes: Counter[str] = msgspec.field(default_factory=Counter)
+    energy: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 Handler = Callable[[Batch, Presence, bytes], bool]
@@ -204,6 +206,8 @@ def finish(batch: Batch) -> bool:
         batch.outcomes["finished"] += window.latency.count
         batch.outcomes["failed"] += window.failures
         batch.outcomes["not_finite"] += window.not_finite
+        batch.energy["millijoules"] += round(1000 * (window.energy_j or 0.0))
+        batch.energy["inferences"] += window.metered
     batch.seals.keep(batch.session)
     # 2.
     moved = execution.note_reports(batch.session, batch.heard, batch.now)

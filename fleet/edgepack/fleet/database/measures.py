@@ -64,6 +64,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         drift, drifts: Sum of greatest differences, and how many windows reported.
         shadow_count, shadow_agreed: Shadow inferences, and the number that agreed.
         not_finite: Inferences with NaN or infinity where the golden outputs have none.
+        energy_j, metered: Energy, joules, and the inferences of the windows that reported energy.
     """
 
     windows: int = 0
@@ -78,6 +79,8 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     shadow_count: int = 0
     shadow_agreed: int = 0
     not_finite: int = 0
+    energy_j: float = 0.0
+    metered: int = 0
 
     @property
     def is_full(self) -> bool:
@@ -234,6 +237,7 @@ _TIMED: dict[str, Callable[[Sums], float | None]] = {
         sums.temperature_c / sums.temperatures if sums.temperatures else None
     ),
     "drift": lambda sums: sums.drift / sums.drifts if sums.drifts else None,
+    "energy": lambda sums: sums.energy_j / sums.metered if sums.metered else None,
 }
 
 
@@ -283,6 +287,8 @@ def sums_of(window: Telemetry) -> Sums:
         shadow_count=window.shadow_count,
         shadow_agreed=min(window.shadow_agreed, window.shadow_count),
         not_finite=window.not_finite,
+        energy_j=window.energy_j or 0.0,
+        metered=window.metered,
     )
 
 
@@ -302,4 +308,6 @@ def _add(one: Sums, other: Sums) -> Sums:
         shadow_count=one.shadow_count + other.shadow_count,
         shadow_agreed=one.shadow_agreed + other.shadow_agreed,
         not_finite=one.not_finite + other.not_finite,
+        energy_j=one.energy_j + other.energy_j,
+        metered=one.metered + other.metered,
     )

@@ -23,6 +23,8 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         inferences: Real inferences that devices reported since the controller serves, by outcome:
             `finished`, `failed` (raised), `not_finite` (finished, with NaN or infinity where the
             golden outputs have none).
+        energy: Energy that devices reported since then, as `millijoules`, and the `inferences` that
+            the energy stands for.
     """
 
     tenant: str
@@ -39,6 +41,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
     leader: str = ""
     warnings: tuple[str, ...] = ()
     inferences: dict[str, int] = {}
+    energy: dict[str, int] = {}
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):

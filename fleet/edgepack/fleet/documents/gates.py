@@ -73,7 +73,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{value:+.3g} {self.unit}".rstrip()
 
 
-TIMED = ("p95", "p99", "memory", "temperature", "drift")
+TIMED = ("p95", "p99", "memory", "temperature", "drift", "energy")
 """Gates with a value every five minutes: a device's number is the change of these values."""
 
 GATES: tuple[Gate, ...] = (
@@ -171,6 +171,16 @@ GATES: tuple[Gate, ...] = (
         noise=0.05,
         effect=0.05,
         is_default=False,  # it rises at dusk, too
+    ),
+    Gate(
+        name="energy",
+        comparison="ratio",
+        threshold=1.2,
+        unit="J",
+        text="energy of the device for an inference, idle power included",
+        noise=0.1,
+        effect=0.05,
+        is_default=False,  # it rises when the application runs fewer inferences
     ),
 )
 BY_NAME = {gate.name: gate for gate in GATES}

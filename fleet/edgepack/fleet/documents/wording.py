@@ -53,6 +53,13 @@ def outcomes_line(inferences: Mapping[str, int]) -> str:
     return ", ".join(f"{inferences.get(key, 0):,} {word}" for key, word in words.items())
 
 
+def energy_line(energy: Mapping[str, int]) -> str:
+    """Return the energy of an inference: `0.213 J an inference, of 1,200 inferences`."""
+    count = energy["inferences"]
+    mean_j = energy["millijoules"] / 1000 / count
+    return f"{mean_j:.3g} J an inference, of {counted(count, 'inference')}"
+
+
 def failures_line(outcomes: Outcomes) -> str:
     """Return how many of a model's recent inferences went wrong."""
     return (

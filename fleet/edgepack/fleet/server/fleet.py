@@ -48,6 +48,7 @@ class Fleet(
             dropped=self.inbox.quotas.most_dropped(),
             warnings=tuple(said for one in self.warners for said in one.warnings()),
             inferences=dict(self.inbox.outcomes),
+            energy=dict(self.inbox.energy),
         )
 
     def is_healthy(self) -> bool:

@@ -102,6 +102,16 @@ class _Collector(Collector):
         for outcome in ("finished", "failed", "not_finite"):
             inferences.add_metric([outcome], info.inferences.get(outcome, 0))
         yield inferences
+        yield CounterMetricFamily(
+            "edgepack_energy_joules",
+            "Energy of devices while they ran inferences, idle power included.",
+            info.energy.get("millijoules", 0) / 1000,
+        )
+        yield CounterMetricFamily(
+            "edgepack_energy_inferences",
+            "Inferences that the energy stands for.",
+            info.energy.get("inferences", 0),
+        )
         sent = CounterMetricFamily(
             "edgepack_depot_sent_bytes", "Bytes of bundles that the depot sent.", labels=("way",)
         )

@@ -34,6 +34,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         errors, fallbacks, shadow: 0..1, probability that an inference fails, that the device runs
             on another provider than intended, and that a shadow inference disagrees.
         memory_bytes, temperature_c, drift, golden: As for gates.
+        energy_j: Energy of an inference, joules.
     """
 
     median_ms: float
@@ -44,6 +45,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     temperature_c: float = 55.0
     drift: float = 0.03
     golden: float = 0.01
+    energy_j: float = 0.2
 
 
 HARDWARE = {
@@ -51,7 +53,7 @@ HARDWARE = {
     "sim-x86-vnni": Behaviour(median_ms=4.0),
     "sim-hexagon-v73": Behaviour(median_ms=1.5),
 }
-_TIMES = {"p95": "median_ms", "p99": "median_ms", "memory": "memory_bytes"}
+_TIMES = {"p95": "median_ms", "p99": "median_ms", "memory": "memory_bytes", "energy": "energy_j"}
 _PLUS = {
     **{name: name for name in ("errors", "fallbacks", "golden", "shadow", "drift")},
     "temperature": "temperature_c",
@@ -177,6 +179,7 @@ class Pretence:
             drift=max(0.0, it.drift + rng.gauss(0.0, 0.01)),
             shadow_count=INFERENCES,
             shadow_agreed=sum(rng.random() >= it.shadow for _ in range(INFERENCES)),
+            energy_j=it.energy_j * INFERENCES * median_ms / it.median_ms,
         )
 
     def _of(self, bundle: BundleRef) -> Behaviour:
