@@ -1,5 +1,7 @@
 """The next release computes real inferences before it serves: the counts decide the switch."""
 
+from collections.abc import Callable
+
 import pytest
 
 from edgepack.agent.config import LimitConfig, ShadowConfig
@@ -14,6 +16,7 @@ from edgepack.agent.update.shadow_first import (
 )
 from tests.simulators.world import PowerCutError, World
 from tests.unit.agent.conftest import Releases
+from tests.unit.agent.test_watch import window
 
 LIMIT = 0.02
 
@@ -130,6 +133,30 @@ def test_release_that_is_not_known_to_agree_never_serves(
     assert world.pointer is not None
     assert world.pointer.shadow is None
     assert world.pointer == world.journal.committed
+
+
+def hang(world: World, releases: Releases) -> None:
+    one = Held(boot="b", pid=7, model="tiny", digest=releases.one.ref.digest, variant="cpu")
+    world.holders = lambda: Holders(held=(one,))
+
+
+def fail(world: World, releases: Releases) -> None:
+    world.collected = [window(releases.one, failed=50)] * 40
+
+
+@pytest.mark.parametrize(
+    ("cause", "because"), [(hang, "process 7 hangs"), (fail, "real inferences failed")]
+)
+def test_symptom_of_the_serving_release_ends_the_comparison_for_the_watch(
+    world: World,
+    releases: Releases,
+    cause: Callable[[World, Releases], None],
+    because: str,
+) -> None:
+    world.on_move = lambda state: cause(world, releases) if state == "SHADOWING" else None
+    assert offer(world, releases) == "ROLLED_BACK"
+    assert "1.1.0, which serves: " in world.journal.because
+    assert because in world.journal.because
 
 
 def test_a_process_that_holds_the_model_without_inferences_is_told_apart(

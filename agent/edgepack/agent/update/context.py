@@ -18,6 +18,7 @@ from edgepack.agent.update.footprint import serving_bytes
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
 from edgepack.agent.update.work import Job, Work, Worker
+from edgepack.agent.watch.ledger import Ledger
 from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from edgepack.errors import DeviceError
@@ -100,6 +101,7 @@ class Scratch(msgspec.Struct):
     windows: list[Telemetry] = msgspec.field(default_factory=list)
     troubles: list[str] = msgspec.field(default_factory=list)
     shadowed: dict[str, Shadowed] = msgspec.field(default_factory=dict)
+    ledger: Ledger | None = None
     pace: Pace = Pace()
     manifest: Manifest | None = None
     faults: dict[str, str] = msgspec.field(default_factory=dict)

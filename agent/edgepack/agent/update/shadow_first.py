@@ -14,7 +14,9 @@ from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.footprint import variant_bytes
 from edgepack.agent.update.shadowing import MEMORY_SHARE
+from edgepack.agent.update.watching import observe_serving, why_left
 from edgepack.agent.watch.evidence import TOLERATED_FAILURES
+from edgepack.agent.watch.ledger import Ledger
 from edgepack.agent.watch.shares import log_evidence
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import DeviceError
@@ -43,12 +45,21 @@ def shadow_first(context: UpdateContext) -> Step:
     if scratch.soak_from is None:
         _begin(context, pointer)
         scratch.soak_from = context.now()
-    scratch.shadowed = add_up(scratch.shadowed, context.model.collect().shadowed)
+    if scratch.ledger is None:
+        key = (pointer.digest, pointer.choice.chosen)
+        scratch.ledger = Ledger(*key, context.deps.config.watch.interval_s)
+    collected = context.model.collect()
+    scratch.shadowed = add_up(scratch.shadowed, collected.shadowed)
+    for window in collected.telemetry:
+        scratch.ledger.add(window, context.now())
     seen = scratch.shadowed.get(context.digest, Shadowed()).of_order(offer.sequence)
     title = pointer.bundle.version
     told = describe(seen, title)
     if seen.because:
         return Ended(outcome="failure", because=f"shadow first: {seen.because}{told}")
+    serving = observe_serving(context, scratch.ledger, since=scratch.soak_from)
+    if because := why_left(serving):
+        return Ended(outcome="failure", because=f"shadow first: {title}, which serves: {because}")
     if because := why_rolled_back(seen, offer.shadow, title):
         return Ended(outcome="failure", because=f"shadow first: {because}")
     if is_fine(seen, offer.shadow):

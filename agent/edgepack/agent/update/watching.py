@@ -10,7 +10,6 @@ import msgspec
 
 from edgepack.agent.runtime.basis import basis_of, describe_change
 from edgepack.agent.runtime.providers import why_nothing_runs
-from edgepack.agent.state.holders import Holders
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.outcomes import RECENT_S
 from edgepack.agent.update.choosing import (
@@ -136,18 +135,10 @@ class Watcher:
     def _observe(self) -> Observed:
         if self._ledger is None:
             return Observed(is_soaking=False)
-        pointer, now = self._context.model.pointer.read(), self._context.now()
+        # As much time before must be known, too: some applications are killed each minute.
+        since = max(self._since, (self._context.now() + self._started) / 2)
         return msgspec.structs.replace(
-            self._ledger.observed(now),
-            model=self._context.model.name,
-            digest=self._ledger.key[0],
-            holders=self._holders(),
-            monotonic_s=now,
-            # As much time before must be known, too: some applications are killed each minute.
-            since=max(self._since, now - RECENT_S, (now + self._started) / 2),
-            usual_ms=usual_ms(pointer.choice if pointer else None),
-            hung_s=self._settings.hung_s,
-            lasting_s=self._settings.lasting_s,
+            observe_serving(self._context, self._ledger, since=since),
             before=self._context.deps.tools.pace_of(*self._ledger.key),
             slowdown=self._settings.slowdown,
             golden=self._noted.get("golden", ""),
@@ -155,13 +146,6 @@ class Watcher:
             harm=describe_harm(self._context.deps.tools.drift_of(self._ledger.key[0])),
             heat=self._heat,
         )
-
-    def _holders(self) -> Holders:
-        """Return the registry without processes that still serve another variant."""
-        found, ledger = self._context.deps.tools.holders(), self._ledger
-        variant = ledger.key[1] if ledger else ""
-        held = (one for one in found.held if one.opening or one.variant in ("", variant))
-        return msgspec.structs.replace(found, held=tuple(held))
 
     def _judge(self, transitions: Transitions, *, has_looked: bool) -> None:
         """Act on the first symptom with sufficient evidence.
@@ -454,6 +438,43 @@ class Watcher:
             acts=told.acts,
         )
         return WatchNote(told=told)
+
+
+def observe_serving(context: UpdateContext, ledger: Ledger, *, since: float) -> Observed:
+    """Return what processes tell of the serving release: counts and the registry.
+
+    Args:
+        context: The model's update.
+        ledger: Counts of the variant that serves.
+        since: Begin of the judged time, monotonic clock, seconds; 10 minutes ago at most.
+    """
+    now, settings, (digest, variant) = context.now(), context.deps.config.watch, ledger.key
+    pointer, found = context.model.pointer.read(), context.deps.tools.holders()
+    # Some processes still serve another variant.
+    held = (one for one in found.held if one.opening or one.variant in ("", variant))
+    return msgspec.structs.replace(
+        ledger.observed(now),
+        model=context.model.name,
+        digest=digest,
+        holders=msgspec.structs.replace(found, held=tuple(held)),
+        monotonic_s=now,
+        since=max(since, now - RECENT_S),
+        usual_ms=usual_ms(pointer.choice if pointer else None),
+        hung_s=settings.hung_s,
+        lasting_s=settings.lasting_s,
+    )
+
+
+def why_left(seen: Observed) -> str:
+    """Return the first symptom for which the watch leaves a variant; "" without a symptom."""
+    return next(
+        (
+            verdict.because
+            for symptom, verdict in judge_all(seen)
+            if verdict.answer == "proven" and "variant" in ROWS[symptom].steps
+        ),
+        "",
+    )
 
 
 def _name(pointer: ActivePointer) -> str:
