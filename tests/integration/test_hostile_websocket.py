@@ -1,10 +1,15 @@
 """A real agent and a WebSocket broker that closes during a send, or pings and never reads."""
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from edgepack.bundle.keys import PrivateKey
+from edgepack.fleet.broker.access import BrokerAccess
+from edgepack.fleet.broker.link import Link
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import Controller
@@ -50,3 +55,25 @@ def test_a_websocket_broker_that_closes_or_pings_stops_neither_the_agent_nor_its
     assert sent < MOST_PINGS_BYTES, "the agent kept an answer to every ping"
     controller.close()
     relay.close()
+
+
+def test_a_controller_names_the_end_of_a_websocket_without_a_close_frame(
+    mosquitto_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay = HostileWebSocket(mosquitto_broker.port, ("hang up",))
+    connected = threading.Semaphore(0)
+    link = Link(
+        BrokerAccess(url=relay.url),
+        client_id="controller",
+        subscriptions=(),
+        trial="trial",
+        on_message=lambda *_: None,
+        on_connected=connected.release,
+    )
+    link.open()
+    for _ in range(2):
+        assert connected.acquire(timeout=60), "it connects again"
+    link.close()
+    relay.close()
+    said = [record.getMessage() for record in caplog.records]
+    assert f"broker={relay.url} lost because=the broker ended the connection" in said

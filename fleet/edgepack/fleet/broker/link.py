@@ -264,7 +264,8 @@ class Link:
         _properties: Properties | None,
     ) -> None:
         if reason.is_failure:
-            log.warning("broker=%s lost because=%s", self._access.url, reason)
+            because = self._client.transport_error or reason
+            log.warning("broker=%s lost because=%s", self._access.url, because)
 
     def _message(self, _client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
         self._receive(bytes(message._topic), bytes(message.payload))
