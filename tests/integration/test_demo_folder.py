@@ -1,4 +1,4 @@
-"""Two demos on the same machine."""
+"""The demo: its place in the README, and two demos on the same machine."""
 
 import os
 import signal
@@ -39,3 +39,10 @@ def test_help_of_the_demo_touches_no_file(tmp_path: Path) -> None:
     assert shown.returncode == 0
     assert "--keep" in shown.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_the_first_screen_of_the_readme_has_the_two_commands() -> None:
+    first_screen = (ROOT / "README.md").read_text().splitlines()[:24]
+    for target in ("demo", "test"):
+        assert any(line.startswith(f"$ make {target} ") for line in first_screen)
+        assert f"\n{target}:" in (ROOT / "Makefile").read_text()

@@ -284,6 +284,7 @@ def test_simulate_runs_for_a_while_and_ends_by_itself(serve: Serve) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"IDLE": 2}
     assert fleet.info().devices == 2
+    fleet.wait_until(lambda: fleet.info().online == 0, "no simulated device stays online")
 
 
 def test_enrolment_writes_settings_that_the_agent_reads(serve: Serve, tmp_path: Path) -> None:
