@@ -236,14 +236,14 @@ def test_scores_that_are_steps_of_a_grade_keep_the_grade() -> None:
         )
         whole = float(grades.var())
         truth = (whole - error) / (whole - float_error)
-        return _judge(steps, lambda x: steps(x, noise), "threshold", 120), truth
+        return _judge(steps, lambda x: steps(x, noise), "threshold", 36), truth
 
     verdict, truth = graded(0.8)
     assert truth < 0.99
     assert not verdict.passed
     assert verdict.metric == "grade_kept"
-    assert verdict.task_kept == pytest.approx(truth, abs=0.02)
-    verdict, truth = graded(0.05)
+    assert verdict.task_kept == pytest.approx(truth, abs=0.03)
+    verdict, truth = graded(0.2)  # of few samples, a changed grade or two would fail
     assert truth > 0.99
     assert verdict.passed
     assert not verdict.weak
