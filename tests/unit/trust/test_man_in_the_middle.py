@@ -15,8 +15,8 @@ from tests.simulators.repository import MemoryCache
 from tests.simulators.trusting_device import TrustingDevice
 from tests.unit.trust.conftest import Shelf
 
-SCHEDULES = int(os.environ.get("EDGEPACK_FUZZ_ROUNDS", "240"))
-BATCHES, DELIVERIES = 4, 8
+SCHEDULES = int(os.environ.get("EDGEPACK_FUZZ_ROUNDS", "100"))
+BATCHES, DELIVERIES = 2, 8
 
 
 @pytest.fixture(scope="module")

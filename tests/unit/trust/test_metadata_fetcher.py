@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from edgepack.agent.update import metadata_fetcher
 from edgepack.agent.update.metadata_fetcher import (
     AGAIN_S,
     MAX_BYTES,
-    MAX_FILES,
     PATIENCE_S,
     MetadataFetcher,
     fetch_newer,
@@ -132,15 +132,17 @@ def fetch_all(device: TrustingDevice) -> Iterator[tuple[str, bytes]]:
 
 
 def test_endless_roots_are_not_fetched_at_once_and_the_next_fetch_goes_on(
-    world: RepositoryWorld, device: TrustingDevice
+    world: RepositoryWorld, device: TrustingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _ in range(MAX_FILES + 10):
+    most = 8
+    monkeypatch.setattr(metadata_fetcher, "MAX_FILES", most)
+    for _ in range(most + 3):
         world.rotate("root")
     found, problem = fetch_newer(
         FolderSource(world.repository.files.folder), device.root, device.cache, lambda: world.now
     )
     assert problem == "there is more than is fetched at once"
-    assert len(found) <= MAX_FILES + 1
+    assert len(found) <= most + 1
     assert sum(map(len, found.values())) <= MAX_BYTES + 120 * 1024
     with served(world.repository.files.folder) as url:
         looking = fetcher(device, url)
