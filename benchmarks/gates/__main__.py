@@ -9,6 +9,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from benchmarks.gates.page import Curve, Results, write_page
 from benchmarks.gates.world import FIRST_LOOK, Trial, World, run, run_shares, typical
 from edgepack.fleet.database.measurements import LOOKS
 from edgepack.fleet.database.measures import PAIR_BEFORE
-from edgepack.fleet.documents.gates import BY_NAME
+from edgepack.fleet.documents.gates import BY_NAME, Gate
 from edgepack.fleet.rollouts.statistics import find_least_change
 
 LIMIT = BY_NAME["p95"].threshold
@@ -85,19 +86,24 @@ def _curve(title: str, stops: Sequence[int | None], steps: Sequence[int]) -> Cur
     return Curve(title=title, rollouts=len(stops), stopped_by=shares)
 
 
-def measure_whole(seed: int, classes: int = 3) -> str:
+def measure_whole(seed: int, classes: int = 3, *, is_as_assumed: bool = True) -> str:
     """Simulate a rollout whose release is at the limit of all gates, on some hardware classes.
+
+    Args:
+        seed: Seed of the rollout.
+        classes: Number of hardware classes.
+        is_as_assumed: The effects differ as each gate assumes; otherwise in proportion to the
+            gate's noise, as those of `p95` do.
 
     Returns:
         The gate that stopped the rollout first; "" for none.
     """
-    rng = np.random.default_rng(100_000 + seed)
+    rng = np.random.default_rng(100_000 * (1 + is_as_assumed) + seed)
     for _ in range(classes):
         for name in TIMED:
             gate = BY_NAME[name]
-            world = World(scale=gate.noise / BY_NAME["p95"].noise)
             limit = math.log(gate.threshold) if gate.comparison == "ratio" else gate.threshold
-            if run(world, Trial(gate=name), limit, rng) is not None:
+            if run(_world_of(gate, is_as_assumed), Trial(gate=name), limit, rng) is not None:
                 return name
         for title, draw in SHARES.items():
             gate_name, before, now, inferences = draw(rng, True)
@@ -105,6 +111,14 @@ def measure_whole(seed: int, classes: int = 3) -> str:
             if run_shares(trial, rng, before, now, inferences) is not None:
                 return title
     return ""
+
+
+def _world_of(gate: Gate, is_as_assumed: bool) -> World:
+    """Return the world of p95, scaled by the noise and the effect that a gate assumes."""
+    p95, plain = BY_NAME["p95"], World()
+    noise, effect = gate.noise / p95.noise, gate.effect / p95.effect
+    ratio = effect / noise if is_as_assumed else 1.0
+    return World(scale=noise, effect=ratio * plain.effect, odd_effect=ratio * plain.odd_effect)
 
 
 def _draw_errors(
@@ -147,7 +161,7 @@ def measure_shares(title: str, rollouts: int) -> list[Curve]:
     curves = []
     for at_limit in (True, False):
         stops = []
-        for _ in range(rollouts if at_limit else rollouts // 4):
+        for _ in range(rollouts if at_limit else max(1, rollouts // 4)):
             name, before, now, inferences = SHARES[title](rng, at_limit)
             stops.append(run_shares(Trial(gate=name), rng, before, now, inferences))
         words = "at the limit" if at_limit else WORSE[title]
@@ -193,7 +207,7 @@ def expect() -> dict[str, dict[str, float]]:
 def main() -> None:
     """Run all simulations, print the tables, and write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gates", description=__doc__)
-    parser.add_argument("--rollouts", type=int, default=200, help="of a scenario")
+    parser.add_argument("--rollouts", type=int, default=150, help="of a scenario")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--output", type=Path, help="folder of gates.json and README.md")
     given = parser.parse_args()
@@ -201,11 +215,15 @@ def main() -> None:
         curves = [pool.submit(measure, one, given.rollouts) for one in (*SCENARIOS, *CANARIES)]
         shares = [pool.submit(measure_shares, title, given.rollouts) for title in SHARES]
         whole = list(pool.map(measure_whole, range(2 * given.rollouts), chunksize=10))
+        as_noise = partial(measure_whole, is_as_assumed=False)
+        wide = list(pool.map(as_noise, range(given.rollouts), chunksize=10))
         results = Results(
             curves=tuple(one.result() for one in curves),
             shares=tuple(curve for one in shares for curve in one.result()),
             whole_rollouts=len(whole),
             whole_stopped={name: whole.count(name) for name in sorted(set(whole) - {""})},
+            wide_rollouts=len(wide),
+            wide_stopped={name: wide.count(name) for name in sorted(set(wide) - {""})},
             noise_by_minutes=measure_noise(),
             finds=expect(),
         )

@@ -37,7 +37,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         own_day, common_day: Greatest amplitude of a device's own day, and amplitude of the day that
             all devices share.
         effect: Standard deviation of the release's effect between devices.
-        odd: Share of devices that the release makes slower by .3 more.
+        odd, odd_effect: Share of odd devices, and the standard deviation of the effect on these.
         heat: Step of all devices at the first switch.
         weather: Standard deviation of a level that all devices share and that changes each day.
         scale: Factor of all of these, the effects included: 1 for p95.
@@ -50,6 +50,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     common_day: float = 0.05
     effect: float = 0.04
     odd: float = 0.05
+    odd_effect: float = 0.3
     heat: float = 0.0
     weather: float = 0.0
     scale: float = 1.0
@@ -72,9 +73,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     def effects(self, rng: np.random.Generator, devices: int, change: float) -> Floats:
         """Return the effect of a release on each device."""
-        odd = rng.random(devices) < self.odd
-        spread = rng.normal(0.0, self.effect, devices)
-        effects: Floats = change + self.scale * (spread + 0.3 * odd)
+        spread = np.where(rng.random(devices) < self.odd, self.odd_effect, self.effect)
+        effects: Floats = change + self.scale * rng.normal(0.0, spread)
         return effects
 
 
