@@ -26,6 +26,7 @@ from edgepack.fleet.rollouts.statistics import find_least_change
 LIMIT = BY_NAME["p95"].threshold
 HEAT = math.log(1.2)
 ALONE = Trial(waves=(1,), wave_values=FIRST_LOOK)
+SLOWER = World(odd_effect=0.04, odd_more=0.3)
 NOISY, LEARNT = World(scale=2.0, effect=0.02, odd=0.025), Trial(noise=0.11)
 TIMED = ("p95", "p99", "memory", "temperature")
 
@@ -50,6 +51,9 @@ SCENARIOS = (
     Scenario("heat of 20 %, release unchanged", 1.0, World(heat=HEAT), share=2.0),
     Scenario("heat of 20 %, at the limit", LIMIT, World(heat=HEAT), share=2.0),
     Scenario("weather by day (.1), at the limit", LIMIT, World(weather=0.1), share=2.0),
+    Scenario("odd devices .3 slower, others at the limit", LIMIT, SLOWER, share=2.0),
+    Scenario("odd devices .3 slower, others 1.3 times", 1.3, SLOWER),
+    Scenario("odd devices .3 slower, others 1.2 times", 1.2, SLOWER),
     Scenario("effects differ by .10, at the limit", LIMIT, World(effect=0.10), share=2.0),
     Scenario("effects differ by .10, 1.3 times", 1.3, World(effect=0.10)),
     Scenario(

@@ -38,6 +38,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
             all devices share.
         effect: Standard deviation of the release's effect between devices.
         odd, odd_effect: Share of odd devices, and the standard deviation of the effect on these.
+        odd_more: Further mean effect on odd devices.
         heat: Step of all devices at the first switch.
         weather: Standard deviation of a level that all devices share and that changes each day.
         scale: Factor of all of these, the effects included: 1 for p95.
@@ -51,6 +52,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     effect: float = 0.04
     odd: float = 0.05
     odd_effect: float = 0.3
+    odd_more: float = 0.0
     heat: float = 0.0
     weather: float = 0.0
     scale: float = 1.0
@@ -73,8 +75,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     def effects(self, rng: np.random.Generator, devices: int, change: float) -> Floats:
         """Return the effect of a release on each device."""
-        spread = np.where(rng.random(devices) < self.odd, self.odd_effect, self.effect)
-        effects: Floats = change + self.scale * rng.normal(0.0, spread)
+        is_odd = rng.random(devices) < self.odd
+        spread = np.where(is_odd, self.odd_effect, self.effect)
+        effects: Floats = change + self.scale * rng.normal(self.odd_more * is_odd, spread)
         return effects
 
 
