@@ -9,7 +9,7 @@ from benchmarks.gates.__main__ import measure_whole
 from benchmarks.gates.world import Trial, World, compare, is_breach, run, typical
 from edgepack.fleet.database import changes, measures
 from edgepack.fleet.database.measures import PAIR_BEFORE, Value
-from edgepack.fleet.documents.gates import BY_NAME
+from edgepack.fleet.documents.gates import BY_NAME, TIMED
 from edgepack.fleet.rollouts.gates import find
 
 
@@ -18,7 +18,10 @@ def test_the_simulation_compares_devices_as_the_fleet_does() -> None:
     drawn = World().draw(rng, 3, PAIR_BEFORE + 24)
     switches = np.array([PAIR_BEFORE, PAIR_BEFORE, 10**6])
     told = [
-        [Value(start=300.0 * n, end=300.0 * (n + 1), measures=(x,) * 5) for n, x in enumerate(one)]
+        [
+            Value(start=300.0 * n, end=300.0 * (n + 1), measures=(x,) * len(TIMED))
+            for n, x in enumerate(one)
+        ]
         for one in drawn
     ]
     assert typical(drawn)[0] == pytest.approx(measures.typical(told[0])[0])
