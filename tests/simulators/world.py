@@ -154,7 +154,7 @@ class World:
         probe_ms: Latency of a variant's probe, if not 1 ms.
         collected: Next numbers of serving processes, during a soak or a comparison before it.
         said_at_rest: Next numbers without a soak.
-        paces: How fast releases served, by digest.
+        paces: How fast releases served, by digest, or by digest and variant with a space.
         drift: Drift of every release.
         heat: Sign of heat.
         holders: Returns the processes that hold a model.
@@ -249,7 +249,7 @@ class World:
                 probe=self._probe,
                 run_hooks=self._run_hooks,
                 collect=self._collect,
-                pace_of=lambda digest, _variant: self.paces.get(digest, Pace()),
+                pace_of=self._pace_of,
                 holders=lambda: self.holders(),
                 drift_of=lambda _digest: self.drift,
                 heat=lambda: self.heat,
@@ -316,6 +316,9 @@ class World:
             because="cosine 1.0" if right else "cosine 0.2, at least 0.99 is needed",
             latency_ms=self.probe_ms.get(variant.name, 1.0),
         )
+
+    def _pace_of(self, digest: str, variant: str) -> Pace:
+        return self.paces.get(f"{digest} {variant}", self.paces.get(digest, Pace()))
 
     def _verify(self, _folder: Path, variant: Variant, _halt: Halt) -> Verified:
         self.verified.append(self.now)

@@ -240,6 +240,18 @@ def test_a_release_that_becomes_slow_is_left_for_a_faster_one_alone(
     assert now[1] == "cpu-vnni" or not told.symptom or "takes 40.0 ms" in told.because
 
 
+def test_a_release_whose_next_variant_is_as_slow_is_left_for_the_previous_release(
+    two: World, releases: Releases
+) -> None:
+    assert slow_down(two, releases, ms=50.0, probe_ms={}).chosen == "cpu-vnni of 1.2.0"
+    own = window(releases.two, variant="cpu-vnni", good=200, ms=50.0, length_s=60.0).telemetry[0]
+    two.paces[f"{releases.two.ref.digest} cpu-vnni"] = Pace().plus(own, 60.0)
+    slow = window(releases.two, variant="cpu-vnni", good=20, ms=50.0, length_s=10.0)
+    told = watch(two, slow, turns=4)
+    assert serves(two)[0] == 1
+    assert (told.state, told.symptom, told.wanted) == ("DEGRADED", "slow", "cpu of 1.2.0")
+
+
 def test_heat_explains_slowness(two: World, releases: Releases) -> None:
     two.heat = "cpu0 counts 3 more throttlings for heat"
     assert slow_down(two, releases, ms=50.0, probe_ms={}).symptom == "heat"

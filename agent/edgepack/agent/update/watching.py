@@ -12,6 +12,7 @@ from edgepack.agent.runtime.basis import basis_of, describe_change
 from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.outcomes import RECENT_S
+from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.choosing import (
     choose_again,
     is_gone,
@@ -27,6 +28,7 @@ from edgepack.agent.watch.evidence import describe_harm
 from edgepack.agent.watch.ledger import Ledger
 from edgepack.agent.watch.liveness import usual_ms
 from edgepack.agent.watch.observed import Observed
+from edgepack.agent.watch.slowness import continue_past
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, judge_all
 from edgepack.wire.messages import Choice, ProbeResult, RunModel, Watched
 
@@ -139,13 +141,26 @@ class Watcher:
         since = max(self._since, (self._context.now() + self._started) / 2)
         return msgspec.structs.replace(
             observe_serving(self._context, self._ledger, since=since),
-            before=self._context.deps.tools.pace_of(*self._ledger.key),
+            before=self._past(*self._ledger.key),
             slowdown=self._settings.slowdown,
             golden=self._noted.get("golden", ""),
             damage=self._noted.get("damage", ""),
             harm=describe_harm(self._context.deps.tools.drift_of(self._ledger.key[0])),
             heat=self._heat,
         )
+
+    def _past(self, digest: str, variant: str) -> Pace:
+        """Return the past hour of a variant; after slowness, with the hour of the variant before.
+
+        Otherwise a variant that is as slow from its first inference would seem as fast as ever.
+        """
+        pace_of, note = self._context.deps.tools.pace_of, self._memory
+        own = pace_of(digest, variant)
+        left = [key.split(" ", 1) for key in note.left if key != name_variant(digest, variant)]
+        left = [name for name in left if name[0] == digest]
+        if note.told.symptom != "slow" or not left:
+            return own
+        return continue_past(pace_of(digest, left[-1][1]), own, self._settings.slowdown)
 
     def _judge(self, transitions: Transitions, *, has_looked: bool) -> None:
         """Act on the first symptom with sufficient evidence.

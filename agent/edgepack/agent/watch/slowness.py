@@ -85,6 +85,22 @@ def judge_past(seen: Observed) -> Verdict:
     return FINE
 
 
+def continue_past(left: Pace, own: Pace, allowed: float) -> Pace:
+    """Return the past of a variant that took over from a variant of the same release.
+
+    The slow intervals for which the variant was left are no part of the past.
+
+    Args:
+        left: Pace of the variant that was left for slowness.
+        own: Pace of the variant that took over.
+        allowed: Tolerated ratio of latencies.
+    """
+    least_ms = min((one.latency_ms for one in left.intervals), default=0.0)
+    ratios = [one.latency_ms / least_ms for one in left.intervals]
+    usual = left.intervals[: len(ratios) - _count_slow(ratios, allowed)]
+    return msgspec.structs.replace(left, intervals=(*usual, *own.intervals))
+
+
 def _without_last(pace: Pace, count: int) -> Pace:
     return msgspec.structs.replace(pace, intervals=pace.intervals[:-count])
 
