@@ -16,6 +16,16 @@ def test_each_constant_that_decides_a_verdict_is_listed() -> None:
     assert find_faults() == []
 
 
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the sources, in which every constant is listed."""
+    root = tmp_path_factory.mktemp("copied")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, root / folder)
+    assert find_faults(root) == []
+    return root
+
+
 @pytest.mark.parametrize(
     ("line", "is_constant"),
     [
@@ -28,13 +38,12 @@ def test_each_constant_that_decides_a_verdict_is_listed() -> None:
         ("_PLANTED = ('a', 1)", False),
     ],
 )
-def test_a_planted_constant_is_found(line: str, is_constant: bool, tmp_path: Path) -> None:
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    assert find_faults(tmp_path) == []
-    file = tmp_path / FOLDERS[0] / "values" / "measure.py"
-    file.write_text(f"{file.read_text()}\n{line}\n")
-    faults = find_faults(tmp_path)
+def test_a_planted_constant_is_found(line: str, is_constant: bool, copied: Path) -> None:
+    file = copied / FOLDERS[0] / "values" / "measure.py"
+    content = file.read_text()
+    file.write_text(f"{content}\n{line}\n")
+    faults = find_faults(copied)
+    file.write_text(content)
     key = f"{FOLDERS[0]}/values/measure.py:_PLANTED"
     assert [fault.startswith(key) for fault in faults] == [True] * is_constant
 
