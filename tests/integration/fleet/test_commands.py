@@ -126,7 +126,7 @@ def test_a_dry_run_says_what_a_rollout_would_mean_and_does_nothing(
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].endswith(") for all devices: 1 device in 1 wave (1)")
-    assert lines[1].split(maxsplit=2) == ["replaces", "1", "digits 1.0.0: sim-1"]
+    assert lines[1].split() == ["replaces", "1", "digits", "1.0.0:", "sim-1"]
     assert json.loads(edgepack(finished_fleet, *start, "--json").stdout)["counts"] == {
         "replaces": 1
     }

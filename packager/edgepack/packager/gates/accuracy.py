@@ -165,7 +165,8 @@ class Reference:
         keep = keep_of(self._budgets, agreement.task)
         least = measure.scale.least_for(keep)
         if keep == 0.0:
-            least = min(least, measure.value)
+            known = (measure.value, measure.low, measure.low_as_seen)
+            least = min(least, *(one for one in known if one is not None))
         return _Entry(
             task=agreement.task,
             output=measure.output,
