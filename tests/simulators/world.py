@@ -153,7 +153,7 @@ class World:
         wrong: Variants with a wrong probe here.
         probe_ms: Latency of a variant's probe, if not 1 ms.
         collected: Next numbers of serving processes, during a soak or a comparison before it.
-        said_at_rest: Next numbers without a soak.
+        said_at_rest: Next numbers without a soak. A window without a start ends as it is collected.
         paces: How fast releases served, by digest, or by digest and variant with a space.
         drift: Drift of every release.
         heat: Sign of heat.
@@ -345,7 +345,17 @@ class World:
         self.faults.moment()
         is_looked_at = self.journal.state in ("SHADOWING", "SOAKING")
         said = self.collected if is_looked_at else self.said_at_rest
-        return said.pop(0) if said else Collected()
+        told = said.pop(0) if said else Collected()
+        wall = self.now + self.wall_ahead_s
+        return msgspec.structs.replace(
+            told,
+            telemetry=tuple(
+                msgspec.structs.replace(one, window_start=max(0.0, wall - one.window_s))
+                if not one.window_start
+                else one
+                for one in told.telemetry
+            ),
+        )
 
 
 def make_facts(*, arch: str = "x86_64") -> DeviceFacts:

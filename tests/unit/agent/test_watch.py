@@ -31,8 +31,12 @@ def window(
     not_finite: int = 0,
     ms: float = 1.0,
     length_s: float = 5.0,
+    start: float = 0.0,
 ) -> Collected:
-    """Return what processes report: finished inferences include those that are not finite."""
+    """Return what processes report: finished inferences include those that are not finite.
+
+    A window without a start ends as the world collects it.
+    """
     latency = LatencyRecorder()
     for _ in range(good + not_finite):
         latency.record(ms)
@@ -40,7 +44,7 @@ def window(
         digest=bundle.ref.digest,
         variant=variant,
         provider="CPUExecutionProvider",
-        window_start=0.0,
+        window_start=start,
         window_s=length_s,
         latency=latency.snapshot(),
         failures=failed,
@@ -140,6 +144,19 @@ def test_a_burst_of_failures_that_is_over_soon_changes_nothing(
 ) -> None:
     watch(two, window(releases.two, failed=500), turns=3)
     assert watch(two, window(releases.two, good=500), turns=3) == Watched()
+
+
+def test_reports_that_waited_are_as_old_as_their_windows(two: World, releases: Releases) -> None:
+    two.now += 480.0
+    waited = window(releases.two, good=174, not_finite=500, start=two.now - 480.0)
+    two.restart()  # The ledger begins anew.
+    assert watch(two, waited) == Watched()
+    two.said_at_rest = [window(releases.two, not_finite=50)]
+    two.models.advance()
+    two.now += 480.0  # An update of another model is under way.
+    burst = window(releases.two, not_finite=50, start=two.now - 475.0)
+    assert watch(two, burst) == Watched(), "it lasted 5 s"
+    assert serves(two) == (2, "cpu")
 
 
 def test_failures_that_end_by_themselves_are_reported_as_over(

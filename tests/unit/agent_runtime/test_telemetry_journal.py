@@ -327,3 +327,18 @@ def test_the_spool_takes_the_first_runtime_directory_of_its_own(
     assert spool.open_spool(state_dir) == ""
     assert spool_folder(state_dir).readlink() == second / name
     assert spool.open_spool(state_dir, str(tmp_path / "a" / "b")) != ""
+
+
+def test_windows_have_the_time_of_counts_that_no_file_has_yet(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    buffer = TelemetryBuffer(tmp_path)
+    record = Record(tmp_path, model="m", digest=RELEASES[0], variant="cpu", provider=CPU)
+    for at in (480.0, 485.0):
+        clock[0] = 1.8e9 + at
+        record.latency.record(1.0)
+        buffer.gather()
+    windows = buffer.collect().telemetry
+    spans = [(one.window_start - 1.8e9, one.window_s) for one in windows]
+    assert spans == [(0.0, 480.0), (480.0, 5.0)], "the watch gets the windows apart"
+    assert buffer.collect().telemetry == ()

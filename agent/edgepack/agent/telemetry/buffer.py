@@ -10,7 +10,7 @@ import msgspec
 
 from edgepack.agent.config import TelemetryConfig
 from edgepack.agent.state.state_file import Write
-from edgepack.agent.telemetry.collector import Collected, LatencyCollector, Trouble
+from edgepack.agent.telemetry.collector import MAX_WAITING, Collected, LatencyCollector, Trouble
 from edgepack.agent.telemetry.drift import Release
 from edgepack.agent.telemetry.energy import EnergyMeter
 from edgepack.agent.telemetry.journal import TelemetryJournal, join_windows, release_of
@@ -66,7 +66,7 @@ class TelemetryBuffer:
         self._energy = EnergyMeter(Path(settings.sysfs_dir))
         self.paces = PaceKeeper(interval_s, stored.paces)
         self._open: dict[Release, Telemetry] = {}
-        self._unseen: dict[Release, Telemetry] = {}
+        self._unseen: tuple[Telemetry, ...] = ()
         self._troubles: tuple[Trouble, ...] = ()
         self._shadowed: dict[str, Shadowed] = {}
 
@@ -74,12 +74,11 @@ class TelemetryBuffer:
         """Return the windows since the last call, sent or not."""
         self.gather()
         collected = Collected(
-            telemetry=tuple(self._unseen.values()),
+            telemetry=self._unseen,
             troubles=self._troubles,
             shadowed=self._shadowed,
         )
-        self._unseen.clear()
-        self._troubles, self._shadowed = (), {}
+        self._unseen, self._troubles, self._shadowed = (), (), {}
         return collected
 
     def commit(self, *, seals: bool) -> None:
@@ -130,9 +129,9 @@ class TelemetryBuffer:
         self.paces.add(collected.telemetry)
         for one in collected.telemetry:
             self.outcomes.add(one, time.monotonic())
-            for box in (self._open, self._unseen):
-                key = release_of(one)
-                box[key] = join_windows((box[key], one)) if key in box else one
+            key, box = release_of(one), self._open
+            box[key] = join_windows((box[key], one)) if key in box else one
+        self._unseen = (*self._unseen, *collected.telemetry)[-MAX_WAITING:]
         self._shadowed = add_up(self._shadowed, collected.shadowed)
         for trouble in collected.troubles:
             log.warning("model=%s a serving process reports: %s", trouble.model, trouble.because)

@@ -6,17 +6,20 @@ the telemetry made of them.
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.telemetry.counts import is_in_use
 from edgepack.agent.telemetry.drift import DriftWatch, Release
 from edgepack.agent.telemetry.drift_windows import WINDOW_S
 from edgepack.agent.telemetry.journal import Stored, join_windows
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up, shadowed_since
 from edgepack.agent.telemetry.sketches import sums_since
 from edgepack.agent.telemetry.spool import (
+    COUNTS,
     Spooled,
     is_over,
     read_spooled,
@@ -136,6 +139,7 @@ class LatencyCollector:
                 earlier = self.files.get(name)
                 is_same = earlier is not None and earlier.token == spooled.token
                 earlier = earlier if is_same else None
+                spooled = _stamped(path, earlier, spooled)
                 shadow = shadowed_since(
                     earlier.shadowed if earlier else Shadowed(), spooled.shadowed
                 )
@@ -192,6 +196,19 @@ class LatencyCollector:
         gone = [name for name in self.files if name not in present]
         for name in gone[:-MAX_GONE]:
             del self.files[name]
+
+
+def _stamped(path: Path, earlier: Spooled | None, spooled: Spooled) -> Spooled:
+    """Return a spool file with the time of its counts.
+
+    A running process counts in memory, so new counts may be newer than the file.
+    """
+    known = (earlier.latency.count, earlier.failures) if earlier else (0, 0)
+    written_at = max(spooled.written_at, earlier.written_at if earlier else 0.0)
+    is_new = (spooled.latency.count, spooled.failures) != known
+    if is_new and is_in_use(path.with_suffix(COUNTS)):
+        written_at = max(written_at, time.time())
+    return msgspec.structs.replace(spooled, written_at=written_at)
 
 
 def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telemetry:

@@ -31,17 +31,17 @@ class OutcomeWatch:
     def __init__(self) -> None:
         self._parts: dict[str, deque[_Part]] = {}
 
-    def add(self, window: Telemetry, now: float) -> None:
+    def add(self, window: Telemetry, at: float) -> None:
         """Count the inferences of a window.
 
         Args:
             window: New window.
-            now: Monotonic clock, seconds.
+            at: Its end, monotonic clock, seconds.
         """
         parts = self._parts.setdefault(window.digest, deque())
         tried = window.latency.count + window.failures
         if tried:
-            parts.append(_Part(now, tried, window.failures, window.not_finite))
+            parts.append(_Part(at, tried, window.failures, window.not_finite))
         while len(self._parts) > _MAX_RELEASES:
             del self._parts[next(iter(self._parts))]
 
@@ -65,9 +65,9 @@ class OutcomeWatch:
         )
 
     def lasted_s(self, digest: str, kind: Literal["failed", "not_finite"]) -> float:
-        """Return seconds from the first report of such recent inferences to the last."""
+        """Return seconds from the first window with such recent inferences to the last."""
         told = [part.at for part in self._parts.get(digest, ()) if getattr(part, kind)]
-        return told[-1] - told[0] if told else 0.0
+        return max(told) - min(told) if told else 0.0
 
 
 def describe_failures(outcomes: Outcomes) -> str:

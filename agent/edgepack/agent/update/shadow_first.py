@@ -47,11 +47,11 @@ def shadow_first(context: UpdateContext) -> Step:
         scratch.soak_from = context.now()
     if scratch.ledger is None:
         key = (pointer.digest, pointer.choice.chosen)
-        scratch.ledger = Ledger(*key, context.deps.config.watch.interval_s)
+        scratch.ledger = Ledger(*key, context.deps.config.watch.interval_s, since=scratch.soak_from)
     collected = context.model.collect()
     scratch.shadowed = add_up(scratch.shadowed, collected.shadowed)
     for window in collected.telemetry:
-        scratch.ledger.add(window, context.now())
+        scratch.ledger.add(window, now=context.now(), wall=context.deps.clock.wall())
     seen = scratch.shadowed.get(context.digest, Shadowed()).of_order(offer.sequence)
     title = pointer.bundle.version
     told = describe(seen, title)

@@ -122,8 +122,8 @@ class Watcher:
             return False
         key = (pointer.digest, pointer.choice.chosen)
         if self._ledger is None or self._ledger.key != key:
-            self._ledger, self._calm_from = Ledger(*key, self._settings.interval_s), None
-            self._since = context.now()
+            self._ledger = Ledger(*key, self._settings.interval_s, since=now)
+            self._calm_from, self._since = None, now
         if now < self._look_at:
             return False
         self._look_at = now + self._settings.look_s
@@ -131,7 +131,7 @@ class Watcher:
         collected = context.model.collect()
         self.heard += [trouble.because for trouble in collected.troubles]
         for window in collected.telemetry:
-            self._ledger.add(window, now)
+            self._ledger.add(window, now=now, wall=context.deps.clock.wall())
         return True
 
     def _observe(self) -> Observed:

@@ -6,6 +6,9 @@ from edgepack.agent.watch.observed import Bad, Observed
 from edgepack.agent.watch.slowness import SHORT_INTERVALS, SHORTER
 from edgepack.wire.messages import Telemetry
 
+MOST_BEFORE_S = 60.0
+"""A report may begin so many seconds before the ledger: processes report every few seconds."""
+
 
 class Ledger:
     """Adds up the reports on a variant; a ledger is made anew for another variant.
@@ -13,23 +16,32 @@ class Ledger:
     Args:
         digest, variant: The variant that serves.
         interval_s: Length of an interval for comparisons of latencies, seconds.
+        since: Begin of the ledger, monotonic clock, seconds: older reports are ignored.
     """
 
-    def __init__(self, digest: str, variant: str, interval_s: float) -> None:
+    def __init__(self, digest: str, variant: str, interval_s: float, *, since: float) -> None:
         self.key = (digest, variant)
+        self._since = since
         self._short_s = interval_s / SHORTER
         self._outcomes = OutcomeWatch()
         self._short = Pace()
 
-    def add(self, window: Telemetry, now: float) -> None:
-        """Add a report; reports on other variants are ignored.
+    def add(self, window: Telemetry, *, now: float, wall: float) -> None:
+        """Add a report; reports on other variants, or on an earlier time, are ignored.
+
+        Reports wait while nobody collects, for example during another model's update. So a report
+        counts from the end of its window. A clock that was set back makes no report younger than
+        now.
 
         Args:
             window: New report.
-            now: Monotonic clock, seconds.
+            now, wall: Monotonic clock, and seconds since the epoch.
         """
-        if (window.digest, window.variant) == self.key:
-            self._outcomes.add(window, now)
+        ended = now - max(0.0, wall - window.window_start - window.window_s)
+        began = now - max(0.0, wall - window.window_start)
+        is_old = ended < self._since or began < self._since - MOST_BEFORE_S
+        if (window.digest, window.variant) == self.key and not is_old:
+            self._outcomes.add(window, ended)
             self._short = self._short.plus(window, self._short_s)
 
     @property
