@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -190,12 +191,20 @@ def test_releases_of_long_ago_are_forgotten() -> None:
     assert keeper.of("serves", "cpu").count
 
 
-def soak_slowly(world: World, releases: Releases, **order: object) -> None:
-    """Bring release 2, three times as slow as release 1."""
+def soak_slowly(
+    world: World,
+    releases: Releases,
+    levels_ms: Sequence[float] = (30.0,) * 9,
+    *,
+    length_s: float = 60.0,
+    **order: Any,
+) -> None:
+    """Bring release 2, three times as slow as release 1 unless told otherwise."""
     new = releases.two.ref.digest
     world.paces[releases.one.ref.digest] = pace_of(STEADY)
     world.boot().start()
-    world.collected = [Collected(telemetry=(window([30.0] * 30, digest=new),)) for _ in range(9)]
+    windows = [window([ms] * 30, digest=new, length_s=length_s) for ms in levels_ms]
+    world.collected = [Collected(telemetry=(one,)) for one in windows]
     wanted = msgspec.structs.replace(releases.two.order(2, soak_s=3, deadline_s=900.0), **order)
     world.updater.orders.offer(wanted)
     world.settle()
@@ -209,7 +218,25 @@ def test_a_slow_release_is_rolled_back_with_its_reason(world: World, releases: R
 
 @pytest.mark.parametrize("order", [{"max_slowdown": None}, {"max_slowdown": 5.0}])
 def test_a_rollout_may_let_a_slower_release_pass(
-    world: World, releases: Releases, order: dict[str, object]
+    world: World, releases: Releases, order: dict[str, Any]
 ) -> None:
     soak_slowly(world, releases, **order)
     assert world.journal.state == "COMMITTED"
+
+
+@pytest.mark.parametrize(
+    ("levels_ms", "state"),
+    [
+        ([150.0] * 3, "ROLLED_BACK"),
+        ([150.0] * 2 + [10.0] * 20, "COMMITTED"),  # a burst
+        ([80.0] * 3 + [10.0] * 20, "COMMITTED"),  # not gross: five intervals of a minute decide
+    ],
+)
+def test_a_gross_slowdown_ends_a_soak_in_half_a_minute(
+    world: World, releases: Releases, levels_ms: list[float], state: str
+) -> None:
+    soak_slowly(world, releases, levels_ms, length_s=10.0)
+    assert world.journal.state == state
+    is_back = state == "ROLLED_BACK"
+    assert ("15.0 times as long as with tiny 1.1.0" in world.journal.because) == is_back
+    assert ("3 intervals" in world.journal.because) == is_back

@@ -12,7 +12,7 @@ from edgepack.agent.update.shadow_first import end_shadow_first
 from edgepack.agent.update.shadowing import plan_shadow, tell_shadow
 from edgepack.agent.watch.liveness import usual_ms
 from edgepack.agent.watch.observed import Bad, Observed
-from edgepack.agent.watch.slowness import LONGEST
+from edgepack.agent.watch.slowness import LONGEST, SHORT_INTERVALS, SHORTER
 from edgepack.agent.watch.table import judge_all
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import BundleError, DeviceError
@@ -66,7 +66,9 @@ def soak(context: UpdateContext) -> Step:
     scratch.shadowed = add_up(scratch.shadowed, collected.shadowed)
     for window in collected.telemetry:
         if window.digest == context.digest:
-            scratch.pace = scratch.pace.plus(window, context.deps.config.watch.interval_s)
+            interval_s = context.deps.config.watch.interval_s
+            scratch.pace = scratch.pace.plus(window, interval_s)
+            scratch.short = scratch.short.plus(window, interval_s / SHORTER)
     shadowed = scratch.shadowed.get(context.digest, Shadowed()).of_order(context.offer.sequence)
     doubts = set()
     for symptom, verdict in judge_all(_observe(context, shadowed)):
@@ -201,6 +203,7 @@ def _observe(context: UpdateContext, shadowed: Shadowed) -> Observed:
         troubles=tuple(scratch.troubles),
         before=before,
         now=scratch.pace,
+        recent=scratch.short.intervals[-SHORT_INTERVALS:],
         slowdown=max(own, lets_pass or 0.0) if is_compared else 0.0,
         is_last=_is_last_look(context),
         is_awaited=_is_awaited(context, before),

@@ -103,6 +103,7 @@ class Scratch(msgspec.Struct):
     shadowed: dict[str, Shadowed] = msgspec.field(default_factory=dict)
     ledger: Ledger | None = None
     pace: Pace = Pace()
+    short: Pace = Pace()
     manifest: Manifest | None = None
     faults: dict[str, str] = msgspec.field(default_factory=dict)
 

@@ -53,7 +53,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
             None.
         before: Pace of the previous release, during the soak; else of this release, earlier.
         now: Pace of this release.
-        recent: Short intervals of this release, the newest last; none during the soak.
+        recent: The last short intervals of this release, the newest last.
         slowdown: Tolerated ratio of latencies; 0 tolerates any.
         is_last: Whether the soak cannot wait any longer.
         is_awaited: Whether applications may still come that used the previous release.

@@ -39,7 +39,7 @@ def judge_previous(seen: Observed) -> Verdict:
 
     1. Without enough inferences of the previous release there is nothing to compare with.
     2. The release is slow when all of the last intervals are. At the end of the time, two are
-       enough.
+       enough. A gross slowdown is proven by short intervals, so within a minute.
     3. The release is doubtful if the last interval, or the current interval, is slow; or if
        applications may still come.
     """
@@ -49,12 +49,15 @@ def judge_previous(seen: Observed) -> Verdict:
     if before.latency.count < FEWEST_BEFORE:
         return DOUBTFUL if is_missed else FINE
     # 2.
-    limit = _limit(before, seen.slowdown)
-    ratios = [one.latency_ms / _usual_ms(before, one.count) for one in now.intervals]
-    slow_in_a_row = _count_slow(ratios, limit)
-    if slow_in_a_row >= (2 if seen.is_last else INTERVALS):
-        slow = now.intervals[-slow_in_a_row:]
-        return _slow(slow, ratios, limit, f"with {seen.title_before}")
+    for intervals, needed, factor in (
+        (seen.recent, SHORT_INTERVALS, GROSS),
+        (now.intervals, 2 if seen.is_last else INTERVALS, seen.slowdown),
+    ):
+        limit = _limit(before, max(seen.slowdown, factor))
+        ratios = [one.latency_ms / _usual_ms(before, one.count) for one in intervals]
+        slow_in_a_row = _count_slow(ratios, limit)
+        if slow_in_a_row >= needed:
+            return _slow(intervals[-slow_in_a_row:], ratios, limit, f"with {seen.title_before}")
     # 3.
     current = now.current
     is_slow_now = current.count >= FEWEST_NOW and (

@@ -149,7 +149,10 @@ ROWS: dict[Symptom, Row] = {
             "10 times as slow in 3 intervals of 10 s, or twice in 5 of a minute; then the variant "
             "is probed again"
         ),
-        in_soak="twice as slow as the previous release in 5 intervals of a minute",
+        in_soak=(
+            "10 times as slow as the previous release in 3 intervals of 10 s, or twice in 5 of a "
+            "minute"
+        ),
         restart="the past hour is kept on the disk",
         judge=evidence.judge_latency,
     ),
