@@ -213,6 +213,51 @@ def test_processes_that_die_while_they_hold_a_committed_release_are_evidence(
     assert serves(two) == (2, "cpu-vnni")
 
 
+def test_an_application_that_dies_under_any_release_is_reported_and_the_previous_release_kept(
+    world: World, releases: Releases
+) -> None:
+    for sequence, bundle in enumerate((releases.two, releases.three), 2):
+        world.updater.orders.offer(bundle.order(sequence))
+        assert world.settle() == "COMMITTED"
+    watch(world, turns=1)
+    world.now += 1000
+    deaths: list[Death] = []
+    world.holders = lambda: Holders(deaths=tuple(deaths))
+    served = [serves(world)]
+    for _ in range(40):
+        assert world.pointer is not None
+        digest, variant = world.pointer.digest, world.pointer.choice.chosen
+        held = Held(boot="b", pid=7, model="tiny", digest=digest, variant=variant)
+        deaths.append(Death(world.now, held))
+        told = watch(world, turns=1)
+        if serves(world) != served[-1]:
+            served.append(serves(world))
+    assert served == [(3, "cpu"), (2, "cpu")], "release 2 has another variant to go to"
+    assert (told.state, told.symptom, told.acts) == ("DEGRADED", "process", 1)
+    assert "the application is to blame" in told.because
+
+
+def test_deaths_that_moved_a_variant_do_not_spare_the_next_variant(
+    two: World, releases: Releases
+) -> None:
+    watch(two, turns=1)
+    two.now += 1000
+    deaths: list[Death] = []
+    two.holders = lambda: Holders(deaths=tuple(deaths))
+    needed = {}
+    for number in range(40):
+        assert two.pointer is not None
+        digest, variant = two.pointer.digest, two.pointer.choice.chosen
+        deaths.append(Death(two.now, Held(boot="b", pid=7, model="tiny", opening=digest)))
+        watch(two, turns=1)
+        if serves(two) != (2, variant):
+            needed[variant] = number + 1
+            if serves(two)[0] == 1:
+                break
+    assert serves(two) == (1, "cpu")
+    assert needed["cpu-vnni"] - needed["cpu"] <= needed["cpu"] + 1
+
+
 def test_heat_and_harm_are_reported_and_no_release_is_left_for_them(
     two: World, releases: Releases
 ) -> None:

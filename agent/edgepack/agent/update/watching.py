@@ -142,6 +142,7 @@ class Watcher:
         return msgspec.structs.replace(
             observe_serving(self._context, self._ledger, since=since),
             before=self._past(*self._ledger.key),
+            left_at=self._since if self._left(*self._ledger.key, "process") else 0.0,
             slowdown=self._settings.slowdown,
             golden=self._noted.get("golden", ""),
             damage=self._noted.get("damage", ""),
@@ -154,13 +155,20 @@ class Watcher:
 
         Otherwise a variant that is as slow from its first inference would seem as fast as ever.
         """
-        pace_of, note = self._context.deps.tools.pace_of, self._memory
-        own = pace_of(digest, variant)
-        left = [key.split(" ", 1) for key in note.left if key != name_variant(digest, variant)]
-        left = [name for name in left if name[0] == digest]
-        if note.told.symptom != "slow" or not left:
-            return own
-        return continue_past(pace_of(digest, left[-1][1]), own, self._settings.slowdown)
+        pace_of = self._context.deps.tools.pace_of
+        own, left = pace_of(digest, variant), self._left(digest, variant, "slow")
+        return (
+            continue_past(pace_of(digest, left[-1]), own, self._settings.slowdown) if left else own
+        )
+
+    def _left(self, digest: str, variant: str, symptom: Symptom) -> list[str]:
+        """Return the other variants of a release that the watch left, if it last acted on a
+        symptom; the last one comes last.
+        """
+        note = self._memory
+        names = (key.split(" ", 1) for key in note.left if key != name_variant(digest, variant))
+        left = [name[1] for name in names if name[0] == digest]
+        return left if note.told.symptom == symptom else []
 
     def _judge(self, transitions: Transitions, *, has_looked: bool) -> None:
         """Act on the first symptom with sufficient evidence.
@@ -188,9 +196,18 @@ class Watcher:
         elif told.acts >= self._settings.max_acts:
             because += f"; nothing is tried, since the watch acted {told.acts} times already"
             self._degrade(pointer, symptom, because, transitions)
+        elif symptom == told.symptom == "process" and self._has_left_release(pointer):
+            told_again = (
+                f"with {pointer.bundle.version}, too, {because}: the application is to blame"
+            )
+            self._cancel(pointer, told_again, transitions)
         else:
             self._begin(pointer, symptom, because, transitions)
             self._heal(pointer, transitions)
+
+    def _has_left_release(self, pointer: ActivePointer) -> bool:
+        """Check whether the watch left another release."""
+        return any(not key.startswith(f"{pointer.digest} ") for key in self._memory.left)
 
     def _is_open(self, symptom: Symptom, pointer: ActivePointer) -> bool:
         """Check whether a symptom has an action that was not tried yet."""

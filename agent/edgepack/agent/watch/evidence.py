@@ -23,7 +23,13 @@ def judge_processes(seen: Observed) -> Verdict:
     """Judge by deaths of processes; in a soak, also by a process that cannot open the release."""
     if seen.is_soaking and seen.troubles:
         return Verdict("proven", f"a process could not serve it: {seen.troubles[0]}")
-    return find_deaths(seen.holders, seen.digest, since=seen.since, now=seen.monotonic_s)
+    return find_deaths(
+        seen.holders,
+        seen.digest,
+        since=seen.since,
+        now=seen.monotonic_s,
+        left_at=seen.left_at,
+    )
 
 
 def judge_hangs(seen: Observed) -> Verdict:

@@ -22,10 +22,12 @@ QUIET_TIMES = 2.0
 """Silence is evidence if it is longer than so many times the longest of these intervals."""
 
 
-def find_deaths(holders: Holders, digest: str, *, since: float, now: float) -> Verdict:
+def find_deaths(
+    holders: Holders, digest: str, *, since: float, now: float, left_at: float = 0.0
+) -> Verdict:
     """Judge a release by the processes that died while they held or opened the release.
 
-    Deaths are evidence if there are three, and more than twice as many as in the same time before:
+    Deaths are evidence if there are three, and more than twice as many as in as much time before:
     some applications are killed at the end of each task.
 
     Args:
@@ -33,19 +35,23 @@ def find_deaths(holders: Holders, digest: str, *, since: float, now: float) -> V
         digest: The release.
         since: Begin of the judged time, monotonic clock, seconds.
         now: The time.
+        left_at: When the watch left a variant of the release for deaths; 0 if it did not. Deaths of
+            the release until then were acted on, and are not among those before.
     """
     times = [death.at for death in holders.deaths if digest in death.held.releases]
     model = {death.held.model for death in holders.deaths if digest in death.held.releases}
     recent = sum(at >= since for at in times)
     earlier = sum(
-        2 * since - now <= death.at < since and death.held.model in model
+        2 * since - now <= death.at < since
+        and death.held.model in model
+        and not (digest in death.held.releases and death.at < left_at)
         for death in holders.deaths
     )
     if recent >= DEATHS and recent > 2 * earlier:
         return Verdict(
             "proven",
             f"{recent} processes that held it died within {now - since:.0f} s, "
-            f"and {earlier} in as much time before",
+            f"and {earlier} in the {now - since:.0f} s before",
         )
     is_doubtful = any(at >= since and now - at < SUSPECT_S for at in times)
     return DOUBTFUL if is_doubtful else FINE

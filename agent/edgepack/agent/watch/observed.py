@@ -47,6 +47,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         holders: Registry of the processes that hold a model.
         model, digest: Name and digest of the release.
         monotonic_s, since: Now, and begin of the judged time, monotonic clock, seconds.
+        left_at: When the watch left another variant of the release for deaths, monotonic clock,
+            seconds; 0 if it did not.
         usual_ms: Latency of the device's own probe, milliseconds; 0 if unknown.
         hung_s: Seconds after which a silent process, or one with a running inference, hangs.
         switched_at: Time of the switch, seconds since the epoch, if no inference ran since; else
@@ -79,6 +81,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     monotonic_s: float = 0.0
     since: float = 0.0
+    left_at: float = 0.0
     usual_ms: float = 0.0
     hung_s: float = 30.0
     switched_at: float | None = None

@@ -71,7 +71,7 @@ ROWS: dict[Symptom, Row] = {
     "process": Row(
         title="processes that hold the release die",
         measurement="locked files of the processes, for the last 10 minutes",
-        evidence="3 deaths, and more than twice as many as in the 10 minutes before",
+        evidence="3 deaths, and more than twice as many as in as much time before",
         in_soak="the same, or a process that cannot open the release",
         judge=evidence.judge_processes,
     ),
