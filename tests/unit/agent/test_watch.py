@@ -7,14 +7,15 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
+from edgepack.agent.broker.report import Recent, failing_releases
 from edgepack.agent.config import WatchConfig
 from edgepack.agent.state.holders import Death, Held, Holders
-from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.telemetry.collector import Collected, Trouble
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.journal import WatchNote
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, WatchState, markdown, mermaid
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Drift, RemoveModel, Telemetry, Watched
+from edgepack.wire.messages import Drift, Outcomes, RemoveModel, Telemetry, Watched
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases
@@ -172,10 +173,12 @@ def test_an_order_begins_a_new_watch_and_a_removal_ends_it(two: World, releases:
     watch(two, window(releases.two, failed=50))
     two.updater.orders.offer(releases.three.order(3))
     assert two.settle() == "COMMITTED"
-    assert two.journal.watch == WatchNote()
+    assert two.journal.watch.told == Watched()
+    assert [*two.journal.watch.left] == [f"{releases.two.ref.digest} cpu"], "for a way back"
     two.updater.orders.offer(RemoveModel(sequence=4, issued_at=0.0))
     assert two.settle() == "REMOVED"
     assert watch(two) == Watched()
+    assert two.journal.watch == WatchNote()
 
 
 def test_an_order_wins_over_a_variant_that_is_left(two: World, releases: Releases) -> None:
@@ -343,3 +346,122 @@ def test_damage_is_reported_until_it_is_repaired(two: World, releases: Releases)
     assert "model.onnx" in told.because
     assert model.exists()
     assert watch(two, turns=20).state == "WATCHING"
+
+
+def model_file(world: World, bundle: ExampleBundle, variant: str = "cpu") -> Path:
+    return world.state_dir / "slots" / bundle.ref.digest / "model" / variant / "model.onnx"
+
+
+def flip(path: Path) -> bytes:
+    """Change a byte of a file; return the content before."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    return content
+
+
+CANNOT_OPEN = replace(NOTHING, troubles=(Trouble(model="tiny", because="it cannot be opened"),))
+
+
+def roll_back(world: World, releases: Releases) -> None:
+    """Let both variants of release 2 give NaN, so that the watch returns to release 1."""
+    for variant in ("cpu", "cpu-vnni"):
+        watch(world, window(releases.two, variant=variant, not_finite=50))
+    assert serves(world) == (1, "cpu")
+
+
+def test_damage_after_a_rollback_by_the_watch_is_reported_and_repaired(
+    two: World, releases: Releases
+) -> None:
+    roll_back(two, releases)
+    file = model_file(two, releases.one)
+    content, before = flip(file), len(two.events("watch"))
+    told = watch(two, CANNOT_OPEN, turns=2)
+    assert (told.symptom, told.wanted) == ("damage", "cpu of 1.2.0")
+    assert two.events("watch")[before].because.startswith("the slot of 1.1.0")
+    assert file.read_bytes() == content
+    assert serves(two) == (1, "cpu")
+    assert all(event.bundle != "tiny-1.2.0" for event in two.events("transition")[-4:])
+    told = watch(two, turns=20)
+    assert (told.symptom, told.chosen) == ("not_finite", "cpu of 1.1.0"), "the move is told again"
+
+
+def test_an_intact_variant_takes_over_at_once_until_the_damaged_variant_is_fetched(
+    two: World, releases: Releases
+) -> None:
+    seen: dict[str, tuple[int, str]] = {}
+
+    def on_move(state: str) -> None:
+        seen.setdefault(state, serves(two))
+
+    two.on_move = on_move
+    flip(model_file(two, releases.two, "cpu-vnni"))
+    watch(two, CANNOT_OPEN, turns=4)
+    assert seen["DOWNLOADING"] == (2, "cpu"), "only the other variant was damaged"
+
+    seen.clear()
+    file = model_file(two, releases.two)
+    content = flip(file)
+    told = watch(two, CANNOT_OPEN, turns=4)
+    assert seen["DOWNLOADING"] == (2, "cpu-vnni")
+    moved = two.events("watch")[-1].because
+    assert "cpu-vnni of 1.2.0 serves instead of cpu of 1.2.0: 'model/cpu/model.onnx'" in moved
+    assert file.read_bytes() == content
+    assert serves(two) == (2, "cpu")
+    assert (told.symptom, told.wanted, told.chosen) == ("damage", told.chosen, "cpu of 1.2.0")
+    assert watch(two, turns=20).state == "WATCHING"
+
+
+def test_a_failed_order_makes_no_bad_release_good(two: World, releases: Releases) -> None:
+    roll_back(two, releases)
+    left = two.journal.watch.left
+    two.collected = [window(releases.three, failed=50)]
+    two.updater.orders.offer(releases.three.order(3, soak_s=10.0))
+    assert two.settle() == "ROLLED_BACK"
+    assert serves(two) == (1, "cpu")
+    assert two.journal.watch.left == left
+    told = watch(two, window(releases.one, failed=50))
+    assert serves(two) == (1, "cpu")
+    assert "nothing better is here" in told.because
+    two.updater.orders.offer(releases.two.order(4))
+    assert two.settle() == "COMMITTED"
+    assert serves(two) == (2, "cpu"), "an order for the release tries every variant"
+    assert two.journal.watch == WatchNote()
+
+
+def test_a_repair_does_not_return_to_a_variant_that_is_left(two: World, releases: Releases) -> None:
+    slow_down(two, releases, ms=50.0, probe_ms={})
+    left = two.journal.watch.left
+    assert serves(two) == (2, "cpu-vnni")
+    model_file(two, releases.two, "cpu-vnni").unlink()
+    watch(two, turns=20)
+    assert model_file(two, releases.two, "cpu-vnni").exists()
+    assert serves(two) == (2, "cpu-vnni")
+    assert two.journal.watch.left == left
+    assert two.pointer is not None
+    assert "50.0 times as long" in two.pointer.choice.rejected["cpu"]
+    told = two.journal.watch.told
+    assert (told.state, told.symptom, told.chosen) == ("DEGRADED", "slow", "cpu-vnni of 1.2.0")
+
+
+def test_the_newest_symptom_is_reported_after_a_move(two: World, releases: Releases) -> None:
+    watch(two, window(releases.two, failed=50))
+    two.heat = "cpu0 counts 3 more throttlings for heat"
+    told = watch(two)
+    assert (told.symptom, told.wanted, told.chosen) == (
+        *("heat", "cpu of 1.2.0"),
+        "cpu-vnni of 1.2.0",
+    )
+    two.heat = ""
+    assert watch(two, turns=20).symptom == "failed"
+
+
+def test_a_rollback_by_the_watch_is_logged_as_a_warning_and_advises_no_way_to_the_left_release(
+    two: World, releases: Releases, caplog: pytest.LogCaptureFixture
+) -> None:
+    roll_back(two, releases)
+    (said,) = (one for one in caplog.records if "to=ROLLED_BACK" in one.getMessage())
+    assert said.levelname == "WARNING"
+    outcomes = Outcomes(inferences=100, failed=50)
+    (failing,) = failing_releases(two.models, lambda _digest: Recent(outcomes)).values()
+    assert failing is not None
+    assert failing.previous == ""

@@ -53,7 +53,7 @@ def test_another_than_the_wanted_provider_is_a_fallback_with_its_reason() -> Non
     assert choice.is_fallback
     assert choice.wanted == QNN
     assert choice.because == (
-        f"cpu on {CPU} is the only one that runs here and is right: 3 ms; "
+        f"cpu on {CPU} is the only candidate that is right: 3 ms; "
         f"{QNN} is wanted: the probe crashed with SIGSEGV"
     )
 

@@ -9,6 +9,7 @@ import msgspec
 from edgepack.agent.telemetry.failing import Failing
 from edgepack.agent.telemetry.outcomes import describe_failures
 from edgepack.agent.update.models import Models
+from edgepack.agent.update.remembering import is_left
 from edgepack.agent.update.updater import Updater
 from edgepack.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -64,6 +65,8 @@ def failing_releases(models: Models, recent: RecentOf) -> dict[str, Failing | No
         if (active := updater.active) is None:
             continue
         known, previous = recent(active.digest).outcomes, updater.journal.previous
+        if previous is not None and is_left(updater.journal, previous):
+            previous = None
         found[active.digest] = None
         if known is not None:
             found[active.digest] = Failing(

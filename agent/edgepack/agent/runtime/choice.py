@@ -109,7 +109,7 @@ def _time(probe: ProbeResult) -> str:
 def _why_fastest(chosen: ProbeResult, real: Sequence[ProbeResult]) -> str:
     others = sorted((probe for probe in real if probe is not chosen), key=_latency)
     if not others:
-        return f"{_name(chosen)} is the only one that runs here and is right: {_time(chosen)}"
+        return f"{_name(chosen)} is the only candidate that is right: {_time(chosen)}"
     against = ", ".join(f"{_time(probe)} of {_name(probe)}" for probe in others)
     if _latency(others[0]) <= _latency(chosen):
         return f"{_name(chosen)} is preferred among equally fast: {_time(chosen)}, {against}"

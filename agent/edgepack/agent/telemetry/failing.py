@@ -27,7 +27,7 @@ class Failing(msgspec.Struct, frozen=True, kw_only=True):
         version: The release's version.
         outcomes: Outcomes of the most recent inferences.
         since: When the agent first saw that they fail, seconds since the epoch.
-        previous: Version of the release to go back to; "" if there is none.
+        previous: Version of the release to go back to; "" without one, or if the watch left it.
     """
 
     model: str
@@ -66,7 +66,7 @@ def failing_lines(failing: Failing) -> tuple[str, str]:
 
 def _way_back(failing: Failing) -> str:
     if not failing.previous:
-        return "; there is no earlier release to go back to, so bring a repaired one"
+        return "; there is no right earlier release to go back to, so bring a repaired one"
     return (
         f"; to go back to {failing.previous}, roll back in the fleet, or stop the agent and run "
         f"edgepack-agent rollback {failing.model}"

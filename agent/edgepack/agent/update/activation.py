@@ -8,6 +8,7 @@ from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
+from edgepack.agent.update.remembering import end_order
 from edgepack.agent.update.shadow_first import end_shadow_first
 from edgepack.agent.update.shadowing import plan_shadow, tell_shadow
 from edgepack.agent.watch.liveness import usual_ms
@@ -115,8 +116,15 @@ def settle_commit(context: UpdateContext) -> Step:
     if pointer and pointer.digest == context.digest and not pointer.committed:
         pointer = msgspec.structs.replace(pointer, committed=True, shadow=None)
         model.pointer.write(pointer)
-    if pointer != journal.committed or journal.committed_by != context.offer:
-        journal = model.store.update(committed=pointer, committed_by=context.offer)
+    is_news = journal.brought.get(context.digest) != context.offer
+    if pointer and (pointer != journal.committed or is_news):
+        kept = context.own_slots()
+        brought = {of: one for of, one in journal.brought.items() if of in kept}
+        journal = model.store.update(
+            committed=pointer,
+            brought=brought | {context.digest: context.offer},
+            watch=end_order(journal, pointer, kept),
+        )
     context.clear_slots()
     deps.slots.forget_held(context.digest)
     if journal.choice is not None:
@@ -152,8 +160,9 @@ def remove(context: UpdateContext) -> Step:
     """Take the model off this device; its release counter stays."""
     journal = context.journal
     context.model.pointer.remove()
-    ways = ("choice", "back", "committed", "committed_by", "previous")
-    context.model.store.update(**dict.fromkeys(ways))
+    context.model.store.update(
+        brought={}, **dict.fromkeys(("choice", "back", "committed", "previous"))
+    )
     context.clear_slots()
     forget_samples(context.deps.state_dir, context.model.name)
     sequence = journal.offer.sequence if journal.offer else 0

@@ -12,8 +12,9 @@ from edgepack.agent.runtime.matching import match_variants
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Evidence, UpdateContext
 from edgepack.agent.update.journal import NOTHING_SERVES, Journal
-from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, Variant, decode_manifest
-from edgepack.bundle.slot import verify_slot
+from edgepack.agent.update.remembering import name_variant
+from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, decode_manifest
+from edgepack.bundle.slot import verify_variant
 from edgepack.errors import BundleError, DeviceError, EdgepackError
 from edgepack.halt import Halt
 from edgepack.wire.messages import Choice
@@ -102,7 +103,7 @@ def choose_again(
             continue
         if because := left.get(name_variant(digest, variant.name)):
             rejected[variant.name] = f"the watch left it: {because}"
-        elif problem := _check(context, evidence, digest, variant):
+        elif problem := check_files(context, evidence, digest, variant.name):
             rejected[variant.name] = problem
         else:
             if key not in evidence.probes:
@@ -114,11 +115,6 @@ def choose_again(
     preference = [variant.name for variant in manifest.variants]
     choice = choose(probes, rejected, context.facts, deps.config.providers, preference)
     return _note_fallback(pointer.choice, choice)
-
-
-def name_variant(digest: str, variant: str) -> str:
-    """Return the name of a variant of a release, for the memory of the watch."""
-    return f"{digest} {variant}"
 
 
 def switch_variant(context: UpdateContext, pointer: ActivePointer, choice: Choice) -> ActivePointer:
@@ -180,20 +176,26 @@ def _read_manifest(context: UpdateContext, digest: str) -> Manifest:
     return decode_manifest(content)
 
 
-def _check(context: UpdateContext, evidence: Evidence, digest: str, variant: Variant) -> str:
-    """Return why a variant's files cannot be used; "" if the files are complete."""
-    key = (digest, variant.name)
+def check_files(context: UpdateContext, evidence: Evidence, digest: str, variant: str) -> str:
+    """Return why a variant's own files cannot be used; "" if the files are complete.
+
+    Damage of another variant of the same slot is no obstacle.
+
+    Raises:
+        NotYetError: The files are being read.
+    """
+    key = (digest, variant)
     folder = context.deps.slots.folder(digest)
 
     def look(halt: Halt) -> str:
         try:
-            verify_slot(folder, digest, variant.name, checkpoint=halt.check)
+            verify_variant(folder, digest, variant, checkpoint=halt.check)
         except BundleError as error:
             return error.problem
         return ""
 
     if key not in evidence.checked:
-        evidence.checked[key] = context.run_in_background(f"check {digest} {variant.name}", look)
+        evidence.checked[key] = context.run_in_background(f"check {digest} {variant}", look)
     return evidence.checked[key]
 
 

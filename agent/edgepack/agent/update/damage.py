@@ -1,7 +1,9 @@
 """Incomplete slots: find the fault, and serve the last good release meanwhile."""
 
 from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.update.choosing import check_files
 from edgepack.agent.update.context import UpdateContext
+from edgepack.agent.update.remembering import is_left
 from edgepack.bundle.slot import verify_slot
 from edgepack.errors import BundleError
 from edgepack.halt import Halt
@@ -33,11 +35,18 @@ def find_fault(context: UpdateContext, pointer: ActivePointer) -> str:
     return known[digest]
 
 
+def find_own_fault(context: UpdateContext, pointer: ActivePointer) -> str:
+    """Return why the serving variant's own files cannot be opened, likewise."""
+    evidence, variant = context.scratch.evidence, pointer.choice.chosen
+    return check_files(context, evidence, pointer.digest, variant)
+
+
 def serve_last_good(context: UpdateContext, pointer: ActivePointer) -> ActivePointer:
     """Switch to the previous release, when its slot is complete.
 
-    Without a previous release the pointer stays: a process with the damaged release open continues
-    to serve.
+    The pointer stays if the files of its own variant are intact. The pointer stays, too, without a
+    previous release, or if the watch left that release: a process with the damaged release open
+    continues to serve.
 
     Returns:
         The pointer now.
@@ -49,7 +58,9 @@ def serve_last_good(context: UpdateContext, pointer: ActivePointer) -> ActivePoi
     previous = context.journal.previous
     if previous is None or previous.digest == pointer.digest or not previous.choice.chosen:
         return pointer
-    if find_fault(context, previous):
+    if is_left(context.journal, previous):
+        return pointer
+    if not find_own_fault(context, pointer) or find_fault(context, previous):
         return pointer
     back = ActivePointer(
         bundle=previous.bundle,

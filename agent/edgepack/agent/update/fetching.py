@@ -58,7 +58,9 @@ def judge_offer(context: UpdateContext) -> Step:
     pointer = model.pointer.read()
     committed, previous = context.journal.committed, context.journal.previous
     if pointer is not None and is_active(offer, pointer):
-        if not find_fault(context, pointer):
+        # Another variant of the release may serve, since the committed variant was damaged.
+        is_known = committed is not None and committed.digest == pointer.digest
+        if not find_fault(context, committed if committed and is_known else pointer):
             because = prove_again(context, pointer)
             sequence = max(offer.sequence, context.journal.acted_sequence)
             return Ended(outcome="already", because=because, changes={"acted_sequence": sequence})

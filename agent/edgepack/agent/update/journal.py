@@ -35,11 +35,13 @@ class WatchNote(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         told: The reported state.
+        moved: The report of the last move, for as long as the wanted variant does not serve.
         left: Variants that the watch left, as "digest variant", each with the reason.
         tried: Symptoms for which nothing better was found, as "symptom digest variant".
     """
 
     told: Watched = Watched()
+    moved: Watched = Watched()
     left: dict[str, str] = {}
     tried: tuple[str, ...] = ()
 
@@ -66,8 +68,8 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         choice: Result of probing; None before.
         back: Previous release for a rollback; None without a previous release.
         committed: Last committed release; None before a commit, or after a removal.
-        committed_by: The order of that release, to fetch the release again if its files rot.
         previous: Release committed before the last.
+        brought: Orders of the kept releases, by digest, to fetch a release again if its files rot.
         watch: Memory of the watch over the committed release.
         outbox: Events that the broker has not acknowledged.
     """
@@ -90,10 +92,16 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice | None = None
     back: ActivePointer | None = None
     committed: ActivePointer | None = None
-    committed_by: RunModel | None = None
     previous: ActivePointer | None = None
+    brought: dict[str, RunModel] = {}
     watch: WatchNote = WatchNote()
     outbox: tuple[Event, ...] = ()
+
+    @property
+    def repair(self) -> RunModel | None:
+        """The order that fetches the committed release again; None if unknown."""
+        order = self.brought.get(self.committed.digest) if self.committed else None
+        return msgspec.structs.replace(order, expires_at=None) if order else None
 
     @property
     def is_at_rest(self) -> bool:

@@ -4,8 +4,6 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
-import msgspec
-
 from edgepack.agent.update.dependencies import Clock, ModelParts
 from edgepack.agent.update.lifecycle import RESTING
 from edgepack.agent.update.offer import check_local, check_order, check_time
@@ -105,10 +103,10 @@ class Orders:
         Raises:
             OSError: The journal cannot be written.
         """
-        journal, order = self._model.store.journal, self._model.store.journal.committed_by
-        if order is None or not journal.is_at_rest:
+        journal = self._model.store.journal
+        if journal.repair is None or not journal.is_at_rest:
             return False
-        self._model.store.update(pending=msgspec.structs.replace(order, expires_at=None))
+        self._model.store.update(pending=journal.repair)
         return True
 
     def _take(self, order: ModelOrder) -> OfferOutcome:

@@ -3,6 +3,7 @@
 from edgepack.agent.runtime.basis import basis_of
 from edgepack.agent.runtime.choice import choose
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
+from edgepack.agent.update.remembering import pass_over
 
 _NOT_ALLOWED = (
     "the bundle's own hooks do not run: this device's settings do not allow it (hooks.from_bundles)"
@@ -31,9 +32,10 @@ def probe(context: UpdateContext) -> Step:
     """Probe a single candidate per call, so that a newer offer need not wait for all."""
     journal, probes = context.journal, context.scratch.probes
     manifest = context.read_manifest()
-    folder = context.deps.slots.folder(context.digest)
-    if len(probes) < len(journal.candidates):
-        name = journal.candidates[len(probes)]
+    folder, left = context.deps.slots.folder(context.digest), pass_over(journal, context.digest)
+    candidates = [name for name in journal.candidates if name not in left] or journal.candidates
+    if len(probes) < len(candidates):
+        name = candidates[len(probes)]
         variant = manifest.variant(name)
         probes.append(
             context.run_in_background(
@@ -42,9 +44,10 @@ def probe(context: UpdateContext) -> Step:
         )
         return Wait(seconds=0.0)
     preference = [variant.name for variant in manifest.variants]
-    choice = choose(
-        probes, journal.rejected, context.facts, context.deps.config.providers, preference
-    )
+    rejected = journal.rejected | {
+        name: why for name, why in left.items() if name not in candidates
+    }
+    choice = choose(probes, rejected, context.facts, context.deps.config.providers, preference)
     if not choice.chosen:
         return Ended(outcome="failure", because=choice.because)
     context.probed_basis = basis_of(context.facts, context.deps.config.providers)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.slots import Slots
+from edgepack.agent.update.remembering import title_variant
 from edgepack.agent.update.updater import Updater
 from edgepack.agent.update.work import Job, Worker
 from edgepack.bundle.slot import check_presence, verify_slot
@@ -112,12 +113,14 @@ class SlotScrubber:
                 return
             self._seen[name] = (active, stamp)
         if updater.is_on_fallback:
-            said = f"{active.bundle.version} serves, since the committed release was damaged"
+            said = f"{title_variant(active)} serves, since the committed variant was damaged"
             if self._faults.setdefault(name, said) == said:
                 updater.note_symptom("damage", said)
             self._repair(updater, now)
-        elif name in self._repairs:
+        elif name in self._repairs and updater.journal.state == "COMMITTED":
             self._forget(updater)
+        elif name in self._repairs and now >= self._repairs[name][0]:
+            self._add([name])  # The repair failed: files of the right size may be damaged.
 
     def _report(self, updater: Updater, active: ActivePointer, fault: str, now: float) -> None:
         """Report damage once, and start the repair."""

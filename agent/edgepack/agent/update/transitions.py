@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgepack.agent.update.dependencies import Clock, ModelParts
-from edgepack.agent.update.journal import MAX_OUTBOX, NOTHING_SERVES, WatchNote
+from edgepack.agent.update.journal import MAX_OUTBOX, WatchNote
 from edgepack.agent.update.lifecycle import State
 from edgepack.wire.messages import BundleRef, Event, ModelOrder, RunModel
 
@@ -61,7 +61,8 @@ class Transitions:
             **changes,
         )
         self._leave()
-        level = logging.WARNING if because.startswith(NOTHING_SERVES) else logging.INFO
+        # Of its own accord, the watch left a release for a worse one.
+        level = logging.WARNING if state == "ROLLED_BACK" and "watch" in changes else logging.INFO
         log.log(
             level,
             "bundle=%s from=%s to=%s because=%s",

@@ -7,8 +7,6 @@ The state is saved, then acted upon; an action that a restart or a full disk int
 import logging
 from collections.abc import Callable
 
-import msgspec
-
 from edgepack.agent.state.disk import DiskWatch, describe_fault
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
@@ -17,9 +15,10 @@ from edgepack.agent.update.choosing import is_gone
 from edgepack.agent.update.context import Ended, Wait
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.footprint import serving_bytes
-from edgepack.agent.update.journal import Journal, WatchNote
+from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import RESTING, TABLE, Row, State, follow, resume
 from edgepack.agent.update.orders import Orders
+from edgepack.agent.update.remembering import begin_order, name_pointer
 from edgepack.agent.update.transitions import Transitions
 from edgepack.agent.watch.table import Symptom
 from edgepack.durable import is_disk_fault
@@ -118,11 +117,13 @@ class Updater:
 
     @property
     def is_on_fallback(self) -> bool:
-        """True if the last good release serves at rest, since the committed release was damaged."""
+        """True if another variant or release serves at rest, since the committed variant was
+        damaged.
+        """
         active, committed = self.active, self.journal.committed
         if not self.is_at_rest or active is None or committed is None:
             return False
-        return active.digest != committed.digest
+        return name_pointer(active) != name_pointer(committed)
 
     def kept_slots(self) -> frozenset[str] | None:
         """Return slots that this model needs; None when that cannot be known."""
@@ -373,13 +374,8 @@ class Updater:
             was_staged=False,
             choice=None,
             back=None,
-            watch=self.journal.watch if self._is_repair(order) else WatchNote(),
+            watch=begin_order(self.journal, order),
         )
-
-    def _is_repair(self, order: ModelOrder) -> bool:
-        """Check whether an order brings the committed release again, whose files were damaged."""
-        brought = self.journal.committed_by
-        return brought is not None and order == msgspec.structs.replace(brought, expires_at=None)
 
 
 def _one_line(error: EdgepackError) -> str:

@@ -14,15 +14,16 @@ from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.outcomes import RECENT_S
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.choosing import (
+    check_files,
     choose_again,
     is_gone,
     lacks_files,
-    name_variant,
     probe_afresh,
     repoint,
 )
 from edgepack.agent.update.context import Evidence, NotYetError, UpdateContext, Wait
 from edgepack.agent.update.journal import NOTHING_SERVES, WatchNote
+from edgepack.agent.update.remembering import is_left, name_pointer, name_variant, title_variant
 from edgepack.agent.update.transitions import MAX_TEXT, Transitions
 from edgepack.agent.watch.evidence import describe_harm
 from edgepack.agent.watch.ledger import Ledger
@@ -61,6 +62,8 @@ class Watcher:
         self._started = self._since = context.now()
         self._calm_from: float | None = None
         self._noted: dict[str, str] = {}
+        self._found: list[Symptom] = []
+        self._damage: Evidence | None = None
         self._heat = ""
         self.trouble = ""
         self.heard: list[str] = []
@@ -78,6 +81,7 @@ class Watcher:
             return Wait(seconds=None)
         has_looked = self._listen()
         try:
+            self._leave_damaged_files(transitions)
             self._compare_basis(transitions)
             self._judge(transitions, has_looked=has_looked)
         except NotYetError:
@@ -103,7 +107,9 @@ class Watcher:
         Raises:
             OSError: The journal cannot be written.
         """
-        is_new = bool(because) and not self._noted.get(symptom)
+        is_new = bool(because) and self._noted.get(symptom) != because
+        if is_new and "intact" in ROWS[symptom].steps:
+            self._damage = Evidence()
         self._noted[symptom] = because
         pointer = self._context.model.pointer.read()
         if is_new and pointer is not None and "variant" not in ROWS[symptom].steps:
@@ -168,10 +174,10 @@ class Watcher:
         note = self._memory
         names = (key.split(" ", 1) for key in note.left if key != name_variant(digest, variant))
         left = [name[1] for name in names if name[0] == digest]
-        return left if note.told.symptom == symptom else []
+        return left if symptom in (note.told.symptom, note.moved.symptom) else []
 
     def _judge(self, transitions: Transitions, *, has_looked: bool) -> None:
-        """Act on the first symptom with sufficient evidence.
+        """Act on the first symptom with sufficient evidence; else report the newest.
 
         Raises:
             NotYetError: A probe is under way.
@@ -185,18 +191,20 @@ class Watcher:
         if not has_looked:
             return
         found = {s: v.because for s, v in judge_all(self._observe()) if v.answer == "proven"}
+        before = [one for one in self._found if one in found]
+        self._found = [one for one in found if one not in before] + before
         if not found:
             self._recover(transitions)
             return
         self._calm_from = None
-        symptom = next((one for one in found if self._is_open(one, pointer)), next(iter(found)))
+        symptom = next((one for one in found if self._is_open(one, pointer)), self._found[0])
         because = found[symptom]
         if not self._is_open(symptom, pointer):
             self._degrade(pointer, symptom, because, transitions)
         elif told.acts >= self._settings.max_acts:
             because += f"; nothing is tried, since the watch acted {told.acts} times already"
             self._degrade(pointer, symptom, because, transitions)
-        elif symptom == told.symptom == "process" and self._has_left_release(pointer):
+        elif symptom == told.symptom == "process" and self._has_left_release():
             told_again = (
                 f"with {pointer.bundle.version}, too, {because}: the application is to blame"
             )
@@ -205,20 +213,21 @@ class Watcher:
             self._begin(pointer, symptom, because, transitions)
             self._heal(pointer, transitions)
 
-    def _has_left_release(self, pointer: ActivePointer) -> bool:
-        """Check whether the watch left another release."""
-        return any(not key.startswith(f"{pointer.digest} ") for key in self._memory.left)
+    def _has_left_release(self) -> bool:
+        """Check whether the watch left the release before."""
+        previous = self._context.journal.previous
+        return previous is not None and is_left(self._context.journal, previous)
 
     def _is_open(self, symptom: Symptom, pointer: ActivePointer) -> bool:
         """Check whether a symptom has an action that was not tried yet."""
-        is_tried = f"{symptom} {_name(pointer)}" in self._memory.tried
+        is_tried = f"{symptom} {name_pointer(pointer)}" in self._memory.tried
         return "variant" in ROWS[symptom].steps and not is_tried
 
     def _begin(
         self, pointer: ActivePointer, symptom: Symptom, because: str, transitions: Transitions
     ) -> None:
         """Save that a variant is left, before anything is tried."""
-        note, title = self._memory, _title(pointer)
+        note, title = self._memory, title_variant(pointer)
         told = Watched(
             state=STATES["WATCHING"].found or "HEALING",
             symptom=symptom,
@@ -228,9 +237,35 @@ class Watcher:
             since=self._context.deps.clock.wall(),
             acts=note.told.acts + 1,
         )
-        left = note.left | {_name(pointer): because}
+        left = note.left | {name_pointer(pointer): because}
         self._evidence = Evidence()
-        transitions.watch(WatchNote(told=told, left=left, tried=note.tried))
+        transitions.watch(msgspec.structs.replace(note, told=told, left=left))
+
+    def _leave_damaged_files(self, transitions: Transitions) -> None:
+        """Serve another variant of the release at once, if only the serving variant is damaged.
+
+        The journal's committed variant stays: the repair of the slot brings that variant back.
+
+        Raises:
+            NotYetError: Files are being read, or a probe is under way.
+        """
+        context, evidence, note = self._context, self._damage, self._memory
+        pointer = context.model.pointer.read()
+        if evidence is None or pointer is None or not pointer.committed:
+            return
+        if note.told.state == "HEALING":
+            return
+        if problem := check_files(context, evidence, pointer.digest, pointer.choice.chosen):
+            choice = choose_again(context, pointer, evidence, left=note.left)
+            if choice.chosen:
+                moved = repoint(context, pointer, choice)
+                context.model.pointer.write(moved)
+                title = title_variant(pointer)
+                because = f"{title_variant(moved)} serves instead of {title}: {problem}"
+                told = self._degraded("damage", note.told.wanted or title, moved, because)
+                note = msgspec.structs.replace(note, told=told, moved=_moved(told))
+                transitions.watch(note)
+        self._damage = None
 
     def _heal(self, pointer: ActivePointer, transitions: Transitions) -> None:
         """Try the next right variant, then the previous release; report when neither is better.
@@ -241,7 +276,7 @@ class Watcher:
             NotYetError: A probe is under way; call again.
         """
         context, evidence, note = self._context, self._evidence, self._memory
-        if _name(pointer) not in note.left:
+        if name_pointer(pointer) not in note.left:
             self._finish(pointer, transitions)
             return
         previous = context.journal.previous
@@ -263,7 +298,7 @@ class Watcher:
                 self._evidence = Evidence()
                 self._finish(moved, transitions)
                 return
-            slow = f"{_title(release, choice)} takes {probe.latency_ms} ms" if probe else ""
+            slow = f"{title_variant(release, choice)} takes {probe.latency_ms} ms" if probe else ""
             reasons.append(f"{release.bundle.version}: {slow or choice.because}")
         self._cancel(pointer, f"nothing better is here: {'; '.join(reasons)}", transitions)
 
@@ -300,23 +335,23 @@ class Watcher:
         told = msgspec.structs.replace(
             note.told,
             state=STATES["HEALING"].done or "DEGRADED",
-            chosen=_title(pointer),
+            chosen=title_variant(pointer),
             because=(
-                f"{_title(pointer)} serves instead of {note.told.chosen}: {note.told.because}; "
-                f"{pointer.choice.because}"
+                f"{title_variant(pointer)} serves instead of {note.told.chosen}: "
+                f"{note.told.because}; {pointer.choice.because}"
             )[:MAX_TEXT],
             since=self._context.deps.clock.wall(),
         )
-        note = msgspec.structs.replace(note, told=told)
+        note = msgspec.structs.replace(note, told=told, moved=_moved(told))
         if committed is None or committed.digest == pointer.digest:
             transitions.watch(note, committed=pointer)
         else:
-            changes = {"committed": pointer, "committed_by": None, "previous": committed}
+            changes = {"committed": pointer, "previous": committed}
             transitions.move("ROLLED_BACK", told.because, watch=note, **changes)
 
     def _cancel(self, pointer: ActivePointer, because: str, transitions: Transitions) -> None:
         """Keep the variant that serves, and report the symptom."""
-        note, key = self._memory, _name(pointer)
+        note, key = self._memory, name_pointer(pointer)
         symptom = note.told.symptom
         told = msgspec.structs.replace(
             note.told,
@@ -325,38 +360,48 @@ class Watcher:
         )
         left = {name: why for name, why in note.left.items() if name != key}
         self._evidence = Evidence()
-        transitions.watch(WatchNote(told=told, left=left, tried=(*note.tried, f"{symptom} {key}")))
+        tried = (*note.tried, f"{symptom} {key}")
+        transitions.watch(msgspec.structs.replace(note, told=told, left=left, tried=tried))
 
     def _degrade(
         self, pointer: ActivePointer, symptom: Symptom, because: str, transitions: Transitions
     ) -> None:
-        """Report a symptom, once; the report of another release than wanted goes first."""
-        told, title = self._memory.told, _title(pointer)
-        has_moved = told.wanted not in ("", told.chosen) and told.state != "WATCHING"
-        if (told.state, told.symptom) == ("DEGRADED", symptom) or has_moved:
+        """Report a symptom, once; the wanted variant stays known."""
+        told, title = self._memory.told, title_variant(pointer)
+        if (told.state, told.symptom, told.chosen) == ("DEGRADED", symptom, title):
             return
-        told = Watched(
-            state="DEGRADED",
-            symptom=symptom,
-            wanted=title,
-            chosen=title,
-            because=because[:MAX_TEXT],
-            since=self._context.deps.clock.wall(),
-            acts=told.acts,
-        )
+        told = self._degraded(symptom, told.wanted or title, pointer, because)
         transitions.watch(msgspec.structs.replace(self._memory, told=told))
 
+    def _degraded(
+        self, symptom: Symptom, wanted: str, pointer: ActivePointer | None, because: str
+    ) -> Watched:
+        """Return the report of a symptom."""
+        return Watched(
+            state="DEGRADED",
+            symptom=symptom,
+            wanted=wanted,
+            chosen=title_variant(pointer) if pointer else "",
+            because=because[:MAX_TEXT],
+            since=self._context.deps.clock.wall(),
+            acts=self._memory.told.acts,
+        )
+
     def _recover(self, transitions: Transitions) -> None:
-        """Report the end of a symptom after a calm minute; forget actions after a calm day."""
+        """Report the end of a symptom after a calm minute; forget actions after a calm day.
+
+        After the end, the last move is reported again, while another variant serves than wanted.
+        """
         now, note = self._context.now(), self._memory
         told = note.told
         self._calm_from = now if self._calm_from is None else self._calm_from
         calm_s = now - self._calm_from
-        is_wanted = told.wanted == told.chosen
-        if told.state == "DEGRADED" and is_wanted and calm_s >= self._settings.calm_s:
-            after = STATES["DEGRADED"].calm or "WATCHING"
-            told = Watched(state=after, since=self._context.deps.clock.wall(), acts=told.acts)
-            transitions.watch(WatchNote(told=told, left=note.left))
+        after, wall = STATES["DEGRADED"].calm or "WATCHING", self._context.deps.clock.wall()
+        rest = Watched(state=after, since=wall) if not note.moved.wanted else note.moved
+        rest = msgspec.structs.replace(rest, acts=told.acts)
+        if told.state == "DEGRADED" and told != rest and calm_s >= self._settings.calm_s:
+            note = WatchNote(told=rest, moved=note.moved, left=note.left)
+            transitions.watch(note)
         elif told.acts and calm_s >= CALM_DAY_S:
             told = msgspec.structs.replace(told, acts=0)
             self._context.model.store.update(watch=msgspec.structs.replace(note, told=told))
@@ -408,19 +453,18 @@ class Watcher:
                 back = repoint(context, previous, chosen)
                 context.model.pointer.write(back)
                 because = f"{previous.bundle.version} serves again: {because}"
-                note = self._note_basis(pointer, _title(back), because)
-                changes = {"committed": back, "committed_by": None, "previous": pointer}
+                note = self._note_basis(pointer, back, because)
+                changes = {"committed": back, "previous": pointer}
                 transitions.move("ROLLED_BACK", because, watch=note, **changes)
                 return ""
         because = f"{NOTHING_SERVES}{because}"  # 3
         context.model.pointer.remove()
         if (journal.state, journal.because) != ("ROLLED_BACK", because[:MAX_TEXT]):
-            note = self._note_basis(pointer, "", because)
+            note = self._note_basis(pointer, None, because)
             gone = msgspec.structs.replace(pointer, basis={})
             transitions.move("ROLLED_BACK", because, committed=gone, watch=note)
-            if journal.committed_by and lacks_files(evidence, pointer.digest):
-                order = msgspec.structs.replace(journal.committed_by, expires_at=None)
-                context.model.store.update(pending=order)
+            if lacks_files(evidence, pointer.digest):
+                context.model.store.update(pending=context.journal.repair)
         return because
 
     def _keep(
@@ -430,16 +474,16 @@ class Watcher:
         context, journal, note = self._context, self._context.journal, self._memory
         chosen = repoint(context, pointer, choice)
         context.model.pointer.write(chosen)
-        wanted = note.told.wanted or _title(pointer)
+        wanted = note.told.wanted or title_variant(pointer)
         is_right = any(
-            probe.right and _title(pointer, choice, probe.variant) == wanted
+            probe.right and title_variant(pointer, choice, probe.variant) == wanted
             for probe in choice.probes
         )
         because = f"{choice.chosen} replaces {pointer.choice.chosen} ({changed}): {choice.because}"
-        if _title(chosen) == wanted or is_right:
+        if title_variant(chosen) == wanted or is_right:
             note = WatchNote(told=Watched(acts=note.told.acts))
         else:
-            note = self._note_basis(pointer, _title(chosen), because)
+            note = self._note_basis(pointer, chosen, because)
         is_known = journal.committed is not None and journal.committed.digest == chosen.digest
         changes = {"committed": chosen} if is_known else {}
         if is_gone(journal):
@@ -458,18 +502,12 @@ class Watcher:
             )
             context.model.store.update(watch=note, **changes)
 
-    def _note_basis(self, pointer: ActivePointer, chosen: str, because: str) -> WatchNote:
-        told = self._memory.told
-        told = Watched(
-            state="DEGRADED",
-            symptom="basis",
-            wanted=told.wanted or _title(pointer),
-            chosen=chosen,
-            because=because[:MAX_TEXT],
-            since=self._context.deps.clock.wall(),
-            acts=told.acts,
-        )
-        return WatchNote(told=told)
+    def _note_basis(
+        self, pointer: ActivePointer, chosen: ActivePointer | None, because: str
+    ) -> WatchNote:
+        wanted = self._memory.told.wanted or title_variant(pointer)
+        told = self._degraded("basis", wanted, chosen, because)
+        return WatchNote(told=told, moved=_moved(told))
 
 
 def observe_serving(context: UpdateContext, ledger: Ledger, *, since: float) -> Observed:
@@ -509,13 +547,9 @@ def why_left(seen: Observed) -> str:
     )
 
 
-def _name(pointer: ActivePointer) -> str:
-    return name_variant(pointer.digest, pointer.choice.chosen)
-
-
-def _title(pointer: ActivePointer, choice: Choice | None = None, variant: str = "") -> str:
-    """Return a variant of a release for people: `cpu of 1.2.0`."""
-    return f"{variant or (choice or pointer.choice).chosen} of {pointer.bundle.version}"
+def _moved(told: Watched) -> Watched:
+    """Return the report of a move to remember; none if the wanted variant serves."""
+    return told if told.wanted != told.chosen else Watched()
 
 
 def _probe_of(choice: Choice, variant: str) -> ProbeResult | None:

@@ -32,13 +32,14 @@ Symptom = Literal[
 
 WatchState = Literal["WATCHING", "HEALING", "DEGRADED"]
 
-Step = Literal["variant", "previous", "repair", "report"]
-"""The next right variant of the same release; the previous release; a fetch of damaged files;
-nothing but a report."""
+Step = Literal["variant", "intact", "previous", "repair", "report"]
+"""The next right variant of the same release; a right variant with intact files; the previous
+release; a fetch of damaged files; nothing but a report."""
 
 LEAVE: tuple[Step, ...] = ("variant", "previous", "report")
 WORDS: dict[Step, str] = {
     "variant": "next right variant",
+    "intact": "intact variant at once",
     "previous": "previous release",
     "repair": "previous release until the file is fetched again",
     "report": "report",
@@ -130,7 +131,7 @@ ROWS: dict[Symptom, Row] = {
         measurement="presence, type and size each 5 s, every byte once a day",
         evidence="a difference from the signed digest; measured without error",
         in_soak="a missing file",
-        steps=("repair", "report"),
+        steps=("intact", "repair", "report"),
         restart="compared at the start",
         judge=lambda seen: evidence.certain(seen.damage),
     ),
