@@ -315,6 +315,9 @@ def test_a_release_whose_next_variant_is_as_slow_is_left_for_the_previous_releas
     told = watch(two, slow, turns=4)
     assert serves(two)[0] == 1
     assert (told.state, told.symptom, told.wanted) == ("DEGRADED", "slow", "cpu of 1.2.0")
+    told = watch(two, window(releases.one, failed=50))
+    assert serves(two) == (2, "cpu"), "a slow variant is better than failures"
+    assert (told.symptom, told.chosen) == ("failed", "cpu of 1.2.0")
 
 
 def test_heat_explains_slowness(two: World, releases: Releases) -> None:
@@ -408,6 +411,7 @@ def test_an_intact_variant_takes_over_at_once_until_the_damaged_variant_is_fetch
     assert file.read_bytes() == content
     assert serves(two) == (2, "cpu")
     assert (told.symptom, told.wanted, told.chosen) == ("damage", told.chosen, "cpu of 1.2.0")
+    assert "cpu of 1.2.0 serves again" in told.because
     assert watch(two, turns=20).state == "WATCHING"
 
 

@@ -4,6 +4,7 @@ import msgspec
 
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.journal import Journal, WatchNote
+from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.wire.messages import Choice, ModelOrder, RunModel, Watched
 
 
@@ -66,7 +67,10 @@ def end_order(journal: Journal, pointer: ActivePointer, kept: frozenset[str]) ->
         return WatchNote(left={key: why for key, why in left.items() if key not in own})
     if not note.told.chosen:
         return note
-    told = msgspec.structs.replace(note.told, chosen=title)
+    said = note.told.because
+    if note.told.symptom == "damage":
+        said = f"{title} serves again, after: {said}"[:MAX_TEXT]
+    told = msgspec.structs.replace(note.told, chosen=title, because=said)
     is_wanted = title == told.wanted
     moved = Watched() if is_wanted else msgspec.structs.replace(note.moved, chosen=title)
     return msgspec.structs.replace(note, told=told, moved=moved)

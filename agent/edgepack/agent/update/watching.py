@@ -237,7 +237,7 @@ class Watcher:
             since=self._context.deps.clock.wall(),
             acts=note.told.acts + 1,
         )
-        left = note.left | {name_pointer(pointer): because}
+        left = note.left | {name_pointer(pointer): f"{symptom}: {because}"}
         self._evidence = Evidence()
         transitions.watch(msgspec.structs.replace(note, told=told, left=left))
 
@@ -263,12 +263,12 @@ class Watcher:
                 title = title_variant(pointer)
                 because = f"{title_variant(moved)} serves instead of {title}: {problem}"
                 told = self._degraded("damage", note.told.wanted or title, moved, because)
-                note = msgspec.structs.replace(note, told=told, moved=_moved(told))
-                transitions.watch(note)
+                transitions.watch(msgspec.structs.replace(note, told=told))
         self._damage = None
 
     def _heal(self, pointer: ActivePointer, transitions: Transitions) -> None:
-        """Try the next right variant, then the previous release; report when neither is better.
+        """Try the next right variant, then the previous release, then variants that were only slow;
+        report when none is better.
 
         A switch that a restart interrupted is completed.
 
@@ -289,8 +289,12 @@ class Watcher:
             self._cancel(pointer, "it passed while other variants were probed", transitions)
             return
         reasons = []
-        for release in releases:
-            choice = choose_again(context, release, evidence, left=note.left)
+        tries = [(release, note.left) for release in releases]
+        if note.told.symptom != "slow":  # A slow variant is right, at least.
+            wrong = {key: why for key, why in note.left.items() if not why.startswith("slow: ")}
+            tries += [(release, wrong) for release in releases if len(wrong) < len(note.left)]
+        for release, left in tries:
+            choice = choose_again(context, release, evidence, left=left)
             probe = _probe_of(choice, choice.chosen)
             if probe is not None and (probe.latency_ms or 0.0) <= most_ms:
                 moved = repoint(context, release, choice)
@@ -342,7 +346,8 @@ class Watcher:
             )[:MAX_TEXT],
             since=self._context.deps.clock.wall(),
         )
-        note = msgspec.structs.replace(note, told=told, moved=_moved(told))
+        left = {name: why for name, why in note.left.items() if name != name_pointer(pointer)}
+        note = msgspec.structs.replace(note, told=told, moved=_moved(told), left=left)
         if committed is None or committed.digest == pointer.digest:
             transitions.watch(note, committed=pointer)
         else:
