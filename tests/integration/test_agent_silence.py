@@ -206,7 +206,7 @@ def test_a_port_that_takes_connections_and_says_nothing_is_named(
             wait_for_line(device, "it takes connections and does not answer")
 
 
-def test_a_device_without_a_broker_states_that_its_inferences_give_nan(
+def test_a_device_without_a_broker_states_that_its_inputs_are_nan(
     tmp_path: Path, release_keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "SPOOL_S", 0.2)
@@ -218,11 +218,12 @@ def test_a_device_without_a_broker_states_that_its_inferences_give_nan(
     with running(device), open_model("tiny", device.state_dir, threads=1) as model:
         for x in (*[good] * 40, *[bad] * 60):
             model.run({"x": x})
-        line = wait_for_line(device, "gave NaN or infinity")
-        wait_until(lambda: "60 gave" in agent(device, "status"))
+        line = wait_for_line(device, "had NaN or infinity in the input 'x'")
+        wait_until(lambda: "60 had" in agent(device, "status"))
         shown = agent(device, "status", "--json")
         failing = json.loads(shown)["models"]["tiny"]["failing"]
-        assert failing["outcomes"] == {"inferences": 100, "failed": 0, "not_finite": 60}
+        counts = {"inferences": 100, "failed": 0, "not_finite": 0}
+        assert failing["outcomes"] == counts | {"bad_inputs": 60, "bad_input": "x"}
         assert began < failing["since"] < time.time()
         assert "(60.0%)" in agent(device, "status")
         assert "look for the reason" in agent(device, "status")

@@ -285,12 +285,17 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         inferences: All that were tried.
         failed: Inferences that raised.
-        not_finite: Those with NaN or infinity in an output that has none in the golden samples.
+        not_finite: Those with NaN or infinity in an output that has none in the golden samples,
+            although all inputs were finite.
+        bad_inputs: The same with NaN or infinity in an input.
+        bad_input: The last such input; "" for none.
     """
 
     inferences: Count = 0
     failed: Count = 0
     not_finite: Count = 0
+    bad_inputs: Count = 0
+    bad_input: Word = ""
 
 
 class FeatureDrift(msgspec.Struct, frozen=True, kw_only=True):
@@ -546,7 +551,9 @@ class Telemetry(Message, frozen=True, kw_only=True):
         shadow_count: Inferences that a second model computed, too, to compare.
         shadow_agreed: Shadow inferences in which both releases agreed.
         not_finite: Inferences with NaN or infinity in an output that has none in the golden
-            samples; they are in `latency`, too.
+            samples, although all inputs were finite; they are in `latency`, too.
+        bad_inputs: The same with NaN or infinity in an input.
+        bad_input: The last such input; "" for none.
         energy_j: The device's energy in the window, joules, in proportion to the time of the
             release's inferences; None if a part of the window is not known.
     """
@@ -564,6 +571,8 @@ class Telemetry(Message, frozen=True, kw_only=True):
     shadow_count: Count = 0
     shadow_agreed: Count = 0
     not_finite: Count = 0
+    bad_inputs: Count = 0
+    bad_input: Word = ""
     energy_j: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
 
     @property

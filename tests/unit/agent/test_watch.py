@@ -30,6 +30,7 @@ def window(
     good: int = 0,
     failed: int = 0,
     not_finite: int = 0,
+    bad_inputs: int = 0,
     ms: float = 1.0,
     length_s: float = 5.0,
     start: float = 0.0,
@@ -39,7 +40,7 @@ def window(
     A window without a start ends as the world collects it.
     """
     latency = LatencyRecorder()
-    for _ in range(good + not_finite):
+    for _ in range(good + not_finite + bad_inputs):
         latency.record(ms)
     told = Telemetry(
         digest=bundle.ref.digest,
@@ -50,6 +51,8 @@ def window(
         latency=latency.snapshot(),
         failures=failed,
         not_finite=not_finite,
+        bad_inputs=bad_inputs,
+        bad_input="image" if bad_inputs else "",
     )
     return Collected(telemetry=(told,))
 
@@ -145,6 +148,18 @@ def test_a_burst_of_failures_that_is_over_soon_changes_nothing(
 ) -> None:
     watch(two, window(releases.two, failed=500), turns=3)
     assert watch(two, window(releases.two, good=500), turns=3) == Watched()
+
+
+def test_inputs_that_are_not_finite_are_reported_and_condemn_no_release(
+    two: World, releases: Releases
+) -> None:
+    told = watch(two, window(releases.two, good=50, bad_inputs=50))
+    assert (told.state, told.symptom) == ("DEGRADED", "inputs")
+    assert "in the input 'image'" in told.because
+    assert serves(two) == (2, "cpu")
+    two.collected = [window(releases.three, bad_inputs=50)]
+    two.updater.orders.offer(releases.three.order(3))
+    assert two.settle() == "COMMITTED", "a soak tolerates such inputs, too"
 
 
 def test_reports_that_waited_are_as_old_as_their_windows(two: World, releases: Releases) -> None:

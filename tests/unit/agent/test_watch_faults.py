@@ -68,6 +68,10 @@ def give_nan(world: World, releases: Releases) -> None:
     world.said_at_rest = [window(releases.two, not_finite=50)] * LOOKS
 
 
+def feed_nan(world: World, releases: Releases) -> None:
+    world.said_at_rest = [window(releases.two, bad_inputs=50)] * LOOKS
+
+
 def disagree(world: World, releases: Releases) -> None:
     shadowed = Shadowed(count=99, spaced=99)
     world.said_at_rest = [Collected(shadowed={releases.two.ref.digest: shadowed})] * LOOKS
@@ -102,6 +106,7 @@ CAUSES: dict[Symptom, tuple[Callable[[World, Releases], None], WatchState, str]]
     "silence": (nothing, "WATCHING", STAYS),
     "failed": (fail, "DEGRADED", MOVED),
     "not_finite": (give_nan, "DEGRADED", MOVED),
+    "inputs": (feed_nan, "DEGRADED", STAYS),
     "golden": (miss_golden, "DEGRADED", MOVED),
     "basis": (change_driver, "DEGRADED", MOVED),
     "damage": (damage, "WATCHING", STAYS),

@@ -264,11 +264,11 @@ def test_threads_run_through_twenty_swaps_without_a_failed_inference(tmp_path: P
 def test_nan_and_infinity_are_counted_where_the_golden_outputs_have_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=2.0))
     feeds = make_inputs(1)[0]
     with open_model("tiny", tmp_path, threads=1) as model:
         model.run(feeds)
-        for value in (np.nan, np.inf, -np.inf):
+        for value in (np.nan, np.inf, -np.inf, 3e38, -3e38):
             model.run({"x": np.full_like(feeds["x"], value)})
         with pytest.raises(ValueError, match="inputs are"):
             model.run({})
@@ -280,7 +280,8 @@ def test_nan_and_infinity_are_counted_where_the_golden_outputs_have_none(
         with pytest.raises(MemoryError):
             model.run(feeds)
     (window,) = LatencyCollector(tmp_path).collect().telemetry
-    assert (window.latency.count, window.failures, window.not_finite) == (4, 1, 3)
+    assert (window.latency.count, window.failures, window.not_finite) == (6, 1, 2)
+    assert (window.bad_inputs, window.bad_input) == (3, "x")
 
 
 def test_memory_that_a_replaced_release_takes_does_not_count_as_that_of_the_next(

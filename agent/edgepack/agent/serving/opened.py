@@ -75,11 +75,15 @@ class OpenedModel:
             self._running.pop(thread, None)
         taken_ms = (time.monotonic() - started) * 1000
         record.latency.record(taken_ms)
+        bad_input = ""
         if not all(np.isfinite(outputs[name]).all() for name in self._finite_outputs):
-            record.count_not_finite()
+            if bad_input := _find_not_finite(feeds):
+                record.count_bad_input(bad_input)
+            else:
+                record.count_not_finite()
         record.sketches.offer(feeds, outputs)
         self._keeper.offer(feeds)
-        if (shadow := self.shadow) is not None:
+        if (shadow := self.shadow) is not None and not bad_input:
             shadow.offer(feeds, outputs, taken_ms)
         return outputs
 
@@ -116,6 +120,13 @@ class OpenedModel:
         shadow, self.shadow = self.shadow, None
         if shadow is not None:
             shadow.close()
+
+
+def _find_not_finite(feeds: Mapping[str, Tensor]) -> str:
+    """Return the name of an input with NaN or infinity; "" without one."""
+    values = {name: np.asarray(value) for name, value in feeds.items()}
+    floats = {name: value for name, value in values.items() if value.dtype.kind == "f"}
+    return next((name for name, value in floats.items() if not np.isfinite(value).all()), "")
 
 
 def open_release(

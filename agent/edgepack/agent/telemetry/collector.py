@@ -214,7 +214,7 @@ def _stamped(path: Path, earlier: Spooled | None, spooled: Spooled) -> Spooled:
 def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telemetry:
     """Return the difference between a spool file and its already collected counts."""
     latency, failures, start = spooled.latency, spooled.failures, spooled.since
-    not_finite = spooled.not_finite
+    not_finite, bad_inputs = spooled.not_finite, spooled.bad_inputs
     if earlier is not None:
         try:
             latency = histogram.subtract(spooled.latency, earlier.latency)
@@ -222,7 +222,8 @@ def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telem
             raise TransferError(f"its counts went down: {error}") from error
         failures = spooled.failures - earlier.failures
         not_finite = spooled.not_finite - earlier.not_finite
-        if min(failures, not_finite) < 0:
+        bad_inputs = spooled.bad_inputs - earlier.bad_inputs
+        if min(failures, not_finite, bad_inputs) < 0:
             raise TransferError("its counts went down")
         start = earlier.written_at
     return Telemetry(
@@ -234,6 +235,8 @@ def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telem
         latency=latency,
         failures=failures,
         not_finite=min(not_finite, latency.count),
+        bad_inputs=min(bad_inputs, latency.count - min(not_finite, latency.count)),
+        bad_input=spooled.bad_input if bad_inputs else "",
         memory_bytes=spooled.memory_bytes or None,
         shadow_count=shadow.count,
         shadow_agreed=shadow.agreed,

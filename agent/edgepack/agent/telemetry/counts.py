@@ -21,8 +21,11 @@ from edgepack.wire.messages import Histogram
 _MAGIC = int.from_bytes(b"EPCOUNT1", "little")
 _FIRST, _LAST = bucket_of(LEAST_MS, GROWTH), 400
 """Index of the first bucket, and of the last: 83 hours and more."""
-_SUM, _LEAST, _MOST, _FAILURES, _NOT_FINITE, _BUCKETS = range(1, 7)
-"""Positions of 8-byte words after the magic number: three floats, two integers, the buckets."""
+_SUM, _LEAST, _MOST, _FAILURES, _NOT_FINITE, _BAD_INPUTS, _NAME = range(1, 8)
+"""Positions of 8-byte words after the magic number: three floats, three integers, the name of an
+input, the buckets."""
+_NAME_BYTES = 128
+_BUCKETS = _NAME + _NAME_BYTES // 8
 _WORDS = _BUCKETS + _LAST - _FIRST + 1
 _BYTES = 8 * _WORDS
 _TRIES = 5
@@ -34,6 +37,8 @@ class Counted(NamedTuple):
     latency: Histogram
     failures: int
     not_finite: int
+    bad_inputs: int
+    bad_input: str
 
 
 class Counts:
@@ -78,6 +83,14 @@ class Counts:
         """Count an inference with NaN or infinity where the golden outputs have none."""
         with self._lock:
             self._integers[_NOT_FINITE] += 1
+
+    def count_bad_input(self, name: str) -> None:
+        """Count an inference with NaN or infinity in the input `name` and in an output."""
+        with self._lock:
+            self._words[8 * _NAME : 8 * _BUCKETS] = name.encode(errors="replace")[
+                :_NAME_BYTES
+            ].ljust(_NAME_BYTES, b"\0")
+            self._integers[_BAD_INPUTS] += 1
 
     def snapshot(self) -> Counted:
         """Return the counts as an unchanging copy."""
@@ -165,7 +178,9 @@ def _read(content: bytes) -> Counted:
         min_ms=floats[_LEAST] if count else 0.0,
         max_ms=floats[_MOST] if count else 0.0,
     )
-    return Counted(latency, integers[_FAILURES], integers[_NOT_FINITE])
+    name = content[8 * _NAME : 8 * _BUCKETS].rstrip(b"\0").decode(errors="replace")
+    failures, not_finite, bad_inputs = integers[_FAILURES:_NAME]
+    return Counted(latency, failures, not_finite, bad_inputs, name)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.state.state_file import read_regular
-from edgepack.agent.telemetry.outcomes import describe_failures
+from edgepack.agent.telemetry.outcomes import describe_failures, kinds_of
 from edgepack.durable import write_file
 from edgepack.text import counted
 from edgepack.versions import Format, NewerVersionError, Version
@@ -56,9 +56,10 @@ def read_failing(state_dir: Path) -> Mapping[str, Failing]:
 def failing_lines(failing: Failing) -> tuple[str, str]:
     """Return counts and shares as one line, and the remedy as another."""
     seen = failing.outcomes
-    kinds = ((seen.failed, "failed"), (seen.not_finite, "gave NaN or infinity"))
     parts = (
-        f"{count} {kind} ({count / max(1, seen.inferences):.1%})" for count, kind in kinds if count
+        f"{count} {kind} ({count / max(1, seen.inferences):.1%})"
+        for count, kind in kinds_of(seen)
+        if count
     )
     remedy = f"look for the reason in the application's log and inputs{_way_back(failing)}"
     return f"of {counted(seen.inferences, 'recent inference')} {', '.join(parts)}", remedy

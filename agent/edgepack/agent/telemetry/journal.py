@@ -92,6 +92,8 @@ def join_windows(windows: Iterable[Telemetry]) -> Telemetry:
         latency=histogram.merge(part.latency for part in parts),
         failures=sum(part.failures for part in parts),
         not_finite=sum(part.not_finite for part in parts),
+        bad_inputs=sum(part.bad_inputs for part in parts),
+        bad_input=next((p.bad_input for p in reversed(parts) if p.bad_input), ""),
         memory_bytes=max((part.memory_bytes or 0 for part in parts), default=0) or None,
         temperature_c=max((t for p in parts if (t := p.temperature_c) is not None), default=None),
         drift=next((p.drift for p in reversed(parts) if p.drift is not None), None),

@@ -23,6 +23,8 @@ class _Part(NamedTuple):
     inferences: int
     failed: int
     not_finite: int
+    bad_inputs: int
+    bad_input: str
 
 
 class OutcomeWatch:
@@ -41,7 +43,16 @@ class OutcomeWatch:
         parts = self._parts.setdefault(window.digest, deque())
         tried = window.latency.count + window.failures
         if tried:
-            parts.append(_Part(at, tried, window.failures, window.not_finite))
+            parts.append(
+                _Part(
+                    at,
+                    tried,
+                    window.failures,
+                    window.not_finite,
+                    window.bad_inputs,
+                    window.bad_input,
+                )
+            )
         while len(self._parts) > _MAX_RELEASES:
             del self._parts[next(iter(self._parts))]
 
@@ -62,12 +73,23 @@ class OutcomeWatch:
             inferences=count,
             failed=sum(part.failed for part in parts),
             not_finite=sum(part.not_finite for part in parts),
+            bad_inputs=sum(part.bad_inputs for part in parts),
+            bad_input=next((part.bad_input for part in reversed(parts) if part.bad_input), ""),
         )
 
-    def lasted_s(self, digest: str, kind: Literal["failed", "not_finite"]) -> float:
+    def lasted_s(self, digest: str, kind: Literal["failed", "not_finite", "bad_inputs"]) -> float:
         """Return seconds from the first window with such recent inferences to the last."""
         told = [part.at for part in self._parts.get(digest, ()) if getattr(part, kind)]
         return max(told) - min(told) if told else 0.0
+
+
+def kinds_of(outcomes: Outcomes) -> tuple[tuple[int, str], ...]:
+    """Return the numbers of inferences that went wrong, each with its kind in words."""
+    return (
+        (outcomes.failed, "failed"),
+        (outcomes.not_finite, "gave NaN or infinity"),
+        (outcomes.bad_inputs, f"had NaN or infinity in the input {outcomes.bad_input!a}"),
+    )
 
 
 def describe_failures(outcomes: Outcomes) -> str:
@@ -75,9 +97,8 @@ def describe_failures(outcomes: Outcomes) -> str:
 
     The words change with the magnitude alone: equal warnings of many devices are shown together.
     """
-    kinds = ((outcomes.failed, "failed"), (outcomes.not_finite, "gave NaN or infinity"))
     found = []
-    for count, kind in kinds:
+    for count, kind in kinds_of(outcomes):
         if count and count == outcomes.inferences:
             found.append(f"all recent inferences {kind}")
             continue

@@ -42,6 +42,7 @@ agent may write. Without any of them, processes write to `DISK_FOLDER` alone."""
 
 log = logging.getLogger(__name__)
 MAX_SPOOL_BYTES = 256 * 1024
+MAX_NAME = 400
 
 
 class Spooled(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +57,9 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         latency: Of all its inferences so far.
         failures: Inferences that raised, but for mistakes of the application.
         not_finite: Inferences with NaN or infinity in an output that has none in the golden
-            samples.
+            samples, although all inputs were finite.
+        bad_inputs: The same with NaN or infinity in an input.
+        bad_input: The last such input; "" for none.
         is_final: Whether the process closed the model: the file will not change any more.
         troubles: Why the process could not follow the pointer to a newer model, a sentence each.
         memory_bytes: Memory of the process at the write; 0 if unknown, or if the process held
@@ -76,6 +79,8 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     latency: Histogram
     failures: int = 0
     not_finite: int = 0
+    bad_inputs: int = 0
+    bad_input: str = ""
     is_final: bool = False
     troubles: tuple[str, ...] = ()
     memory_bytes: int = 0
@@ -215,8 +220,11 @@ def read_spooled(path: Path) -> Spooled:
     if (counted := read_counts(path.with_suffix(COUNTS))) is not None:
         spooled = msgspec.structs.replace(spooled, **counted._asdict())
     histogram.check(spooled.latency)
-    if min(spooled.failures, spooled.not_finite, spooled.memory_bytes) < 0 or spooled.pid <= 0:
+    counts = (spooled.failures, spooled.not_finite, spooled.bad_inputs, spooled.memory_bytes)
+    if min(counts) < 0 or spooled.pid <= 0:
         raise TransferError("malformed spool file: a count is negative", found_in=str(path))
+    if len(spooled.bad_input) > MAX_NAME:
+        raise TransferError("malformed spool file: an input's name is long", found_in=str(path))
     check_sums(spooled.features, found_in=str(path))
     check_shadowed(spooled.shadowed, found_in=str(path))
     return spooled
@@ -252,7 +260,7 @@ class Record:
         self.sketches = SketchRecorder()
         self.shadowed = ShadowRecorder()
         self._written: tuple[object, ...] = ()
-        self._told = (0, 0)
+        self._told = (0, 0, 0)
         with contextlib.suppress(OSError):  # Tried again at every write.
             write_spooled(state_dir, self.spooled((), is_final=False, is_alone=False), self.latency)
 
@@ -263,6 +271,10 @@ class Record:
     def count_not_finite(self) -> None:
         """Count an inference with NaN or infinity where the golden outputs have none."""
         self.latency.count_not_finite()
+
+    def count_bad_input(self, name: str) -> None:
+        """Count such an inference whose input `name` has NaN or infinity."""
+        self.latency.count_bad_input(name)
 
     def spooled(self, troubles: tuple[str, ...], *, is_final: bool, is_alone: bool) -> Spooled:
         """Return all counts, in the agent's format."""
@@ -298,7 +310,7 @@ class Record:
             OSError: The spool cannot be written; the next write takes everything along.
         """
         spooled = self.spooled(troubles, is_final=is_final, is_alone=is_alone)
-        told = (spooled.failures, spooled.not_finite)
+        told = (spooled.failures, spooled.not_finite, spooled.bad_inputs)
         state = (spooled.latency.count, *told, len(troubles), spooled.shadowed, is_final)
         if state != self._written:
             write_spooled(self._state_dir, spooled, self.latency)
@@ -310,4 +322,4 @@ class Record:
     def has_new_failures(self) -> bool:
         """True if inferences failed, or gave no finite outputs, since the last write."""
         counted = self.latency.snapshot()
-        return (counted.failures, counted.not_finite) != self._told
+        return (counted.failures, counted.not_finite, counted.bad_inputs) != self._told

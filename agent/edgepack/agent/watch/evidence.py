@@ -80,6 +80,17 @@ def judge_not_finite(seen: Observed) -> Verdict:
     return _judge_share(seen, seen.not_finite, "gave NaN or infinity")
 
 
+def judge_inputs(seen: Observed) -> Verdict:
+    """Judge the share of inferences with NaN or infinity in an input: no release's fault."""
+    if seen.is_soaking:
+        return FINE
+    kind = f"had NaN or infinity in the input {seen.bad_input!a}"
+    verdict = _judge_share(seen, seen.bad_inputs, kind)
+    if verdict == FINE:
+        return FINE
+    return verdict._replace(because=f"{verdict.because}: look at the application's inputs")
+
+
 def _judge_share(seen: Observed, bad: Bad, kind: str) -> Verdict:
     """Judge inferences that went wrong: by their share during a soak, by a test afterwards.
 

@@ -62,5 +62,9 @@ class Ledger:
             not_finite=Bad(
                 count=seen.not_finite, lasted_s=self._outcomes.lasted_s(digest, "not_finite")
             ),
+            bad_inputs=Bad(
+                count=seen.bad_inputs, lasted_s=self._outcomes.lasted_s(digest, "bad_inputs")
+            ),
+            bad_input=seen.bad_input,
             recent=self.recent,
         )

@@ -41,7 +41,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         title_before: The previous release, in words; "" without one.
         inferences: Inferences that were tried.
         failed, not_finite: Inferences that raised, and those with NaN or infinity in an output
-            that has none in the golden samples.
+            that has none in the golden samples, although all inputs were finite.
+        bad_inputs, bad_input: The same with NaN or infinity in an input, and the last such input.
         lasting_s: Seconds for which inferences must go wrong after the commit, at least.
         troubles: Why processes could not serve the release.
         holders: Registry of the processes that hold a model.
@@ -74,6 +75,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     inferences: int = 0
     failed: Bad = Bad()
     not_finite: Bad = Bad()
+    bad_inputs: Bad = Bad()
+    bad_input: str = ""
     lasting_s: float = 0.0
     troubles: tuple[str, ...] = ()
     holders: Holders = Holders()

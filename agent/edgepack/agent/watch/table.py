@@ -20,6 +20,7 @@ Symptom = Literal[
     "silence",
     "failed",
     "not_finite",
+    "inputs",
     "golden",
     "basis",
     "damage",
@@ -101,10 +102,20 @@ ROWS: dict[Symptom, Row] = {
     ),
     "not_finite": Row(
         title="outputs are NaN or infinite",
-        measurement="the same, of outputs that are finite in the golden samples",
+        measurement=(
+            "the same, of outputs that are finite in the golden samples, while all inputs are "
+            "finite"
+        ),
         evidence="beyond doubt more than 1 %, for 15 s; a wrong action in 150 years at the limit",
         in_soak="more than 1 %",
         judge=evidence.judge_not_finite,
+    ),
+    "inputs": Row(
+        title="inputs are NaN or infinite",
+        measurement="inputs of inferences whose outputs are NaN or infinite",
+        evidence="beyond doubt more than 1 %, for 15 s. Such outputs are then no release's fault",
+        steps=("report",),
+        judge=evidence.judge_inputs,
     ),
     "golden": Row(
         title="golden samples give other outputs",

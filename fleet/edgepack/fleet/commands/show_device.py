@@ -34,7 +34,7 @@ def device_panel(device: DeviceDetails, now: float) -> RenderableType:
         *(
             (model.name, failures_line(model.outcomes))
             for model in device.models
-            if model.outcomes and (model.outcomes.failed or model.outcomes.not_finite)
+            if (told := model.outcomes) and (told.failed or told.not_finite or told.bad_inputs)
         ),
         *(
             ("drift", f"{model.name}: {line}")

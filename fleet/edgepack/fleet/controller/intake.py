@@ -206,6 +206,7 @@ def finish(batch: Batch) -> bool:
         batch.outcomes["finished"] += window.latency.count
         batch.outcomes["failed"] += window.failures
         batch.outcomes["not_finite"] += window.not_finite
+        batch.outcomes["bad_inputs"] += window.bad_inputs
         batch.energy["millijoules"] += round(1000 * (window.energy_j or 0.0))
         batch.energy["inferences"] += window.metered
     batch.seals.keep(batch.session)

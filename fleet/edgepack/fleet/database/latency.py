@@ -127,7 +127,7 @@ def check_window(told: Telemetry) -> None:
     check(told.latency)
     if max(told.failures, told.latency.count, told.latency.sum_ms) > MAX_TOLD:
         raise TransferError(f"a window counts more than {MAX_TOLD} inferences or milliseconds")
-    if told.not_finite > told.latency.count:
+    if told.not_finite + told.bad_inputs > told.latency.count:
         raise TransferError("a window counts more inferences that are not finite than inferences")
 
 

@@ -22,7 +22,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
             expiries; a sentence each.
         inferences: Real inferences that devices reported since the controller serves, by outcome:
             `finished`, `failed` (raised), `not_finite` (finished, with NaN or infinity where the
-            golden outputs have none).
+            golden outputs have none), `bad_inputs` (the same, with NaN or infinity in an input).
         energy: Energy that devices reported since then, as `millijoules`, and the `inferences` that
             the energy stands for.
     """

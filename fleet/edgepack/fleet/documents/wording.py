@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.gates import BY_NAME, Finding, GateView
 from edgepack.fleet.documents.rollouts import RolloutView
-from edgepack.text import counted
+from edgepack.text import counted, printable
 from edgepack.wire.messages import Outcomes
 
 STATES = (
@@ -49,7 +49,12 @@ def numbers_line(numbers: Mapping[str, int]) -> str:
 
 def outcomes_line(inferences: Mapping[str, int]) -> str:
     """Return how inferences ended: `984 finished, 12 failed, 3 gave NaN or infinity`."""
-    words = {"finished": "finished", "failed": "failed", "not_finite": "gave NaN or infinity"}
+    words = {
+        "finished": "finished",
+        "failed": "failed",
+        "not_finite": "gave NaN or infinity",
+        "bad_inputs": "had NaN or infinity in an input",
+    }
     return ", ".join(f"{inferences.get(key, 0):,} {word}" for key, word in words.items())
 
 
@@ -64,8 +69,15 @@ def failures_line(outcomes: Outcomes) -> str:
     """Return how many of a model's recent inferences went wrong."""
     return (
         f"of {outcomes.inferences:,} recent inferences {outcomes.failed:,} failed, "
-        f"{outcomes.not_finite:,} gave NaN or infinity"
+        f"{outcomes.not_finite:,} gave NaN or infinity" + _bad_inputs(outcomes)
     )
+
+
+def _bad_inputs(outcomes: Outcomes) -> str:
+    if not outcomes.bad_inputs:
+        return ""
+    name = printable(outcomes.bad_input)
+    return f", {outcomes.bad_inputs:,} had NaN or infinity in the input {name}"
 
 
 def gate_numbers(view: GateView) -> tuple[str, str, str, str, str]:

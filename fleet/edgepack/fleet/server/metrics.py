@@ -96,10 +96,10 @@ class _Collector(Collector):
         yield messages
         inferences = CounterMetricFamily(
             "edgepack_inferences",
-            "Real inferences that devices reported; those that are not finite finished, too.",
+            "Real inferences that devices reported; those with NaN or infinity finished, too.",
             labels=("outcome",),
         )
-        for outcome in ("finished", "failed", "not_finite"):
+        for outcome in ("finished", "failed", "not_finite", "bad_inputs"):
             inferences.add_metric([outcome], info.inferences.get(outcome, 0))
         yield inferences
         yield CounterMetricFamily(
