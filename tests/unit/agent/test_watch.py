@@ -17,7 +17,7 @@ from edgepack.agent.watch.table import ROWS, STATES, Symptom, WatchState, markdo
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Drift, Outcomes, RemoveModel, Telemetry, Watched
 from tests.simulators.bundles import ExampleBundle
-from tests.simulators.world import World
+from tests.simulators.world import World, hook_says
 from tests.unit.agent.conftest import Releases
 
 NOTHING = Collected()
@@ -421,6 +421,19 @@ def test_an_intact_variant_takes_over_at_once_until_the_damaged_variant_is_fetch
     assert (told.symptom, told.wanted, told.chosen) == ("damage", told.chosen, "cpu of 1.2.0")
     assert "cpu of 1.2.0 serves again" in told.because
     assert watch(two, turns=20).state == "WATCHING"
+
+
+def test_a_refused_repair_of_a_file_of_the_right_size_is_tried_again(
+    world: World, releases: Releases
+) -> None:
+    file = model_file(world, releases.one)
+    content = flip(file)
+    world.hook_answers = {"offered.before": [hook_says("refuse"), hook_says("go")]}
+    told = watch(world, CANNOT_OPEN, turns=3)
+    assert (world.journal.state, told.symptom) == ("REJECTED", "damage")
+    assert file.read_bytes() != content
+    assert watch(world, turns=40).state == "WATCHING"
+    assert file.read_bytes() == content
 
 
 def test_a_failed_order_makes_no_bad_release_good(two: World, releases: Releases) -> None:
