@@ -468,7 +468,7 @@ class Watcher:
             note = self._note_basis(pointer, None, because)
             gone = msgspec.structs.replace(pointer, basis={})
             transitions.move("ROLLED_BACK", because, committed=gone, watch=note)
-            if lacks_files(evidence, pointer.digest):
+            if lacks_files(evidence, pointer.digest) and context.journal.pending is None:
                 context.model.store.update(pending=context.journal.repair)
         return because
 
