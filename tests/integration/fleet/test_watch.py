@@ -245,7 +245,9 @@ def test_release_that_goes_wrong_after_the_commit_is_left_and_the_fleet_shows_th
     def metrics() -> str:
         return visitor.get("/metrics", Authorization=bearer).text
 
-    fleet.wait_until(lambda: "edgepack_devices_degraded 3.0" in metrics(), "three are degraded")
+    for symptom in FAULTS:
+        line = f'edgepack_devices_degraded{{symptom="{symptom}"}} 1.0'
+        fleet.wait_until(lambda line=line: line in metrics(), f"{symptom}: one is degraded")
     assert 'edgepack_inferences_total{outcome="failed"} 0.0' not in metrics()
     energy = fleet.info().energy
     assert 0 < energy["inferences"] <= sum(fleet.info().inferences.values())

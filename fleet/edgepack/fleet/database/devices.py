@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.database.schema import DeviceRow
-from edgepack.fleet.database.standing import standing_of
+from edgepack.fleet.database.standing import standing_of, symptom_of
 from edgepack.wire.messages import (
     MAX_SEQUENCE,
     MAX_STEP,
@@ -46,8 +46,8 @@ class Presence(msgspec.Struct, kw_only=True):
     Attributes:
         id: Its id.
         online, last_seen, boot, session, report_count, event_count, reported, reported_sequence,
-        hardware_class, desired_sequence, desired_sent_at, standing: See `DeviceRow`; `reported` is
-            None until the device reports within the batch.
+        hardware_class, desired_sequence, desired_sent_at, standing, symptom: See `DeviceRow`;
+            `reported` is None until the device reports within the batch.
         has_reported: Whether the device ever reported before the batch.
     """
 
@@ -63,13 +63,14 @@ class Presence(msgspec.Struct, kw_only=True):
     desired_sequence: int
     desired_sent_at: float
     standing: str
+    symptom: str
     has_reported: bool
     reported: str | None = None
 
 
 _PRESENCE = (
     *("online", "last_seen", "boot", "session", "report_count", "event_count"),
-    *("reported_sequence", "hardware_class", "desired_sent_at", "standing"),
+    *("reported_sequence", "hardware_class", "desired_sent_at", "standing", "symptom"),
 )
 """Columns that a report or an event changes, `reported` aside."""
 _FIND = select(
@@ -125,7 +126,7 @@ def note_report(row: Presence, reported: Reported, now: float) -> Literal["new",
     row.last_seen = now
     row.reported_sequence = reported.sequence
     row.reported = encode(reported).decode()
-    row.standing = standing_of(reported)
+    row.standing, row.symptom = standing_of(reported), symptom_of(reported)
     if reported.facts is not None:
         row.hardware_class = reported.facts.hardware_class
     return "new"

@@ -22,9 +22,10 @@ MAX_TEXT = 2000
 def count_standing(session: Session) -> DeviceCounts:
     """Return numbers of devices by standing."""
     is_behind = DeviceRow.desired_sequence != DeviceRow.reported_sequence
-    key = (DeviceRow.standing, DeviceRow.online, is_behind)
+    key = (DeviceRow.standing, DeviceRow.online, DeviceRow.symptom, is_behind)
     numbers: dict[str, int] = defaultdict(int)
-    for standing, online, behind, count in session.execute(
+    symptoms: dict[str, int] = defaultdict(int)
+    for standing, online, symptom, behind, count in session.execute(
         select(*key, func.count()).group_by(*key)
     ):
         numbers["enrolled"] += count
@@ -32,7 +33,9 @@ def count_standing(session: Session) -> DeviceCounts:
         numbers["behind"] += count * bool(behind or standing == "updating")
         if standing in (*TROUBLED, ""):
             numbers[standing or "unheard"] += count
-    return DeviceCounts(**numbers)
+        if symptom:
+            symptoms[symptom] += count
+    return DeviceCounts(**numbers, symptoms=dict(symptoms))
 
 
 def list_trouble(session: Session, limit: int = MAX_TROUBLE) -> tuple[Trouble, ...]:

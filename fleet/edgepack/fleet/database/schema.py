@@ -94,6 +94,7 @@ class DeviceRow(Base):
     process. `report_count` and `event_count` are the numbers of the last accepted messages.
     `labels` is an encoded dictionary, `certificate` the serial number (hex) of its certificate.
     `standing` is the state of its last report, see `standing.py`; "" before its first report.
+    `symptom` is that of its first degraded model; "" without one.
     """
 
     __tablename__ = "devices"
@@ -115,10 +116,11 @@ class DeviceRow(Base):
     labels: Mapped[str] = mapped_column(StoredLongText, default="{}")
     certificate: Mapped[str] = mapped_column(default="")
     standing: Mapped[str] = mapped_column(default="")
+    symptom: Mapped[str] = mapped_column(default="")
     __table_args__ = (
         Index(
             "devices_by_standing",
-            *("standing", "online", "desired_sequence", "reported_sequence", "id"),
+            *("standing", "online", "desired_sequence", "reported_sequence", "symptom", "id"),
         ),
     )
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from sqlalchemy import bindparam, delete, select
 from sqlalchemy.orm import Session
 
+from edgepack.agent.watch.table import Symptom
 from edgepack.fleet.database.schema import DeviceModelRow
 from edgepack.fleet.database.upsert import upsert
 from edgepack.wire.messages import Reported, ReportedModel
@@ -18,6 +19,8 @@ Standing = Literal["degraded", "failing", "warned", "updating", "settled"]
 is updating; none of these."""
 STANDINGS: tuple[Standing, ...] = get_args(Standing)
 
+SYMPTOMS, OTHER = frozenset(get_args(Symptom)), "other"
+"""Symptoms of devices; a newer device may know more."""
 DEGRADED = "DEGRADED"
 FAILED_STATES = frozenset({"ROLLED_BACK", "REJECTED"})
 SETTLED_STATES = frozenset({"IDLE", "COMMITTED", "REMOVED"})
@@ -41,6 +44,14 @@ def standing_of(reported: Reported) -> Standing:
     if reported.warnings:
         return "warned"
     return "settled" if states <= SETTLED_STATES else "updating"
+
+
+def symptom_of(reported: Reported) -> str:
+    """Return the symptom of the first degraded model; "" without one."""
+    for model in reported.models.values():
+        if model.watch is not None and is_degraded(model):
+            return model.watch.symptom if model.watch.symptom in SYMPTOMS else OTHER
+    return ""
 
 
 def is_degraded(model: ReportedModel) -> bool:

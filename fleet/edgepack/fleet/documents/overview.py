@@ -52,6 +52,7 @@ class DeviceCounts(msgspec.Struct, frozen=True, kw_only=True):
         behind: Devices whose newest orders are not received or not carried out yet.
         degraded: Devices of which a model serves with a symptom, or another variant or release than
             wanted.
+        symptoms: Degraded devices by the symptom of their first degraded model.
         failing: Devices whose last update of a model failed.
         warned: Devices that warn, and are not failing.
         unheard: Devices without a report.
@@ -64,6 +65,7 @@ class DeviceCounts(msgspec.Struct, frozen=True, kw_only=True):
     failing: int = 0
     warned: int = 0
     unheard: int = 0
+    symptoms: dict[str, int] = {}
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from prometheus_client.core import CollectorRegistry, CounterMetricFamily, Gauge
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from edgepack.fleet.database.standing import OTHER, SYMPTOMS
 from edgepack.fleet.documents.wording import STATES
 from edgepack.fleet.server.queries import FleetQueries
 from edgepack.text import printable
@@ -46,12 +47,19 @@ class _Collector(Collector):
             ("enrolled", "Devices of the fleet.", counts.enrolled),
             ("online", "Devices that are connected to the broker.", counts.online),
             ("behind", "Devices that have not carried out their newest orders.", counts.behind),
-            ("degraded", "Devices of which a model serves not as wanted.", counts.degraded),
             ("failing", "Devices whose last update of a model failed.", counts.failing),
             ("warned", "Devices that warn of something.", counts.warned),
             ("unheard", "Devices that never reported.", counts.unheard),
         ):
             yield GaugeMetricFamily(f"edgepack_devices_{name}", said, value)
+        degraded = GaugeMetricFamily(
+            "edgepack_devices_degraded",
+            "Devices of which a model serves with a symptom, or not as wanted, by symptom.",
+            labels=("symptom",),
+        )
+        for symptom in sorted({*SYMPTOMS, OTHER}):
+            degraded.add_metric([symptom], counts.symptoms.get(symptom, 0))
+        yield degraded
         runs = GaugeMetricFamily(
             "edgepack_release_devices",
             "Devices that run a release; the most frequent ones.",
