@@ -106,8 +106,9 @@ def serving(
 def test_the_release_before_computes_inferences_too_and_what_came_of_it_is_told(
     tmp_path: Path, scale: float, agreed: float
 ) -> None:
+    nan = {"x": np.full_like(make_inputs(1)[0]["x"], np.nan)}
     with serving(tmp_path, scale=scale) as model:
-        run_until(model, lambda: told(model).count >= 5)
+        run_until(model, lambda: bool(model.run(nan)) and told(model).count >= 5)
     (window,) = LatencyCollector(tmp_path).collect().telemetry
     assert window.shadow_count >= 5
     assert window.shadow_agreed == agreed * window.shadow_count
