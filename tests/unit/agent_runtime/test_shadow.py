@@ -104,11 +104,17 @@ def serving(
 
 @pytest.mark.parametrize(("scale", "agreed"), [(1.0, 1.0), (3.0, 0.0)])
 def test_the_release_before_computes_inferences_too_and_what_came_of_it_is_told(
-    tmp_path: Path, scale: float, agreed: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: float, agreed: float
 ) -> None:
     nan = {"x": np.full_like(make_inputs(1)[0]["x"], np.nan)}
     with serving(tmp_path, scale=scale) as model:
-        run_until(model, lambda: bool(model.run(nan)) and told(model).count >= 5)
+        run_until(model, lambda: told(model).count >= 5)
+        offered: list[object] = []
+        monkeypatch.setattr(model._serving.shadow, "offer", lambda feeds, *_: offered.append(feeds))
+        model.run(nan)
+        assert offered == [], "NaN of an input is no failure of either release"
+        model.run(make_inputs(1)[0])
+        assert len(offered) == 1
     (window,) = LatencyCollector(tmp_path).collect().telemetry
     assert window.shadow_count >= 5
     assert window.shadow_agreed == agreed * window.shadow_count
