@@ -67,10 +67,10 @@ class FeatureSum(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, count=self.count * share, total=self.total * share)
 
     def with_value(self, value: float) -> "FeatureSum":
-        """Return the sum with another inference."""
+        """Return the sum with another inference; a confidence, which is 0…1, counts whole."""
         it = self.feature
         middle = it.center if it.kind == "spread" else it.mean
-        reach = _FARTHEST * it.spread
+        reach = 1.0 if it.name == CONFIDENCE else _FARTHEST * it.spread
         kept = min(max(value, middle - reach), middle + reach)
         added = (kept - middle) ** 2 if it.kind == "spread" else kept
         return msgspec.structs.replace(self, count=self.count + 1, total=self.total + added)

@@ -83,6 +83,8 @@ def test_a_small_shift_is_a_change_after_a_day() -> None:
 def test_in_the_first_day_windows_may_vary_like_single_inferences() -> None:
     assert not any(one.is_changed for one in run([2.0] * 10))
     assert list(run([5.0] * IN_A_ROW))[-1].is_changed
+    later = list(run([*[0.0] * 20, *[5.0] * IN_A_ROW]))
+    assert later[-1].is_changed
 
 
 def test_the_bounds_follow_from_the_share_of_false_months() -> None:

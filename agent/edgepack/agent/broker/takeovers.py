@@ -31,7 +31,7 @@ class TakeoverCounter:
         self._rng = rng
         self._taken = self._short = 0
         self._is_sure = False
-        self._violation = ""
+        self._reason, self._is_violation = "", False
 
     def note_loss(self, reason: str, lasted_s: float, *, is_violation: bool = False) -> int | None:
         """Count a lost connection, and return the delay before the next attempt.
@@ -51,7 +51,7 @@ class TakeoverCounter:
         if reason != TAKEN_OVER and self._short < SHORT_IN_A_ROW:
             return None
         self._taken += 1
-        self._violation = reason if is_violation else ""
+        self._reason, self._is_violation = reason, is_violation
         self._is_sure = self._is_sure or reason == TAKEN_OVER
         delay_s = min(longest_s, first_s << min(self._taken - 1, 10))
         return round(delay_s * self._rng.uniform(0.8, 1.2))
@@ -71,15 +71,15 @@ class TakeoverCounter:
                 f"another client uses this identity, '{self._device}': the broker ended the "
                 f"connection for it {counted(self._taken, 'time')}; {remedy}"
             )
-        if self._violation:
+        if self._is_violation:
             return (
-                f"connections to the broker end within {SHORT_S:.0f} s: {self._violation}; "
+                f"connections to the broker end within {SHORT_S:.0f} s: {self._reason}; "
                 "ask who runs the broker, or a proxy before it"
             )
         return (
             f"another client seems to use this identity, '{self._device}': connections end within "
-            f"{SHORT_S:.0f} s; {remedy}; if there is no other, ask who runs the broker, or a proxy "
-            "before it"
+            f"{SHORT_S:.0f} s (at last: {self._reason}); {remedy}; if there is no other, ask who "
+            "runs the broker, or a proxy before it"
         )
 
     def _calm_down(self, connected_s: float) -> None:

@@ -92,7 +92,10 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         apart = value - feature.mean
         error = math.sqrt(variance + feature.spread**2 / feature.samples)
         beyond = 0
-        if abs(apart) > max(window_bound(features) * error, _tail(features) * self.farthest):
+        bound = window_bound(features) * error
+        if self.learnt == DAY_WINDOWS:
+            bound = max(bound, _tail(features) * farthest)
+        if abs(apart) > bound:
             side = 1 if apart > 0 else -1
             beyond = self.beyond + side if self.beyond * side >= 0 else side
         if day_count == DAY_WINDOWS:
