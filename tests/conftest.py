@@ -1,9 +1,13 @@
 """Settings of every test run."""
 
 import os
+import random
 import shutil
 import tempfile
 from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
 
 _MEMORY = Path("/dev/shm")
 _LEAST_BYTES = 6_000_000_000
@@ -21,3 +25,28 @@ def _keep_temporary_files_in_memory() -> None:
 _keep_temporary_files_in_memory()
 _RUNTIME = tempfile.TemporaryDirectory(prefix="edgepack-runtime-")
 os.environ["XDG_RUNTIME_DIR"] = _RUNTIME.name
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option for the order of tests."""
+    parser.addoption("--shuffle", metavar="SEED", help="shuffle files, and the tests of a file")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle files and the tests of a file by a seed; fixtures of a file are still made once."""
+    if seed := config.getoption("--shuffle"):
+        drawn = random.Random(seed)
+        files = {file: drawn.random() for file in dict.fromkeys(item.path for item in items)}
+        items.sort(key=lambda item: (files[item.path], drawn.random()))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let examples of hypothesis take any time, and be the same in all runs but shuffled runs."""
+    settings.register_profile(
+        "edgepack",
+        deadline=None,
+        derandomize=not config.getoption("--shuffle"),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    settings.load_profile("edgepack")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.agent.broker.inbox import (
@@ -241,9 +241,7 @@ TOPICS = st.sampled_from(
 )
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300)
 @given(topic=TOPICS, payload=st.binary(max_size=200) | JSON.map(lambda v: repr(v).encode()))
 def test_no_bytes_on_any_topic_stop_the_daemon_or_change_the_update(
     daemon: Daemon, topic: str, payload: bytes
@@ -255,9 +253,7 @@ def test_no_bytes_on_any_topic_stop_the_daemon_or_change_the_update(
     assert sum(daemon.agent.dropped.values()) == before + (topic != DESIRED or payload != b"")
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_an_offer_with_one_field_replaced_is_judged_and_never_crashes(
     data: st.DataObject, daemon: Daemon, releases: Releases

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.agent.state.slots import Slots
@@ -42,7 +42,7 @@ def open_download(folder: Path, releases: Releases) -> Download:
     return download
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20)
 @given(data=st.data())
 def test_chunks_in_any_order_and_number_make_the_file(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, releases: Releases

@@ -25,7 +25,7 @@ def random_bytes(count: int, seed: int = 0) -> bytes:
     return np.random.default_rng(seed).bytes(count)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     size=st.integers(0, 500_000),
     boundaries=st.lists(st.integers(-10, 600_000), max_size=30),

@@ -28,7 +28,7 @@ def record(new: bytes, old: bytes) -> DeltaRecord:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(new=st.binary(min_size=1, max_size=100), old=st.binary(max_size=120))
 def test_every_pair_of_chunks_comes_back(new: bytes, old: bytes) -> None:
     assert unpack_new(record(new, old), old) == new

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.bundle.archive import pack, unpack
@@ -17,9 +17,7 @@ from edgepack.bundle.manifest import Manifest, decode_manifest, encode_manifest
 from edgepack.bundle.signature import verify_envelope
 from edgepack.errors import BundleError
 
-FUZZ = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FUZZ = settings(max_examples=150)
 MUTATIONS = st.lists(
     st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from("sdi"), st.binary(max_size=8)),
     min_size=1,
@@ -105,9 +103,7 @@ def test_any_bytes_as_archive(content: bytes) -> None:
     try_unpack(content, {})
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100)
 @given(mutations=MUTATIONS, is_head=st.booleans())
 def test_a_mutated_archive_unpacks_to_the_same_files_or_not_at_all(
     bundle: Path, mutations: Mutations, is_head: bool

@@ -94,7 +94,7 @@ def test_many_that_lack_the_same_get_it_once_and_as_it_is() -> None:
     assert {*planned.broadcast} < set(range(40))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     devices=st.integers(2, 40),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
@@ -102,7 +102,7 @@ ACTS: st.SearchStrategy[Act] = st.one_of(
 )
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(st.lists(ACTS, min_size=10, max_size=40))
 def test_whatever_happens_the_counters_are_what_a_recount_gives(acts: list[Act]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -126,7 +126,7 @@ def test_malformed_messages_are_dropped_counted_and_harm_nobody(
 PAYLOADS = st.binary(max_size=300) | st.text(max_size=300).map(str.encode)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(payloads=st.lists(PAYLOADS, min_size=6, max_size=6))
 def test_no_payload_whatever_stops_the_controller(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
@@ -116,7 +116,7 @@ def test_a_label_that_names_no_zone_is_refused_and_said(world: World) -> None:
     assert world.start()
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8)
 @given(
     sites=st.lists(st.sampled_from(["", "berlin", "rome", "oslo"]), min_size=3, max_size=12),
     at_once=st.integers(1, 3),

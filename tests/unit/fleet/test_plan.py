@@ -4,7 +4,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepack.fleet.depot.listener import Listener
@@ -112,7 +112,6 @@ def test_what_went_out_by_its_own_topic_is_on_its_way_too() -> None:
     assert one.own.sent_bytes - one.own.acked_bytes == 100
 
 
-@settings(deadline=None)
 @given(
     lacks=st.dictionaries(
         st.sampled_from("abcdefgh"), st.frozensets(st.integers(0, CHUNKS - 1)), min_size=1
@@ -164,7 +163,6 @@ def test_many_devices_share_what_a_broker_holds() -> None:
     assert window.room(10_000, 0.0)
 
 
-@settings(deadline=None)
 @given(reports=st.lists(st.tuples(st.integers(0, 10**7), st.floats(0, 1)), max_size=100))
 def test_a_window_stays_within_its_bounds(reports: list[tuple[int, float]]) -> None:
     window = Window()

@@ -5,7 +5,7 @@ from typing import get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepack.errors import FleetError
@@ -215,7 +215,6 @@ OUTCOMES: st.SearchStrategy[AssignmentState] = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(
     waves=st.lists(st.integers(1, 5), min_size=1, max_size=4),
     share=st.sampled_from([0.0, 0.2, 0.5, 1.0]),

@@ -1,7 +1,7 @@
 """Waves: parsing, and division of devices."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepack.errors import FleetError
@@ -56,7 +56,6 @@ def test_not_the_same_device_is_always_the_first() -> None:
 STEPS = st.sampled_from(["100%", "1,100%", "1,10%,100%", "3,50%,100%", "1,2,3,25%,100%"])
 
 
-@settings(deadline=None)
 @given(online=st.dictionaries(st.text("abc", min_size=1), st.booleans(), min_size=1), text=STEPS)
 def test_every_device_is_in_one_wave_and_no_wave_is_empty(
     online: dict[str, bool], text: str

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulators.mutations import mutated
@@ -105,12 +105,7 @@ def test_what_is_valid_is_read(name: str, parsers: dict[str, Parser]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=25)
 @given(content=st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     name: str, parsers: dict[str, Parser], content: bytes

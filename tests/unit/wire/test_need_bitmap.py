@@ -4,7 +4,7 @@ import zlib
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepack.errors import TransferError
@@ -14,7 +14,6 @@ from edgepack.wire.need_bitmap import pack_missing, read_missing
 SHA = "ab" * 32
 
 
-@settings(deadline=None)
 @given(count=st.integers(1, 5000), data=st.data())
 def test_a_bitmap_says_exactly_what_is_missing(count: int, data: st.DataObject) -> None:
     chunks = data.draw(st.sets(st.integers(0, count - 1)))
@@ -41,14 +40,12 @@ def test_a_need_that_makes_no_sense_is_refused(need: NeedFile, problem: str) -> 
         read_missing(need, 9)
 
 
-@settings(deadline=None)
 @given(missing=st.binary(max_size=200))
 def test_no_bytes_whatever_break_the_reader(missing: bytes) -> None:
     with suppress(TransferError):
         read_missing(NeedFile(sha256=SHA, chunk_count=20, missing=missing), 20)
 
 
-@settings(deadline=None)
 @given(bitmap=st.binary(min_size=3, max_size=3))
 def test_no_bitmap_whatever_names_a_chunk_that_the_file_has_not(bitmap: bytes) -> None:
     need = NeedFile(sha256=SHA, chunk_count=20, missing=zlib.compress(bitmap))
