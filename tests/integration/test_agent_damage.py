@@ -16,11 +16,11 @@ from edgepack.bundle.slot import verify_slot
 from edgepack.errors import BundleError
 from edgepack.wire.messages import ReportedModel
 from tests.integration.test_agent_install import run
-from tests.integration.test_agent_over_mqtt import wait_until
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, expected_output, make_bundle
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device
+from tests.simulators.waiting import wait_until
 
 Keys = tuple[PrivateKey, Path]
 MODEL = "model/cpu/model.onnx"
@@ -94,7 +94,7 @@ def test_a_file_that_disappears_while_the_agent_runs_is_reported_and_fetched_aga
                 )
             )
             verify_slot(folder, two.ref.digest, "cpu")
-            wait_until(lambda: controller.reports[-1].warnings == (), "the end of the warning", 30)
+            wait_until(lambda: controller.reports[-1].warnings == (), "the end of the warning")
         with open_model("tiny", device.state_dir) as again:
             found = again.run({"x": x})["y"]
         assert np.abs(np.asarray(found, np.float32) - expected_output(x, 2)).max() < 1e-3

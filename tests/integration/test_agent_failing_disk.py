@@ -17,13 +17,13 @@ from edgepack.agent.state.slots import slot_folder
 from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.slot import verify_slot
 from edgepack.wire.messages import ReportedModel
-from tests.integration.test_agent_over_mqtt import wait_until
 from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device
 from tests.simulators.faulty_disk import FaultyDisk, build_library
+from tests.simulators.waiting import wait_until
 
 Keys = tuple[PrivateKey, Path]
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EROFS]
@@ -66,7 +66,7 @@ class Rig:
         return bundle
 
     def wait_committed(self) -> None:
-        self.controller.wait_for(partial(_is_at, (self.release, "COMMITTED")), 60)
+        self.controller.wait_for(partial(_is_at, (self.release, "COMMITTED")))
 
     def warns(self, text: str) -> bool:
         last = self.controller.last()
@@ -118,7 +118,7 @@ def test_an_agent_outlives_a_disk_that_fails_in_an_update_reports_it_and_goes_on
             serving = model.bundle
             rig.disk.fail(error, first=calls * sample // SAMPLES)
             bundle = rig.offer()
-            wait_until(lambda: rig.warns(os.strerror(error)), "the report of the fault", 60)
+            wait_until(lambda: rig.warns(os.strerror(error)), "the report of the fault")
             assert rig.device.is_running
             assert rig.disk.failed
             assert model.run({"x": np.ones((1, WIDTH), np.float32)})["y"].shape == (1, WIDTH)
@@ -126,7 +126,7 @@ def test_an_agent_outlives_a_disk_that_fails_in_an_update_reports_it_and_goes_on
             rig.disk.works()
             rig.wait_committed()
             rig.check_serving(bundle, model)
-            wait_until(lambda: not rig.warns(os.strerror(error)), "the end of the warning", 60)
+            wait_until(lambda: not rig.warns(os.strerror(error)), "the end of the warning")
     assert rig.device.stop() == 0
     assert "Traceback" not in rig.device.said()
 
@@ -146,7 +146,7 @@ def test_an_agent_starts_on_a_disk_that_fails_in_mid_update_serves_and_goes_on(
     rig.disk.fail(error, first=LOCKED)
     with open_model("tiny", rig.device.state_dir) as model:  # Its own disk works.
         rig.start()
-        wait_until(lambda: rig.warns(os.strerror(error)), "the report of the fault", 60)
+        wait_until(lambda: rig.warns(os.strerror(error)), "the report of the fault")
         assert rig.device.is_running
         assert model.bundle == first.ref
         status = warm_programs.run(
@@ -162,7 +162,7 @@ def test_an_agent_starts_on_a_disk_that_fails_in_mid_update_serves_and_goes_on(
         rig.controller.answers = True
         rig.wait_committed()
         rig.check_serving(second, model)
-        wait_until(lambda: not rig.warns(os.strerror(error)), "the end of the warning", 60)
+        wait_until(lambda: not rig.warns(os.strerror(error)), "the end of the warning")
     assert rig.device.stop() == 0
     assert "Traceback" not in rig.device.said()
     assert not list(rig.device.state_dir.rglob("*.damaged"))
@@ -174,7 +174,7 @@ def test_a_pointer_that_cannot_be_read_for_a_moment_stays_and_is_read_again(rig:
     rig.wait_committed()
     rig.disk.fail(errno.EIO, first=0)
     wait_until(lambda: rig.disk.failed > 3, "the disk was read")
-    wait_until(lambda: rig.warns("Input/output error"), "the report of the fault", 60)
+    wait_until(lambda: rig.warns("Input/output error"), "the report of the fault")
     rig.disk.works()
     open_model("tiny", rig.device.state_dir).close()
     for first in (0, LOCKED):
@@ -215,7 +215,7 @@ def test_what_lies_in_the_place_of_the_devices_key_keeps_no_agent_from_starting(
     device.start()
     try:
         controller.offer(DEVICE, bundle.desired(1, soak_s=0.1))
-        controller.wait_for(partial(_is_at, (1, "COMMITTED")), 60)
+        controller.wait_for(partial(_is_at, (1, "COMMITTED")))
     finally:
         device.stop()
     assert "put aside as device.key.damaged" in device.said()

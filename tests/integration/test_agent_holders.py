@@ -11,11 +11,11 @@ import pytest
 from edgepack.agent.state.holders import HELD, holders_folders
 from edgepack.agent.update.journal import Journal
 from edgepack.bundle.keys import PrivateKey
-from tests.integration.test_agent_application import wait_until
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device
+from tests.simulators.waiting import wait_until
 
 SERVE = """
 import sys, time
@@ -90,7 +90,7 @@ def test_release_is_rolled_back_whose_application_hangs_or_dies(
     first = make_bundle(tmp_path / "1", key, release=1)
     controller.hold(first)
     controller.offer(DEVICE, first.desired(1))
-    controller.wait_for(lambda it: it.state == "COMMITTED", 60)
+    controller.wait_for(lambda it: it.state == "COMMITTED")
     application = Application(device.state_dir)
 
     def journal() -> Journal:

@@ -142,7 +142,6 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
         for name in names:
             controller.wait_for(
                 lambda model: model.sequence == release and model.state == "COMMITTED",
-                60,
                 model=name,
             )
 

@@ -1,9 +1,8 @@
 """Several models on a real agent: an application runs all models while all are swapped."""
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device
+from tests.simulators.waiting import wait_until
 
 FIRST = {"det": 100, "ocr": 200, "tiny": 300}
 """Each model's first release; a release gives its model's weights, so no two models are alike."""
@@ -72,7 +72,6 @@ class Shop:
         for name in FIRST:
             done = self._controller.wait_for(
                 lambda model: model.sequence == self.sequence and model.state == "COMMITTED",
-                60,
                 model=name,
             )
             assert done.active is not None
@@ -131,25 +130,20 @@ def test_an_application_of_three_threads_sees_no_failed_and_no_mixed_inference_i
         for step in range(1, ROUNDS + 1):
             shop.offer(step)
             shop.wait()
-        until = time.monotonic() + 60
-        while application.answers.total() < LEAST_INFERENCES or not all(
-            application.answers[name, first + ROUNDS] for name, first in FIRST.items()
-        ):
-            assert time.monotonic() < until, application.answers
-            time.sleep(0.05)
+        answers = application.answers
+        wait_until(
+            lambda: (
+                answers.total() >= LEAST_INFERENCES
+                and all(answers[name, first + ROUNDS] for name, first in FIRST.items())
+            ),
+            lambda: answers,
+        )
     finally:
         application.close()
     assert application.faults == []
     assert {name for name, _ in application.answers} == set(FIRST)
     assert "no memory" not in device.said()
     assert "Traceback" not in device.said()
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < until, f"waited in vain: {what}"
-        time.sleep(0.05)
 
 
 def test_weights_that_changed_on_the_disk_are_refused_and_then_mended_by_the_agent(

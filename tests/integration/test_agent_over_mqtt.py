@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,7 @@ from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import TENANT, Controller
 from tests.simulators.device import DEVICE, Device
-
-
-def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
-    until = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < until, f"waited {timeout_s:g} s in vain: {what}"
-        time.sleep(0.02)
+from tests.simulators.waiting import wait_until
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.certificates import Authority, issue, make_authority
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
+from tests.simulators.waiting import wait_until
 
 Keys = tuple[PrivateKey, Path]
 
@@ -56,13 +56,6 @@ def tls_lines(folder: Path, name: str = "device") -> tuple[str, ...]:
 def lines_of_the_broker(folder: Path) -> int:
     """Count the broker's log lines, at least one for each attempt."""
     return len((folder / "mosquitto.log").read_text().splitlines())
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 @pytest.mark.usefixtures("mosquitto_broker")

@@ -50,7 +50,7 @@ def install(device: Device, bundle: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "edgepack.agent.cli", *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         env={**os.environ, **secret},
     )
 

@@ -12,11 +12,11 @@ from edgepack.wire import topics
 from edgepack.wire.coded import pack_coded
 from edgepack.wire.messages import Need
 from edgepack.wire.need_bitmap import read_missing
-from tests.integration.test_agent_over_mqtt import wait_until
 from tests.simulators.broker import Broker, is_installed
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import TENANT, Controller
 from tests.simulators.device import Device
+from tests.simulators.waiting import wait_until
 
 LOST = {"cam-1": 2, "cam-2": 5}
 """Which chunk of the model each device loses."""
@@ -111,7 +111,7 @@ def test_a_device_whose_broker_refuses_coded_messages_says_that_it_takes_none(
             controller.hold(bundle)
             device.start()
             controller.offer("cam-1", bundle.desired(1))
-            controller.wait_for(lambda report: report.state == "COMMITTED", 60)
+            controller.wait_for(lambda report: report.state == "COMMITTED")
         finally:
             controller.close()
             device.kill()

@@ -21,7 +21,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
 
@@ -75,7 +75,7 @@ def _serving(folder: Path, url: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=400)
 
 
 def test_git_ignores_every_secret_that_force_wrote(work_tree: Path) -> None:

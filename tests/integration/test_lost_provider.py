@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
+from tests.simulators.waiting import PATIENCE_S, wait_until
 from tests.unit.packager_io.models import save, small_cnn
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def build(folder: Path, version: str, *profiles: str) -> Path:
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=550,
     )
     assert done.returncode == 0, done.stderr
     return bundle
@@ -94,7 +94,7 @@ class Board:
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         return warm_programs.run(
-            [self._python, *words], capture_output=True, text=True, timeout=240
+            [self._python, *words], capture_output=True, text=True, timeout=550
         )
 
     def install(self, bundle: Path) -> subprocess.CompletedProcess[str]:
@@ -112,16 +112,14 @@ class Board:
     def stop(self) -> None:
         if self._agent is not None:
             self._agent.terminate()
-            assert self._agent.wait(30) == 0, self.log.read_text()
+            assert self._agent.wait(PATIENCE_S) == 0, self.log.read_text()
             self._agent = None
 
     def wait_until(self, is_so: Callable[[], bool]) -> None:
-        until = time.monotonic() + 120
-        while not is_so():
-            assert self._agent is not None
-            assert self._agent.poll() is None, self.log.read_text()
-            assert time.monotonic() < until, self.log.read_text()
-            time.sleep(0.05)
+        agent = self._agent
+        assert agent is not None
+        wait_until(lambda: agent.poll() is not None or is_so(), self.log.read_text)
+        assert agent.poll() is None, self.log.read_text()
 
     @property
     def pointer(self) -> ActivePointer | None:

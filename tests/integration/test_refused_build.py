@@ -95,12 +95,12 @@ def test_what_was_built_degraded_is_refused_by_the_agent_unless_its_policy_allow
     device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", tmp_path / "release.pub")
     install = [sys.executable, "-m", "edgepack.agent.cli", "install", str(built.output)]
     install += ["--config", str(device.config), "--soak", "0"]
-    refused = warm_programs.run(install, capture_output=True, text=True, timeout=60)
+    refused = warm_programs.run(install, capture_output=True, text=True, timeout=400)
     assert refused.returncode == 1
     assert "degraded" in refused.stderr
 
     settings = device.config.read_text()
     device.config.write_text(settings.replace("[trust]", "[trust]\nallow_degraded_unsafe = true"))
-    allowed = warm_programs.run(install, capture_output=True, text=True, timeout=60)
+    allowed = warm_programs.run(install, capture_output=True, text=True, timeout=400)
     assert allowed.returncode == 0, allowed.stderr
     assert "active    small 1.0.0" in allowed.stdout

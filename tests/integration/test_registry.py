@@ -132,7 +132,7 @@ def fetch(url: str) -> bytes:
     import urllib.request
 
     request = urllib.request.Request(url, headers={"Accept": MANIFEST_TYPE})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=400) as answer:
         content: bytes = answer.read()
     return content
 

@@ -142,7 +142,7 @@ def _lay_out(folder: Path, width: int, *options: str) -> tuple[dict[str, Any], s
         ),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=550,
         check=True,
     )
     title = re.search(r"<title>(\{.*?\})</title>", done.stdout)

@@ -70,7 +70,7 @@ def test_the_same_in_a_process_of_its_own(state_dir: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=400,
     )
     assert "link.json" in done.stdout
     assert "root:" not in done.stdout + done.stderr

@@ -96,7 +96,7 @@ def run(sources: Path, *words: str | Path, folder: Path) -> str:
         text=True,
         env={**os.environ, "PYTHONPATH": paths, "NO_COLOR": "1"},
         cwd=folder,
-        timeout=300,
+        timeout=550,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

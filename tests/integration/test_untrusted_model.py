@@ -60,7 +60,7 @@ def _edgepack(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, "XDG_STATE_HOME": str(folder / "state"), "EDGEPACK_KEY": "release.key"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
 
@@ -252,7 +252,7 @@ def test_a_person_confirms_code_once_at_the_terminal(folder: Path) -> None:
                 os.write(ours, answer)
                 answer = None
         os.close(ours)
-        return child.wait(timeout=60), seen
+        return child.wait(timeout=400), seen
 
     refused, seen = build(b"n\n")
     assert (refused, (folder / "ran").exists()) == (1, False), seen

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.simulators.ports import free_port
+from tests.simulators.waiting import PATIENCE_S
 
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
@@ -60,7 +61,7 @@ class Broker:
             self._process = subprocess.Popen(
                 [MOSQUITTO, "-c", str(self._settings)], stdout=log, stderr=log
             )
-        until = time.monotonic() + 10
+        until = time.monotonic() + PATIENCE_S
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -73,5 +74,5 @@ class Broker:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(10)
+            self._process.wait(PATIENCE_S)
             self._process = None

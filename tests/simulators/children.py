@@ -4,6 +4,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.simulators.waiting import PATIENCE_S
+
 LONGER_AND_LONGER_S = (0.4, 1.5, 6.0, 25.0)
 """Time limits for what never ends, to be tried until it was seen to have begun: a busy machine
 takes its while to start a process."""
@@ -34,7 +36,8 @@ def noted_pid(note: Path) -> int | None:
 def has_ended(pid: int) -> bool:
     """Wait until a process is gone, or a zombie: a killed process takes a moment to die."""
     status = Path(f"/proc/{pid}/stat")
-    for _ in range(500):
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
         try:
             if status.read_text().rpartition(")")[2].split()[0] == "Z":
                 return True

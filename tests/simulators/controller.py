@@ -28,6 +28,7 @@ from edgepack.wire.need_bitmap import read_missing
 from edgepack.wire.router import Router
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.signing import read_messages, read_report
+from tests.simulators.waiting import PATIENCE_S
 
 TENANT = "default"
 ROUTER = Router({topics.up(TENANT, topics.DEVICE, kind): kind for kind in topics.UP_KINDS})
@@ -97,10 +98,10 @@ class Controller:
         return self.reports[-1] if self.reports else None
 
     def wait_for(
-        self, is_so: Callable[[ReportedModel], bool], timeout_s: float = 30, *, model: str = "tiny"
+        self, is_so: Callable[[ReportedModel], bool], *, model: str = "tiny"
     ) -> ReportedModel:
         """Wait for a state in the reports of a model, from the latest report on."""
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             last = self.last()
             if last is not None and last.online:
@@ -110,7 +111,7 @@ class Controller:
             time.sleep(0.01)
         last = self.last()
         raise AssertionError(
-            f"no such report within {timeout_s:g} s; the last one was {last and last.models}"
+            f"no such report within {PATIENCE_S:g} s; the last one was {last and last.models}"
         )
 
     def close(self) -> None:

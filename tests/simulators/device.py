@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import Journal, read_journal
 from tests.simulators import warm_programs
 from tests.simulators.users import User
+from tests.simulators.waiting import PATIENCE_S, wait_until
 
 DEVICE = "cam-1"
 
@@ -109,18 +109,18 @@ class Device:
         """Kill by SIGKILL: the agent cannot react."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait(10)
+        self._process.wait(PATIENCE_S)
 
     def stop(self) -> int:
         """Stop by SIGTERM; return the exit code."""
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(20)
+        return self._process.wait(PATIENCE_S)
 
     def wait(self) -> int:
         """Wait until the agent ends by itself; return the exit code."""
         assert self._process is not None
-        return self._process.wait(20)
+        return self._process.wait(PATIENCE_S)
 
     def processes(self) -> list[int]:
         """Return the live agent and its children, found by the folder in their environments."""
@@ -142,14 +142,9 @@ class Device:
         return self.log.read_text() if self.log.exists() else ""
 
 
-def wait_for_line(device: Device, text: str, timeout_s: float = 20) -> str:
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        for line in device.said().splitlines():
-            if text in line:
-                return line
-        time.sleep(0.05)
-    raise AssertionError(f"{text!r} was not said:\n{device.said()}")
+def wait_for_line(device: Device, text: str) -> str:
+    wait_until(lambda: text in device.said(), lambda: f"{text!r}:\n{device.said()}")
+    return next(line for line in device.said().splitlines() if text in line)
 
 
 @contextlib.contextmanager

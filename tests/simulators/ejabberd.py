@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 from tests.simulators.ports import free_port
+from tests.simulators.waiting import PATIENCE_S
 
 ERLANG = shutil.which("erl") or "/usr/bin/erl"
 LIBRARIES = sorted(Path("/usr/lib").glob("*/ejabberd-*"))
-START_S = 120.0
 
 
 def is_installed() -> bool:
@@ -82,7 +82,7 @@ class Node:
     def await_clients(self) -> None:
         """Wait until clients can connect."""
         assert self._process is not None
-        until = time.monotonic() + START_S
+        until = time.monotonic() + PATIENCE_S
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -93,7 +93,7 @@ class Node:
 
     def await_started(self) -> None:
         """Wait until the node has started completely: a node that joins earlier starts broken."""
-        until = time.monotonic() + START_S
+        until = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self.ask("status")
@@ -118,7 +118,7 @@ class Node:
             capture_output=True,
             text=True,
             env=self._environment,
-            timeout=START_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         if done.returncode:
@@ -130,7 +130,7 @@ class Node:
         if self._process is not None:
             # Its helpers (erl_child_setup, inet_gethost) are of the same group.
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(10)
+            self._process.wait(PATIENCE_S)
             self._process = None
 
 

@@ -15,6 +15,8 @@ import threading
 import time
 from pathlib import Path
 
+from tests.simulators.waiting import PATIENCE_S
+
 CONTENTS = {
     "head": b"GET /v1/info HTTP/1.1\r\nHost: fleet\r\nX-Never-",
     "body": b"POST /login HTTP/1.1\r\nHost: fleet\r\nContent-Length: 60000\r\n\r\ntoken=",
@@ -52,8 +54,8 @@ class HalfSent:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.wait(30)
-        self._thread.join(30)
+        self._process.wait(PATIENCE_S)
+        self._thread.join(PATIENCE_S)
 
 
 def _hold(port: int, count: int, content: bytes) -> None:

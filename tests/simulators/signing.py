@@ -18,6 +18,7 @@ from edgepack.wire.changes import apply_changes, is_changes
 from edgepack.wire.messages import Batch, Changes, Message, Reported, Session, decode, encode
 from edgepack.wire.signed import SIGNED_KINDS, BatchSigner, Sign, read_batch, sign_batch
 from tests.simulators.certificates import self_signed
+from tests.simulators.waiting import PATIENCE_S
 
 KEY = make_key()
 """The key of devices of which a test has no folder."""
@@ -117,7 +118,7 @@ class Speaker:
     def __enter__(self) -> "Speaker":
         self.client.connect_somewhere()
         self.client.loop_start()
-        assert self._subscribed.wait(10)
+        assert self._subscribed.wait(PATIENCE_S)
         return self
 
     def __exit__(

@@ -16,11 +16,11 @@ from typing import Self
 
 from tests.simulators import ejabberd
 from tests.simulators.ports import free_port
+from tests.simulators.waiting import PATIENCE_S
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 REGISTRY = shutil.which("docker-registry") or "/usr/bin/docker-registry"
 TINYPROXY = shutil.which("tinyproxy") or "/usr/bin/tinyproxy"
-START_S = 180.0
 """How long a server may take to listen, on a machine that is busy."""
 
 
@@ -67,10 +67,10 @@ class Server:
     def stop(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(10)
+            self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(PATIENCE_S)
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +80,7 @@ class Server:
 
 
 def wait_for_port(port: int, server: Server) -> None:
-    until = time.monotonic() + START_S
+    until = time.monotonic() + PATIENCE_S
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -163,7 +163,7 @@ class Ejabberd(Server):
 
     def _open_first(self, *, is_tls: bool) -> None:
         """Open the first WebSocket, which takes ten seconds and more, too long for clients."""
-        opened = socket.create_connection(("127.0.0.1", self.web_port), START_S)
+        opened = socket.create_connection(("127.0.0.1", self.web_port), PATIENCE_S)
         if is_tls:
             opened = _believing().wrap_socket(opened)
         with opened:

@@ -91,7 +91,7 @@ def test_the_current_folder_is_on_no_childs_path(
         foreign_python_command(sys.executable, "-c", code),
     ):
         with start_python(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as child:
-            said, errors = child.communicate(timeout=60)
+            said, errors = child.communicate(timeout=400)
         assert child.returncode == 0, errors
         assert b"relative" not in said
         assert b"''" not in said

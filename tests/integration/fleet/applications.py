@@ -54,7 +54,7 @@ class Applications:
     def stop(self) -> None:
         self._stopping.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(400)
         assert self._failed == []
 
 

@@ -89,7 +89,7 @@ class Cluster:
         client.on_connect, client.on_subscribe = connected, subscribed
         client.connect_somewhere()
         client.loop_start()
-        assert ended.wait(60)
+        assert ended.wait(400)
         for topic in retained:
             client.publish(topic, b"", qos=1, retain=True).wait_for_publish(10)
         client.disconnect()

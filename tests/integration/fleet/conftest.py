@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,18 +32,12 @@ from tests.simulators import warm_programs
 from tests.simulators.bundles import make_bundle as make_real_bundle
 from tests.simulators.manifests import DIGEST, make_variant
 from tests.simulators.ports import free_port
+from tests.simulators.waiting import wait_until
 
 MOSQUITTO = "/usr/sbin/mosquitto"
 SIMULATED = Selector(kind="group", group="simulated")
 CAMERAS = Selector(kind="group", group="cameras")
 StartAgent = Callable[..., subprocess.Popen[bytes]]
-
-
-def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 180.0) -> None:
-    until = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < until, f"waited {timeout_s:g} s in vain: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +109,7 @@ class FleetProcess:
         command += ["--data", str(self.data), "--port", str(self.port), *self.arguments]
         with self.log.open("a") as log:
             self.process = warm_programs.Popen(command, stderr=log, stdout=log, text=True)
-        wait_until(self._answers, "the fleet answers", 60)
+        wait_until(self._answers, "the fleet answers", 0.05)
         return self
 
     def _answers(self) -> bool:
@@ -134,12 +127,12 @@ class FleetProcess:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(400)
 
     def stop(self) -> int:
         self.send_signal(signal.SIGTERM)
         assert self.process is not None
-        return self.process.wait(20)
+        return self.process.wait(400)
 
     @property
     def client(self) -> FleetClient:
@@ -149,8 +142,8 @@ class FleetProcess:
     def connection(self) -> Connection:
         return connect(self.url, self.data, None)
 
-    def wait_until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 180.0) -> None:
-        wait_until(is_so, what, timeout_s)
+    def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+        wait_until(is_so, what, 0.05)
 
     def info(self) -> FleetInfo:
         return self.client.info()
@@ -169,9 +162,9 @@ class FleetProcess:
         chosen = RolloutSettings(**asked)  # type: ignore[arg-type]
         return self.client.start_rollout(self.client.publish(archive), to, chosen).rollout
 
-    def wait_for(self, name: str, *states: str, timeout_s: float = 180.0) -> RolloutView:
+    def wait_for(self, name: str, *states: str) -> RolloutView:
         wait_until(
-            lambda: self.rollout(name).state in states, f"{name} is {'/'.join(states)}", timeout_s
+            lambda: self.rollout(name).state in states, f"{name} is {'/'.join(states)}", 0.05
         )
         return self.rollout(name)
 
@@ -202,7 +195,7 @@ class Simulation:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(20)
+        self._thread.join(400)
         assert not self._thread.is_alive()
 
 
@@ -266,7 +259,7 @@ def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
     for agent in agents:
         agent.terminate()
     for agent in agents:
-        agent.wait(20)
+        agent.wait(400)
 
 
 @pytest.fixture
@@ -302,7 +295,7 @@ class Mosquitto:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(10)
+            self.process.wait(400)
 
 
 def run_mosquitto(config: Path, port: int) -> subprocess.Popen[bytes]:
@@ -320,7 +313,7 @@ def run_mosquitto(config: Path, port: int) -> subprocess.Popen[bytes]:
             return False
         return True
 
-    wait_until(listens, "mosquitto listens", 10)
+    wait_until(listens, "mosquitto listens")
     return process
 
 
@@ -395,7 +388,7 @@ def tls_broker(tmp_path: Path) -> Iterator[TlsBroker]:
     broker = run_mosquitto(config, port)
     yield TlsBroker(written["broker"], folder, broker)
     broker.terminate()
-    broker.wait(10)
+    broker.wait(400)
 
 
 @pytest.fixture
@@ -412,7 +405,7 @@ def edgepack(fleet: FleetProcess, *arguments: str) -> subprocess.CompletedProces
         [sys.executable, "-m", "edgepack.cli", *arguments, *place],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         env={**os.environ, "NO_COLOR": "1"},
         check=False,
     )

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.integration.fleet.conftest import FleetProcess, wait_until
+from tests.integration.fleet.conftest import FleetProcess
 from tests.integration.fleet.postgresql import PostgreSQL
+from tests.simulators.waiting import wait_until
 
 
 class ControllerProcesses:

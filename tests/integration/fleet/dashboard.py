@@ -54,9 +54,9 @@ class Visitor:
         parts = urlsplit(self._url)
         host, port, trusting = parts.hostname or "", parts.port, self._trusting
         connection = (
-            http.client.HTTPSConnection(host, port, timeout=30, context=trusting)
+            http.client.HTTPSConnection(host, port, timeout=400, context=trusting)
             if trusting is not None
-            else http.client.HTTPConnection(host, port, timeout=30)
+            else http.client.HTTPConnection(host, port, timeout=400)
         )
         cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         try:

@@ -53,7 +53,7 @@ def test_no_request_that_can_be_made_up_is_answered_otherwise_than_described(
         text=True,
         cwd=tmp_path,
         check=False,
-        timeout=240,
+        timeout=550,
     )
     assert done.returncode == 0, done.stdout
     assert f"Tested: {len(OPERATIONS)}" in done.stdout

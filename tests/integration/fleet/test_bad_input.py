@@ -35,7 +35,7 @@ def edgepack(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         env={**os.environ, "NO_COLOR": "1", **environment},
         check=False,
     )
@@ -215,7 +215,7 @@ def test_malformed_requests_are_answered_and_unknown_paths_too(serve: Serve) -> 
 def test_a_signal_ends_the_fleet_cleanly(serve: Serve, number: signal.Signals) -> None:
     fleet = serve()
     fleet.process.send_signal(number)
-    assert fleet.process.wait(15) == 0
+    assert fleet.process.wait(400) == 0
     with pytest.raises(FleetError, match="no fleet answers"):
         fleet.info()
 

@@ -12,7 +12,8 @@ from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.broker.link import Link
 from edgepack.fleet.broker.links import Links
 from edgepack.wire import topics
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, Simulation, wait_until
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto, Simulation
+from tests.simulators.waiting import wait_until
 
 DEVICES = 300
 
@@ -36,11 +37,11 @@ def test_three_hundred_devices_that_come_back_at_once_are_all_there_and_commit_o
         )
         assert mosquitto.process is not None
         mosquitto.process.kill()  # it keeps nothing: no session, nothing that was retained
-        mosquitto.process.wait(10)
+        mosquitto.process.wait(400)
         mosquitto.start()
-    done = fleet.wait_for(rollout, "FINISHED", timeout_s=300)
+    done = fleet.wait_for(rollout, "FINISHED")
     assert done.counts == {"COMMITTED": DEVICES}
-    wait_until(lambda: fleet.info().online == DEVICES, "all of them are online", 120)
+    wait_until(lambda: fleet.info().online == DEVICES, "all of them are online")
     with closing(sqlite3.connect(fleet.data / "fleet.db")) as database:
         query = "SELECT device FROM events WHERE to_state = 'COMMITTED' AND device != ''"
         committed = Counter(device for (device,) in database.execute(query))

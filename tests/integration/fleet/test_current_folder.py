@@ -14,9 +14,9 @@ from edgepack.agent.cli import cli as agent
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.cli import cli as host
 from edgepack.python_child import python_command
-from tests.integration.fleet.conftest import wait_until
 from tests.simulators import warm_programs
 from tests.simulators.ports import free_port
+from tests.simulators.waiting import wait_until
 from tests.simulators.web_ways import registry
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
@@ -110,7 +110,7 @@ class User:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=550,
         )
         assert self.traps.sprung() == [], words
         assert done.returncode in ((0, 1) if may_fail else (0,)), (
@@ -137,7 +137,7 @@ def user(tmp_path: Path) -> User:
 def test_the_traps_do_spring(user: User) -> None:
     command = python_command("edgepack.agent.runtime.facts")
     unguarded = [word for word in command if word != "-P"]
-    subprocess.run(unguarded, cwd=user.traps.folder, capture_output=True, timeout=60)
+    subprocess.run(unguarded, cwd=user.traps.folder, capture_output=True, timeout=400)
     assert user.traps.sprung()
 
 
@@ -165,7 +165,7 @@ def test_no_command_runs_python_code_of_the_current_folder(user: User, tmp_path:
     finally:
         for process in reversed(processes):
             process.terminate()
-            process.wait(30)
+            process.wait(400)
     assert user.traps.sprung() == []
     assert ALL_COMMANDS - user.traps.ran == set()
 
@@ -209,7 +209,7 @@ def run_every_command(user: User, folder: Path, processes: list[subprocess.Popen
         asked = user.traps.words("edgepack", "fleet", "info", *url)
         environment = user.traps.environment(data)
         done = warm_programs.run(
-            asked, cwd=user.traps.folder, env=environment, capture_output=True, timeout=60
+            asked, cwd=user.traps.folder, env=environment, capture_output=True, timeout=400
         )
         return done.returncode == 0
 
@@ -218,7 +218,7 @@ def run_every_command(user: User, folder: Path, processes: list[subprocess.Popen
     place = ("--state-dir", device / "state", "-o", device)
     run("edgepack", "fleet", "enroll", "cam-1", "--group", "cameras", *place, *url)
     processes.append(user.start(folder / "agent.log", "edgepack-agent", "run"))
-    settings = ("--soak", "0.2", "--deadline", "120", "--yes", *url)
+    settings = ("--soak", "0.2", "--deadline", "400", "--yes", *url)
     for number, bundle in enumerate((one, two), 1):
         run("edgepack", "publish", bundle, *url)
         run("edgepack", "rollout", "start", bundle, "--group", "cameras", *settings)

@@ -14,9 +14,9 @@ from tests.integration.fleet.conftest import (
     FleetProcess,
     Simulation,
     edgepack,
-    wait_until,
 )
 from tests.integration.fleet.dashboard import Visitor
+from tests.simulators.waiting import wait_until
 
 MODEL = "model/cpu/model.onnx"
 SETTINGS = RolloutSettings(waves="100%", soak_s=0.2, deadline_s=300.0)

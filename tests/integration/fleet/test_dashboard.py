@@ -208,7 +208,7 @@ def test_the_reason_of_a_failure_is_one_click_from_the_first_page(fleet: FleetPr
 def test_what_moves_is_sent_again_by_itself(fleet: FleetProcess) -> None:
     visitor = Visitor(fleet.url).log_in(token(fleet))
     cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
-    connection = HTTPConnection("127.0.0.1", fleet.port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", fleet.port, timeout=400)
     headers = {"Accept": "text/event-stream", "Cookie": cookie}
     connection.request("GET", "/rollouts/r1", headers=headers)
     answer = connection.getresponse()

@@ -36,7 +36,7 @@ def test_a_device_that_runs_the_older_release_is_sent_the_delta(
         assert _sent_by(fleet, two, tmp_path) < 0.8 * WEIGHT_BYTES
     finally:
         agent.terminate()
-        agent.wait(20)
+        agent.wait(400)
     assert "patched_bytes=262" in (folder / "agent.log").read_text(), "the whole weight"
 
 

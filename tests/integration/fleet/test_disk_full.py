@@ -17,8 +17,8 @@ from tests.integration.fleet.conftest import (
     FleetProcess,
     Mosquitto,
     Simulation,
-    wait_until,
 )
+from tests.simulators.waiting import wait_until
 from tests.unit.fleet.world import NEW, World, says
 
 DEVICES = 20
@@ -63,7 +63,7 @@ def test_a_rollout_waits_for_room_and_loses_nothing(
 ) -> None:
     simulation(fleet, count=DEVICES)
     release = fleet.client.publish(make_bundle())
-    settings = RolloutSettings(waves="2,100%", soak_s=0.5, deadline_s=120.0)
+    settings = RolloutSettings(waves="2,100%", soak_s=0.5, deadline_s=400.0)
     rollout = fleet.client.start_rollout(release, SIMULATED, settings).rollout
     wait_until(lambda: fleet.rollout(rollout).counts.get("COMMITTED", 0) > 0, "it has begun")
     small = SmallFiles(fleet)
@@ -77,7 +77,7 @@ def test_a_rollout_waits_for_room_and_loses_nothing(
     with pytest.raises(TimeoutError):
         _wait_for_change(fleet, rollout, before.counts)
     small.end()
-    done = fleet.wait_for(rollout, "FINISHED", timeout_s=120)
+    done = fleet.wait_for(rollout, "FINISHED")
     assert done.counts == {"COMMITTED": DEVICES}
     wait_until(lambda: committed(fleet) == DEVICES, "every device's word is there")
     counters = fleet.info().counters

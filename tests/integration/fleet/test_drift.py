@@ -90,7 +90,7 @@ def test_a_rollout_goes_on_while_devices_see_what_the_build_saw_and_stops_when_t
     start_cameras(fleet, start_agent, tmp_path, more)
     asked = {"waves": "100%", "deadline_s": 60.0, "gates": {"drift": 0.3}}
     first = fleet.roll_out(make_release("1.0.0"), to=CAMERAS, **asked)
-    fleet.wait_for(first, "FINISHED", timeout_s=120)
+    fleet.wait_for(first, "FINISHED")
     for device in CAMERA_NAMES:
         applications.start(tmp_path / device / "state")
     fleet.wait_until(lambda: _devices_with_drift(fleet) == 3, "all devices reported drift")
@@ -101,12 +101,12 @@ def test_a_rollout_goes_on_while_devices_see_what_the_build_saw_and_stops_when_t
         done = edgepack(
             fleet,
             *("rollout", "start", str(make_release(version)), "--group", "cameras", "--yes"),
-            *("--waves", "100%", "--soak", "2", "--deadline", "60", "--json"),
+            *("--waves", "100%", "--soak", "2", "--deadline", "400", "--json"),
             *("--gate", "all=off", "--gate", "drift=0.3", "--first-look", "4"),
         )
         assert done.returncode == 0, done.stderr
         name = json.loads(done.stdout)["rollout"]
-        fleet.wait_for(name, "FINISHED", "PAUSED", timeout_s=120)
+        fleet.wait_for(name, "FINISHED", "PAUSED")
         views[version] = drift_of(fleet, name)
         rollout = fleet.rollout(name)
         assert rollout.state == end, (rollout.because, views[version])

@@ -9,9 +9,10 @@ import pytest
 from edgepack.agent.serving.model import open_model
 from edgepack.bundle.golden import read_golden
 from edgepack.fleet.documents.rollouts import Selector
-from tests.integration.fleet.conftest import FleetProcess, wait_until
+from tests.integration.fleet.conftest import FleetProcess
 from tests.simulators import warm_programs
 from tests.simulators.plain_weights import secrets, shows
+from tests.simulators.waiting import wait_until
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 CAMERAS = Selector(kind="group", group="cameras")
@@ -52,7 +53,7 @@ def start_agent() -> Iterator[Callable[[Path], None]]:
     yield start
     for agent in agents:
         agent.terminate()
-        agent.wait(20)
+        agent.wait(400)
 
 
 def test_what_is_encrypted_to_one_device_serves_there_and_shows_no_weight_anywhere(
@@ -76,7 +77,7 @@ def test_what_is_encrypted_to_one_device_serves_there_and_shows_no_weight_anywhe
     fleet.wait_until(lambda: fleet.info().online == 2, "the agents are online")
 
     places = (*(folder / "state" for folder in devices.values()), fleet.data, fleet.broker_folder)
-    rollout = fleet.roll_out(secret, to=CAMERAS, waves="100%", deadline_s=60.0, max_failed_share=1)
+    rollout = fleet.roll_out(secret, to=CAMERAS, waves="100%", deadline_s=400.0, max_failed_share=1)
 
     def is_decided() -> bool:
         for place in places:

@@ -20,10 +20,10 @@ from tests.integration.fleet.conftest import (
     TlsBroker,
     edgepack,
     run_mosquitto,
-    wait_until,
 )
 from tests.integration.fleet.dashboard import Visitor
 from tests.simulators import warm_programs
+from tests.simulators.waiting import wait_until
 
 
 def test_root_metadata_that_expires_in_four_days_is_a_warning_everywhere(
@@ -68,7 +68,7 @@ def test_certificates_of_broker_api_and_device_that_end_soon_are_warnings(
     certificate = authority.sign_server(key, ["localhost", "127.0.0.1"])
     (tls_broker.folder / "server.crt").write_text(certificate)
     tls_broker.process.terminate()
-    tls_broker.process.wait(10)
+    tls_broker.process.wait(400)
     port = int(tls_broker.url.rpartition(":")[2])
     broker = run_mosquitto(tls_broker.folder / "mosquitto.conf", port)
     try:
@@ -89,4 +89,4 @@ def test_certificates_of_broker_api_and_device_that_end_soon_are_warnings(
         assert fleet.stop() == 0
     finally:
         broker.terminate()
-        broker.wait(10)
+        broker.wait(400)

@@ -33,10 +33,11 @@ from edgepack.wire.messages import (
     decode,
     encode,
 )
-from tests.integration.fleet.conftest import CAMERAS, FleetProcess, Mosquitto, edgepack, wait_until
+from tests.integration.fleet.conftest import CAMERAS, FleetProcess, Mosquitto, edgepack
 from tests.integration.fleet.dashboard import Visitor
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.simulators.signing import RawSigner, Speaker, sign_with
+from tests.simulators.waiting import wait_until
 from tests.simulators.world import make_facts
 
 Serve = Callable[..., FleetProcess]

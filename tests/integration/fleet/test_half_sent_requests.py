@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from edgepack.fleet.client.fleet_client import FleetClient
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, wait_until
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto
 from tests.simulators.half_sent import HalfSent
+from tests.simulators.waiting import wait_until
 
 COUNT = 1_300
 MAX_LOG_BYTES = 100_000

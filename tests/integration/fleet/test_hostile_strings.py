@@ -249,7 +249,7 @@ def test_no_command_lets_a_device_steer_the_terminal(
                 printed = on_a_terminal(line, environment)
             else:
                 done = warm_programs.run(
-                    line, capture_output=True, text=True, check=False, env=environment, timeout=60
+                    line, capture_output=True, text=True, check=False, env=environment, timeout=400
                 )
                 printed = done.stdout + done.stderr
                 assert all(one.isprintable() for one in printed.split("\n")), (command, printed)

@@ -22,10 +22,11 @@ from edgepack.errors import DeviceError
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.enrolment.certificates import read_certificate
-from tests.integration.fleet.conftest import FleetProcess, edgepack, wait_until
+from tests.integration.fleet.conftest import FleetProcess, edgepack
 from tests.integration.fleet.test_removal import gets_in
 from tests.simulators import warm_programs, web_ways
 from tests.simulators.certificates import issue, make_authority, sign_until
+from tests.simulators.waiting import wait_until
 from tests.simulators.web_ways import Nginx
 
 DAY_S = 86400.0
@@ -36,7 +37,7 @@ def agent_command(*words: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-m", "edgepack.agent.cli", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         check=False,
     )
 
@@ -55,7 +56,7 @@ def running_agent(config: Path) -> Iterator[Path]:
         yield log_file
     finally:
         process.terminate()
-        assert process.wait(20) == 0, log_file.read_text()
+        assert process.wait(400) == 0, log_file.read_text()
 
 
 def enroll(fleet: FleetProcess, folder: Path, *words: str) -> Path:

@@ -19,9 +19,10 @@ import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet import FleetClient
-from tests.integration.fleet.conftest import FleetProcess, wait_until
+from tests.integration.fleet.conftest import FleetProcess
 from tests.integration.fleet.dashboard import Answer, Visitor
 from tests.simulators.ports import free_port
+from tests.simulators.waiting import wait_until
 
 PROGRAM = Path(sys.executable).with_name("oidc-provider-mock")
 USERS = (
@@ -53,7 +54,7 @@ def issuer() -> Iterator[str]:
     wait_until(answers, "the provider answers")
     yield url
     process.terminate()
-    process.wait(10)
+    process.wait(400)
 
 
 @pytest.fixture

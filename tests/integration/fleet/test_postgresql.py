@@ -71,7 +71,7 @@ def test_two_that_open_a_new_database_at_once_make_its_tables_once(url: str) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(400)
     assert len(stores) == 4
     for store in stores:
         store.close()

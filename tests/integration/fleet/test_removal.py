@@ -49,7 +49,7 @@ def gets_in(folder: Path) -> bool:
     except ssl.SSLError:
         return False
     client.loop_start()
-    assert answered.wait(30), "the broker neither took nor refused it"
+    assert answered.wait(400), "the broker neither took nor refused it"
     if taken:
         topic = topics.up("default", folder.name, "reported")
         client.publish(topic, WILL, qos=1).wait_for_publish(30)

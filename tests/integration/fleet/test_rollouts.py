@@ -92,7 +92,7 @@ def test_a_rollback_leads_devices_back_to_the_release_before_and_they_confirm_it
     name = fleet.roll_out(make_bundle("2.0.0", 2))
     fleet.wait_for(name, "FINISHED")
     assert versions(fleet) == {"2.0.0"}
-    settings = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=30.0)
+    settings = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=400.0)
     (back,) = fleet.client.rollback(name, settings=settings)
     assert fleet.wait_for(back.rollout, "FINISHED").counts == {"COMMITTED": 3}
     assert versions(fleet) == {"1.0.0"}
@@ -162,7 +162,7 @@ def test_two_hundred_devices_cost_the_origin_one_bundle(
     simulation(fleet, count=200)
     size_bytes = 3_000_000
     name = fleet.roll_out(make_bundle(size_bytes=size_bytes), waves="100%", deadline_s=200.0)
-    view = fleet.wait_for(name, "FINISHED", timeout_s=200)
+    view = fleet.wait_for(name, "FINISHED")
     assert view.counts == {"COMMITTED": 200}
     sent = fleet.info().sent_bytes
     # On a busy machine the broker drops chunks, which are sent to all once more.
@@ -172,7 +172,7 @@ def test_two_hundred_devices_cost_the_origin_one_bundle(
         return sum(row.devices for row in fleet.rollout(name).latency)
 
     # A loaded broker may drop what is said once; every device says its latency again each minute.
-    fleet.wait_until(lambda: told() == 200, "every device told its latency", 150)
+    fleet.wait_until(lambda: told() == 200, "every device told its latency")
     rows = {row.hardware_class: row for row in fleet.rollout(name).latency}
     assert rows["sim-hexagon-v73"].p50_ms < rows["sim-x86-vnni"].p50_ms
 

@@ -18,11 +18,12 @@ from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, decode, encode
 from tests.integration.fleet.cluster import start_cluster
-from tests.integration.fleet.conftest import FleetProcess, Simulation, wait_until
+from tests.integration.fleet.conftest import FleetProcess, Simulation
 from tests.integration.fleet.controller_processes import ControllerProcesses, controllers
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.simulators import warm_programs
 from tests.simulators.signing import Speaker
+from tests.simulators.waiting import wait_until
 from tests.unit.fleet.world import says, telemetry_window
 
 MOSQUITTO, EJABBERD = "mosquitto", "ejabberd"
@@ -56,7 +57,7 @@ class Listener:
         self._client.connect_somewhere()
         self._client.loop_start()
         self._client.subscribe(topics.desired("default", "+"), qos=1)
-        assert subscribed.wait(10)
+        assert subscribed.wait(400)
 
     def _hear(self, _client: object, _userdata: object, message: Any) -> None:
         if message.payload:
@@ -159,7 +160,7 @@ def test_a_rollout_is_finished_though_whoever_leads_is_killed_again_and_again(
         processes.kill(leader)
         processes.start()
     fleet = next(iter(processes.fleets.values()))
-    done = fleet.wait_for(rollout, "FINISHED", timeout_s=120)
+    done = fleet.wait_for(rollout, "FINISHED")
     assert done.counts == {"COMMITTED": 20}
     assert len(listener.told) == 20
     listener.check(answers=1)
@@ -234,7 +235,7 @@ def test_a_second_controller_on_an_sqlite_is_refused(
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 1

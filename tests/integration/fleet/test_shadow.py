@@ -29,9 +29,9 @@ from tests.integration.fleet.conftest import (
     Mosquitto,
     StartAgent,
     edgepack,
-    wait_until,
 )
 from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
+from tests.simulators.waiting import wait_until
 
 INFERENCES = 300
 """That a soak waits for: of the first 60 shadow inferences the fleet has heard by then."""
@@ -80,8 +80,8 @@ def test_a_release_that_comes_to_something_else_than_the_one_before_is_rolled_ba
     one = make_bundle(tmp_path / "one", key, release=1)
     two = make_bundle(tmp_path / "two", key, release=2, tuned_from=one)
     three = make_bundle(tmp_path / "three", key, release=3)
-    first = fleet.roll_out(archive(one), to=CAMERAS, waves="100%", deadline_s=60.0)
-    fleet.wait_for(first, "FINISHED", timeout_s=120)
+    first = fleet.roll_out(archive(one), to=CAMERAS, waves="100%", deadline_s=400.0)
+    fleet.wait_for(first, "FINISHED")
     assert shadow_of(fleet, first).verdict == "no evidence"
     for device in CAMERA_NAMES:
         applications.start(tmp_path / device / "state")
@@ -92,12 +92,12 @@ def test_a_release_that_comes_to_something_else_than_the_one_before_is_rolled_ba
         done = edgepack(
             fleet,
             *("rollout", "start", str(archive(bundle)), "--group", "cameras", "--yes"),
-            *("--waves", "100%", "--min-inferences", str(INFERENCES), "--deadline", "240"),
+            *("--waves", "100%", "--min-inferences", str(INFERENCES), "--deadline", "400"),
             *("--gate", "all=off", "--gate", "shadow=0.05", "--on-breach", "rollback", "--json"),
         )
         assert done.returncode == 0, done.stderr
         name = json.loads(done.stdout)["rollout"]
-        fleet.wait_for(name, "FINISHED", "PAUSED", "ABORTED", timeout_s=240)
+        fleet.wait_for(name, "FINISHED", "PAUSED", "ABORTED")
         views[bundle] = shadow_of(fleet, name)
     equal, other = views[two], views[three]
     assert (equal.verdict, equal.devices, equal.now) == ("pass", 3, 0.0), equal

@@ -23,9 +23,9 @@ from tests.integration.fleet.conftest import (
     CAMERAS,
     Mosquitto,
     StartAgent,
-    wait_until,
 )
 from tests.simulators.building import build_archive
+from tests.simulators.waiting import wait_until
 
 CLASSES, WIDTH = 5, 16
 BRIGHT = 10.0
@@ -113,8 +113,8 @@ def test_classifier_that_is_right_on_golden_samples_and_wrong_on_real_inputs_nev
     start_cameras(fleet, start_agent, tmp_path, more + "spacing_s = 0.01\n")
     good, same = build(tmp_path / "built", key, 1), build(tmp_path / "built", key, 2)
     wrong = build(tmp_path / "built", key, 3, is_wrong_when_bright=True)
-    first = fleet.roll_out(good, to=CAMERAS, waves="100%", deadline_s=60.0)
-    fleet.wait_for(first, "FINISHED", timeout_s=120)
+    first = fleet.roll_out(good, to=CAMERAS, waves="100%", deadline_s=400.0)
+    fleet.wait_for(first, "FINISHED")
     for device in CAMERA_NAMES:
         applications.start(tmp_path / device / "state")
     wait_until(lambda: len(applications.models) == len(CAMERA_NAMES), "the applications run")
@@ -124,7 +124,7 @@ def test_classifier_that_is_right_on_golden_samples_and_wrong_on_real_inputs_nev
 
     settings = {"waves": "100%", "soak_s": 1.0, "deadline_s": 240.0, "shadow": True}
     unchanged = fleet.roll_out(same, to=CAMERAS, **settings)
-    fleet.wait_for(unchanged, "FINISHED", "PAUSED", timeout_s=240)
+    fleet.wait_for(unchanged, "FINISHED", "PAUSED")
     assert fleet.rollout(unchanged).state == "FINISHED", fleet.rollout(unchanged)
     wait_until(lambda: answered == {"1.1.0", "1.2.0"}, "the next release answers")
     events = fleet.client.events(limit=1000)
@@ -136,7 +136,7 @@ def test_classifier_that_is_right_on_golden_samples_and_wrong_on_real_inputs_nev
         assert agreed == spaced >= 74, one
 
     name = fleet.roll_out(wrong, to=CAMERAS, **settings)
-    ended = fleet.wait_for(name, "FINISHED", "PAUSED", "ABORTED", timeout_s=240)
+    ended = fleet.wait_for(name, "FINISHED", "PAUSED", "ABORTED")
     assert (ended.state, ended.counts) == ("PAUSED", {"FAILED": 3}), ended
     reasons = {
         event.because

@@ -28,10 +28,10 @@ from tests.integration.fleet.conftest import (
     Mosquitto,
     StartAgent,
     edgepack,
-    wait_until,
 )
 from tests.integration.fleet.dashboard import Visitor
 from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
+from tests.simulators.waiting import wait_until
 
 SLOW_LAYERS = 600
 """So many more layers take tens of times as long, on any machine."""
@@ -95,7 +95,7 @@ def start(fleet: FleetProcess, archive: Path, *options: str) -> str:
     done = edgepack(
         fleet,
         *("rollout", "start", str(archive), "--group", "cameras", "--waves", "1,100%"),
-        *("--soak", "0.5", "--deadline", "240", "--first-look", "1", "--yes", "--json", *options),
+        *("--soak", "0.5", "--deadline", "400", "--first-look", "1", "--yes", "--json", *options),
     )
     assert done.returncode == 0, done.stderr
     name: str = json.loads(done.stdout)["rollout"]
@@ -128,7 +128,7 @@ def known(
     start_cameras(fleet, start_agent, tmp_path, SETTINGS)
     packed, one = archive(1)
     first = fleet.roll_out(packed, to=CAMERAS, waves="100%", deadline_s=240.0)
-    fleet.wait_for(first, "FINISHED", timeout_s=240)
+    fleet.wait_for(first, "FINISHED")
     for device in CAMERA_NAMES:
         applications.start(tmp_path / device / "state")
 
@@ -139,8 +139,8 @@ def known(
         pace = STORED.decode(journal.read_bytes()).value.paces.get(f"{one.ref.digest} cpu", Pace())
         return len(pace.intervals) > 4 and pace.latency.count >= 60
 
-    wait_until(lambda: all(map(is_known, CAMERA_NAMES)), "each agent knows the pace", 240)
-    wait_until(lambda: measured(fleet.rollout(first)) >= 600, "the fleet knows latencies", 240)
+    wait_until(lambda: all(map(is_known, CAMERA_NAMES)), "each agent knows the pace")
+    wait_until(lambda: measured(fleet.rollout(first)) >= 600, "the fleet knows latencies")
     return fleet
 
 
@@ -149,7 +149,7 @@ def test_a_slow_release_is_stopped_once_three_devices_went_back_from_it(
 ) -> None:
     packed = archive(2, slow_layers=SLOW_LAYERS)[0]
     slow = start(known, packed, "--on-breach", "abort")
-    view = known.wait_for(slow, "PAUSED", "FINISHED", "ABORTED", timeout_s=480)
+    view = known.wait_for(slow, "PAUSED", "FINISHED", "ABORTED")
     assert view.state == "ABORTED", view.because
     assert view.counts == {"FAILED": 1, "WITHDRAWN": 2}
     (last,) = [part for part in view.assignments if part.state == "FAILED"]
@@ -168,7 +168,7 @@ def test_a_good_release_reaches_all_others_when_one_odd_device_measured_a_slowdo
 ) -> None:
     packed = archive(2, slow_layers=SLOW_LAYERS, slow_above=LIGHT)[0]
     good = start(known, packed, "--gate", "all=off", "--gate", "p95=1.9", "--on-breach", "abort")
-    view = known.wait_for(good, "PAUSED", "FINISHED", "ABORTED", timeout_s=480)
+    view = known.wait_for(good, "PAUSED", "FINISHED", "ABORTED")
     assert (view.state, view.counts) == ("FINISHED", {"COMMITTED": 2, "WITHDRAWN": 1}), view
     (aside,) = view.set_aside
     (odd,) = [part for part in view.assignments if part.state == "WITHDRAWN"]
@@ -188,7 +188,7 @@ def test_a_good_release_reaches_all_others_when_one_odd_device_measured_a_slowdo
 
     # A person offers it to that device again; the device decides by what it measures.
     assert edgepack(known, "rollout", "retry", good).returncode == 0
-    view = known.wait_for(good, "PAUSED", "FINISHED", "ABORTED", timeout_s=240)
+    view = known.wait_for(good, "PAUSED", "FINISHED", "ABORTED")
     assert odd.device in {part.device for part in view.assignments if part.state == "FAILED"}
 
 
@@ -202,9 +202,7 @@ def test_a_wave_that_measured_too_little_waits_for_a_person_and_says_so(
     fleet = serve("--broker", mosquitto.url, "--value-seconds", "0.5")
     start_cameras(fleet, start_agent, tmp_path, SETTINGS)
     first = start(fleet, archive(1)[0])
-    view = fleet.wait_for(
-        first, "FINISHED", timeout_s=240
-    )  # nothing ran before: nothing to compare
+    view = fleet.wait_for(first, "FINISHED")  # nothing ran before: nothing to compare
     assert view.counts == {"COMMITTED": 3}
 
     second = start(fleet, archive(2)[0])
@@ -223,8 +221,8 @@ def test_a_wave_that_measured_too_little_waits_for_a_person_and_says_so(
     assert "too few measured" in hold.because
     done = edgepack(fleet, "rollout", "resume", second)
     assert done.returncode == 0, done.stderr
-    assert fleet.wait_for(second, "FINISHED", timeout_s=240).counts == {"COMMITTED": 3}
+    assert fleet.wait_for(second, "FINISHED").counts == {"COMMITTED": 3}
 
     third = start(fleet, archive(3)[0], "--gate-evidence", "optional")
-    assert fleet.wait_for(third, "FINISHED", timeout_s=240).counts == {"COMMITTED": 3}
+    assert fleet.wait_for(third, "FINISHED").counts == {"COMMITTED": 3}
     assert not fleet.client.audit(rollout=third, action="rollout.hold")

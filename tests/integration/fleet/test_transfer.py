@@ -24,7 +24,7 @@ def sent_bytes(fleet: FleetProcess) -> int:
 
 def in_the_middle(fleet: FleetProcess, archive: Path) -> str:
     """Start a rollout to all devices at once, and return after a third was sent."""
-    name = fleet.roll_out(archive, waves="100%", deadline_s=120.0)
+    name = fleet.roll_out(archive, waves="100%", deadline_s=400.0)
     fleet.wait_until(lambda: sent_bytes(fleet) > SIZE_BYTES // 3, "a third of it was sent")
     assert sent_bytes(fleet) < SIZE_BYTES
     return name
@@ -46,7 +46,7 @@ def test_a_broker_that_restarts_in_the_middle_of_a_wave(
     broker.stop()
     time.sleep(1.0)
     broker.start()
-    view = fleet.wait_for(name, "FINISHED", "PAUSED", timeout_s=120)
+    view = fleet.wait_for(name, "FINISHED", "PAUSED")
     assert view.counts == {"COMMITTED": 4}, view
     assert sent_bytes(fleet) < 1.5 * SIZE_BYTES
     broker.stop()
@@ -60,7 +60,7 @@ def test_a_depot_that_restarts_in_the_middle_of_a_wave_goes_on(
     name = in_the_middle(fleet, make_bundle(size_bytes=SIZE_BYTES))
     fleet.kill()
     fleet.start()
-    view = fleet.wait_for(name, "FINISHED", "PAUSED", timeout_s=120)
+    view = fleet.wait_for(name, "FINISHED", "PAUSED")
     assert view.counts == {"COMMITTED": 4}, view
     # What lacked once for the device that asked first, and once for the others.
     assert sent_bytes(fleet) < 1.4 * SIZE_BYTES
@@ -71,8 +71,8 @@ def test_a_fifth_of_all_chunks_is_lost_and_every_device_has_the_bundle(
 ) -> None:
     fleet = serve("--broker", mosquitto.url)
     simulation(fleet, count=6, loss=0.2)
-    name = fleet.roll_out(make_bundle(size_bytes=SIZE_BYTES), waves="100%", deadline_s=120.0)
-    view = fleet.wait_for(name, "FINISHED", "PAUSED", timeout_s=120)
+    name = fleet.roll_out(make_bundle(size_bytes=SIZE_BYTES), waves="100%", deadline_s=400.0)
+    view = fleet.wait_for(name, "FINISHED", "PAUSED")
     assert view.counts == {"COMMITTED": 6}, view
 
 
@@ -84,7 +84,7 @@ def test_what_the_depot_may_send_is_shown_and_kept(
     in_the_middle(fleet, make_bundle(size_bytes=SIZE_BYTES))
     rates: list[Any] = []
     for _ in range(5):
-        before, at = sent_bytes(fleet), time.monotonic()
+        at, before = time.monotonic(), sent_bytes(fleet)
         time.sleep(0.5)
         rates.append((sent_bytes(fleet) - before) / (time.monotonic() - at))
     assert min(rates) < 2.5e6

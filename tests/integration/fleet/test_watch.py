@@ -139,7 +139,7 @@ class Application:
         self._is_over = True
         if self._process is not None:
             self._process.kill()
-        self._thread.join(20)
+        self._thread.join(400)
 
 
 Applications = dict[str, Application]

@@ -46,8 +46,8 @@ def test_a_rollout_goes_through_websockets_and_a_proxy(
         (folder / "agent.toml").write_text(re.sub(r"ca_file = .*", own, settings))
         start_agent(fleet, "cam-1")
         fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
-        rollout = fleet.roll_out(release(1), to=CAMERAS, deadline_s=60.0)
-        view = fleet.wait_for(rollout, "FINISHED", "PAUSED", timeout_s=120)
+        rollout = fleet.roll_out(release(1), to=CAMERAS, deadline_s=400.0)
+        view = fleet.wait_for(rollout, "FINISHED", "PAUSED")
         assert view.counts == {"COMMITTED": 1}, view
         assert fleet.stop() == 0
         assert proxy.said().count(f"CONNECT 127.0.0.1:{broker.web_port}") >= 2
@@ -101,8 +101,8 @@ def test_by_wss_controller_and_devices_show_certificates_and_nobody_gets_in_with
             start_agent(fleet, "cam-1")
             fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
             assert fleet.client.device("cam-1").certificate
-            rollout = fleet.roll_out(release(1), to=CAMERAS, deadline_s=60.0)
-            view = fleet.wait_for(rollout, "FINISHED", "PAUSED", timeout_s=120)
+            rollout = fleet.roll_out(release(1), to=CAMERAS, deadline_s=400.0)
+            view = fleet.wait_for(rollout, "FINISHED", "PAUSED")
             assert view.counts == {"COMMITTED": 1}, view
             authority = tmp_path / "fleet/pki/ca.crt"
             nobody = BrokerAccess(url=url, ca_file=authority)

@@ -16,8 +16,9 @@ import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet import FleetClient
-from tests.integration.fleet.conftest import FleetProcess, edgepack, wait_until
+from tests.integration.fleet.conftest import FleetProcess, edgepack
 from tests.simulators.ports import free_port
+from tests.simulators.waiting import wait_until
 
 
 class Receiver:
@@ -93,7 +94,7 @@ def test_what_happens_to_a_rollout_is_told_signed_and_again_until_it_is_taken(
     wait_until(lambda: bool(receiver.refused), "the first attempt")
     fleet.kill()  # what it had to tell is in the database
     fleet.start()
-    wait_until(lambda: "rollout.breach" in receiver.types(), "all is told", 90)
+    wait_until(lambda: "rollout.breach" in receiver.types(), "all is told")
     assert len(receiver.refused) == 2
     assert receiver.refused[0] == receiver.refused[1] == receiver.taken[0][0]["webhook-id"]
     assert receiver.types()[:2] == ["rollout.start", "rollout.wave"]

@@ -206,7 +206,7 @@ def test_what_a_probe_left_that_was_killed_is_removed_with_it(tmp_path: Path, me
     )
     command = (sys.executable, "-P", "-c", code)
     result = probe_variant(
-        tmp_path, make_variant(), config=ProbeConfig(timeout_s=60), command=command
+        tmp_path, make_variant(), config=ProbeConfig(timeout_s=400), command=command
     )
     assert "crashed with SIGKILL" in result.because
     assert not list(memory.iterdir())

@@ -12,7 +12,7 @@ _LINE = (
 
 def test_the_last_words_of_a_child_come_without_colour_and_places_in_the_source() -> None:
     dying = f"import sys; sys.stderr.write({_LINE!r} + '\\n\\x1b[m\\n'); sys.exit(3)"
-    ending = run_child(child(dying), b"", timeout_s=60.0)
+    ending = run_child(child(dying), b"", timeout_s=400.0)
     assert ending.because == (
         "ended with exit code 3: Non-zero status code returned while running Gather node."
     )
@@ -22,9 +22,9 @@ def test_a_warning_is_not_what_a_child_ended_of() -> None:
     warning = _LINE.replace("[E:onnxruntime:", "[W:onnxruntime:")
     lines = f"{_LINE}\n{warning}\n"
     dying = f"import sys; sys.stderr.write({lines!r}); sys.exit(3)"
-    assert run_child(child(dying), b"", timeout_s=60.0).because.endswith("running Gather node.")
+    assert run_child(child(dying), b"", timeout_s=400.0).because.endswith("running Gather node.")
     dying = f"import sys; sys.stderr.write({warning!r}); sys.exit(3)"
-    assert run_child(child(dying), b"", timeout_s=60.0).because == "ended with exit code 3"
+    assert run_child(child(dying), b"", timeout_s=400.0).because == "ended with exit code 3"
 
 
 def test_an_error_s_words_come_without_colour() -> None:

@@ -1,7 +1,6 @@
 """Serving: the pointer decides the release, and no failure of a new model affects inferences."""
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,17 +19,10 @@ from edgepack.errors import BundleError, DeviceError
 from edgepack.wire.messages import Choice
 from tests.simulators.manifests import CPU
 from tests.simulators.pointers import write_pointer
+from tests.simulators.waiting import wait_until
 from tests.unit.agent_runtime.examples import install_model, make_inputs
 
 FAST_S = 0.005
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for the watching thread, and fail after ten seconds."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 10 s"
-        time.sleep(FAST_S)
 
 
 def test_the_active_model_runs_and_tells_what_it_is(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import io
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,19 +32,13 @@ from edgepack.wire.histogram import LatencyRecorder
 from tests.simulators.children import child, has_ended
 from tests.simulators.manifests import CPU
 from tests.simulators.pointers import write_pointer
+from tests.simulators.waiting import wait_until
 from tests.unit.agent_runtime.examples import install_model, make_inputs
 
 FAST_S = 0.005
 HANGS = child("import time; time.sleep(600)")
 OPENS = "print('{}', flush=True)"
 OPENS_AND_HANGS = child(f"{OPENS}; import time; time.sleep(600)")
-
-
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    until = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def soaking(pointer: ActivePointer, before: ActivePointer, **changes: object) -> ActivePointer:

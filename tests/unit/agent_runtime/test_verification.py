@@ -41,6 +41,7 @@ from edgepack.bundle.manifest import MANIFEST_FILE, Variant, decode_manifest
 from tests.simulators.children import child
 from tests.simulators.manifests import make_variant
 from tests.simulators.pointers import write_pointer
+from tests.simulators.waiting import wait_until
 from tests.unit.agent_runtime.examples import (
     conv_model,
     install_model,
@@ -48,7 +49,6 @@ from tests.unit.agent_runtime.examples import (
     make_inputs,
     save_variant,
 )
-from tests.unit.agent_runtime.test_shadow import wait_until
 
 FAST = VerificationSettings(interval_s=1e-3, share=0.05)
 
@@ -251,7 +251,7 @@ def test_agent_finds_a_changed_file_in_a_child_and_forgets_nothing_at_a_restart(
     folder = slot_folder(state_dir, pointer.digest)
     manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes())
     variant = manifest.variant(pointer.choice.chosen)
-    request = VerificationRequest(bundle_folder=str(folder), variant=variant, timeout_s=60)
+    request = VerificationRequest(bundle_folder=str(folder), variant=variant, timeout_s=400)
     key = probe_cache_key(pointer.digest, variant, make_facts(), threads=0)
 
     def verify(first: FirstAnswers | None) -> Verified:
@@ -286,7 +286,7 @@ def test_agent_finds_a_changed_file_in_a_child_and_forgets_nothing_at_a_restart(
     ],
 )
 def test_child_that_cannot_run_tells_nothing_of_the_answers(code: str, trouble: str) -> None:
-    request = VerificationRequest(bundle_folder="", variant=make_variant(), timeout_s=60)
+    request = VerificationRequest(bundle_folder="", variant=make_variant(), timeout_s=400)
     found = verify_in_child(request, ProbeConfig(), command=child(code))
     assert (found.because, found.first) == ("", None)
     assert trouble in found.trouble

@@ -103,14 +103,14 @@ def test_readers_do_not_wait_for_the_writer_and_see_what_is_durable(store: Store
             enrolment.enroll(session, device="a", group="g", now=1.0)
             session.flush()
             is_writing.set()
-            may_end.wait(60)
+            may_end.wait(400)
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert is_writing.wait(60)
+    assert is_writing.wait(400)
     assert count(store) == 0, "a reader that waited would never come here"
     may_end.set()
-    writer.join(60)
+    writer.join(400)
     assert count(store) == 1
     store.close()
 

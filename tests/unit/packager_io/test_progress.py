@@ -85,7 +85,7 @@ def test_a_build_that_tells_nothing_is_told_to_go_on() -> None:
 
     with progress_lines(write, every_s=0.01) as show:
         show(BuildStep(what="exporting"))
-        assert is_told.wait(60.0)
+        assert is_told.wait(400)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ with show_progress():
 
 def _stderr(script: str) -> str:
     done = subprocess.run(
-        (sys.executable, "-c", script), capture_output=True, text=True, check=True, timeout=120
+        (sys.executable, "-c", script), capture_output=True, text=True, check=True, timeout=400
     )
     assert done.stdout == "failed\n"
     return done.stderr

@@ -154,7 +154,7 @@ def test_a_provider_whose_library_is_missing_is_told_and_not_blamed_on_the_model
                 device="npu",
                 provider_options={"backend_path": "/gone/libQnnHtp.so"},
             ),
-            timeout_s=60.0,
+            timeout_s=400.0,
         )
     assert "/gone/libQnnHtp.so" in caught.value.problem
     assert "check what the profile's [provider.options] name" in (caught.value.remedy or "")

@@ -134,10 +134,10 @@ def test_other_bytes_and_other_files_are_opened_anew(tmp_path: Path, variant: Va
 def rehearse(process: ProviderProcess, folder: Path, variant: Variant) -> ProbeResult:
     """Asks the child that runs for a probe."""
     request = ProbeRequest(
-        bundle_folder=str(folder), variant=variant, timeout_s=60.0, golden_s=0.0, runs=1, threads=0
+        bundle_folder=str(folder), variant=variant, timeout_s=400.0, golden_s=0.0, runs=1, threads=0
     )
     line = msgspec.json.encode(Asked(probe=request))
-    return read_ending(variant, process.ask(line, timeout_s=60.0))
+    return read_ending(variant, process.ask(line, timeout_s=400.0))
 
 
 def test_a_bundle_that_is_not_what_was_tried_fails_its_rehearsal(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_bundle_that_is_not_what_was_tried_fails_its_rehearsal(tmp_path: Path)
             tried / variant.folder / variant.model_file,
             Samples(count=3, read=lambda index: inputs[index], source="a test"),
             ON_CPU,
-            timeout_s=60.0,
+            timeout_s=400.0,
             process=process,
             variant=variant.name,
         )

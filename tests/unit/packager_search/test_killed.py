@@ -33,7 +33,7 @@ search_toy(maker, folder / "work", journal=Journal(folder / "out.search" / "toy.
 def test_a_search_that_was_killed_with_signal_9_resumes(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     ended = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(tmp_path)], cwd=root, check=False, timeout=120
+        [sys.executable, "-c", _PROGRAM, str(tmp_path)], cwd=root, check=False, timeout=400
     )
     assert ended.returncode == -signal.SIGKILL
     whole = ToyMaker(_ERRORS, {"plain": 1.0})
