@@ -189,12 +189,21 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Inputs kept on the device for a later build; inputs may be private.
 
     Attributes:
-        samples: Of each model, at most; 0 keeps none.
-        max_bytes: Of each model, at most.
+        samples: Plain samples of each model, at most; 0 keeps none. The device never sends them.
+        max_bytes: Samples of each model, at most: of the plain samples, and again of the encrypted
+            samples that wait for their upload.
+        upload: Whether the fleet may request samples. The device encrypts each sample to the
+            fleet's key before the sample is stored.
+        upload_bytes_per_day: Bytes of samples that the device sends on a day (UTC), at most.
+        recipient: PEM file of the only public key to which the device encrypts samples; "" takes
+            the key of a signed request.
     """
 
     samples: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
     max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 64 * 1024 * 1024
+    upload: bool = False
+    upload_bytes_per_day: Annotated[int, msgspec.Meta(ge=0)] = 32 * 1024 * 1024
+    recipient: str = ""
 
 
 class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -446,6 +455,7 @@ def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:
             sysfs_dir=at(config.telemetry.sysfs_dir),
         ),
         hooks=msgspec.structs.replace(config.hooks, folder=at(config.hooks.folder)),
+        capture=msgspec.structs.replace(config.capture, recipient=at(config.capture.recipient)),
         decryption=DecryptionConfig(key_file=at(config.decryption.key_file)),
         transfer=msgspec.structs.replace(
             config.transfer,

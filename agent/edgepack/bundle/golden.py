@@ -4,11 +4,7 @@ The file is an uncompressed `.npz` that `numpy.load` reads, with the members
 `inputs/<sample>/<name>` and `outputs/<sample>/<name>`.
 """
 
-import io
 import math
-import re
-import struct
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.bundle.metadata import GoldenAgreement, GoldenTolerance
+from edgepack.bundle.plain_arrays import encode_arrays, read_arrays
 from edgepack.durable import write_file
 from edgepack.errors import BundleError
 from edgepack.tasks.contract import Agreement
@@ -26,8 +23,6 @@ Tensor = npt.NDArray[np.generic]
 Tensors = Mapping[str, Tensor]
 
 MAX_GOLDEN_BYTES = 1024**3
-_FIRST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
-_NUMERIC_KINDS = "biuf"
 
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,22 +65,17 @@ def write_golden(path: Path, golden: Golden) -> None:
             f"golden samples have {len(golden.inputs)} inputs and {len(golden.outputs)} outputs",
             found_in=path.name,
         )
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
-        for group, samples in (("inputs", golden.inputs), ("outputs", golden.outputs)):
-            for index, sample in enumerate(samples):
-                for name in sorted(sample):
-                    member = f"{group}/{index}/{name}.npy"
-                    tensor = np.ascontiguousarray(sample[name]).reshape(np.shape(sample[name]))
-                    if tensor.dtype.kind not in _NUMERIC_KINDS:
-                        raise BundleError(
-                            f"'{name}' has the type {tensor.dtype}, golden samples are numeric",
-                            found_in=f"{path.name}, {member}",
-                        )
-                    array = io.BytesIO()
-                    np.lib.format.write_array(array, tensor, version=(1, 0), allow_pickle=False)
-                    archive.writestr(zipfile.ZipInfo(member, _FIRST_ZIP_DATE), array.getvalue())
-    write_file(path, content.getvalue(), lasting=False)
+    tensors = {
+        f"{group}/{index}/{name}": sample[name]
+        for group, samples in (("inputs", golden.inputs), ("outputs", golden.outputs))
+        for index, sample in enumerate(samples)
+        for name in sorted(sample)
+    }
+    try:
+        content = encode_arrays(tensors)
+    except ValueError as error:
+        raise BundleError(f"{error}, golden samples are numeric", found_in=path.name) from error
+    write_file(path, content, lasting=False)
 
 
 def read_golden(path: Path) -> Golden:
@@ -97,26 +87,14 @@ def read_golden(path: Path) -> Golden:
     try:
         if path.stat().st_size > MAX_GOLDEN_BYTES:
             raise BundleError(f"golden samples exceed {MAX_GOLDEN_BYTES} bytes", found_in=str(path))
-        with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
-                raise ValueError("its members are longer than itself")
-            tensors = {
-                member.filename: _read_member(archive, member) for member in archive.infolist()
-            }
-            if len(tensors) != len(archive.infolist()):
-                raise ValueError("a member is duplicate")
-        inputs, outputs = _group(tensors, "inputs"), _group(tensors, "outputs")
-        if not inputs or len(inputs) != len(outputs):
-            raise ValueError(f"{len(inputs)} samples with inputs, {len(outputs)} with outputs")
-        if sum(map(len, inputs + outputs)) != len(tensors):
-            raise ValueError("there is a member that is neither input nor output")
+        golden = _golden(read_arrays(path, path.stat().st_size))
     except OSError as error:
         raise BundleError(
             f"cannot read golden samples: {error.strerror or error}", found_in=str(path)
         ) from error
-    except _MALFORMED as error:
+    except ValueError as error:
         raise BundleError(f"golden samples are malformed: {error}", found_in=str(path)) from error
-    return Golden(inputs=inputs, outputs=outputs)
+    return golden
 
 
 def compare_outputs(
@@ -279,42 +257,13 @@ def _distance(want: npt.NDArray[np.float64], have: npt.NDArray[np.float64]) -> t
     return float(want @ have) / (size * norm), error / size
 
 
-_MALFORMED = (
-    ValueError,
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    OverflowError,
-    struct.error,
-    zipfile.BadZipFile,
-)
-"""What zipfile and numpy raise on hostile bytes."""
-
-_NPY_MAGIC = b"\x93NUMPY\x01\x00"
-_NPY_HEADER = re.compile(
-    r"\{'descr': '([<>|][biuf][0-9]{1,2})', 'fortran_order': False, "
-    r"'shape': \(((?:[0-9]{1,15}, ?)*(?:[0-9]{1,15})?)\), \} *\n"
-)
-"""What `numpy.save` writes for a C-ordered numeric array; nothing else is evaluated."""
-
-
-def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
-    if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
-        raise ValueError(f"{member.filename!a} is compressed")
-    content = archive.read(member)
-    start = len(_NPY_MAGIC) + 2
-    length = int.from_bytes(content[start - 2 : start], "little")
-    header = _NPY_HEADER.fullmatch(content[start : start + length].decode("latin-1"))
-    if not content.startswith(_NPY_MAGIC) or header is None:
-        raise ValueError(f"{member.filename!a} is not a plain numeric array of numpy format 1.0")
-    dtype = np.dtype(header[1])
-    shape = tuple(int(size) for size in header[2].replace(" ", "").split(",") if size)
-    values = content[start + length :]
-    if math.prod(shape) * dtype.itemsize != len(values):
-        raise ValueError(f"{member.filename!a} has {len(values)} bytes for the shape {shape}")
-    return np.frombuffer(values, dtype).reshape(shape).copy()
+def _golden(tensors: dict[str, Tensor]) -> Golden:
+    inputs, outputs = _group(tensors, "inputs"), _group(tensors, "outputs")
+    if not inputs or len(inputs) != len(outputs):
+        raise ValueError(f"{len(inputs)} samples with inputs, {len(outputs)} with outputs")
+    if sum(map(len, inputs + outputs)) != len(tensors):
+        raise ValueError("there is a member that is neither input nor output")
+    return Golden(inputs=inputs, outputs=outputs)
 
 
 def _group(tensors: dict[str, Tensor], group: str) -> tuple[dict[str, Tensor], ...]:
@@ -322,8 +271,8 @@ def _group(tensors: dict[str, Tensor], group: str) -> tuple[dict[str, Tensor], .
     for member, tensor in tensors.items():
         head, _, rest = member.partition("/")
         number, _, name = rest.partition("/")
-        if head == group and name.endswith(".npy"):
-            samples.setdefault(int(number), {})[name.removesuffix(".npy")] = tensor
+        if head == group and name:
+            samples.setdefault(int(number), {})[name] = tensor
     if sorted(samples) != list(range(len(samples))):
         raise ValueError(f"the {group} are not numbered from 0")
     return tuple(samples[index] for index in range(len(samples)))

@@ -181,7 +181,16 @@ def load_public_key(path: Path) -> PublicKey:
     Raises:
         SignatureError: The file is missing, no public key, or of another kind.
     """
-    content = _read(path)
+    return parse_public_key(_read(path), path)
+
+
+def parse_public_key(content: bytes, path: Path) -> PublicKey:
+    """Return the public key of a PEM text; raise as `load_public_key` does.
+
+    Args:
+        content: The text.
+        path: Place of the text, for errors.
+    """
     if b"PRIVATE KEY-----" in content:
         raise SignatureError(
             "this is a private key, which does not belong where signatures are checked",

@@ -2,11 +2,12 @@
 
 The role `director` is delegated by the targets key. Each order stands at `director/MODEL/DIGEST`,
 with the digest and length that the image repository lists; the order itself is `custom`, as text,
-since TUF's canonical JSON has no fractions. Removals have no file and stand next to the targets.
+since TUF's canonical JSON has no fractions. Removals and requests for samples have no file, so
+they stand next to the targets.
 """
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -18,12 +19,19 @@ from edgepack.errors import TrustError, parse_problem
 from edgepack.trust.listing import make_target, read_target_path, target_path
 from edgepack.trust.repository import ISSUED_AT
 from edgepack.trust.roles import DIRECTOR
-from edgepack.wire.messages import BundleRef, Desired, ModelOrder, RemoveModel, RunModel
+from edgepack.wire.messages import (
+    BundleRef,
+    CaptureOrder,
+    Desired,
+    ModelOrder,
+    RemoveModel,
+    RunModel,
+)
 
 DIRECTOR_PATHS = (f"{DIRECTOR}/*/*",)
 """What the director may sign; the repository's own targets lie elsewhere."""
-_ORDER, _REMOVALS, _TENANT, _DEVICE, _TIMESTAMP = (
-    *("order", "removals", "tenant", "device", "timestamp"),
+_ORDER, _REMOVALS, _CAPTURES, _TENANT, _DEVICE, _TIMESTAMP = (
+    *("order", "removals", "captures", "tenant", "device", "timestamp"),
 )
 _COMPACT = JSONSerializer(compact=True)
 
@@ -74,6 +82,10 @@ def make_orders(
                 ISSUED_AT: int(orders.issued_at),
                 _TIMESTAMP: orders.timestamp,
                 _REMOVALS: removals,
+                _CAPTURES: {
+                    name: msgspec.json.encode(order).decode()
+                    for name, order in desired.captures.items()
+                },
             },
         )
     )
@@ -127,12 +139,13 @@ def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: st
         if path != own_path or named is None or target.hashes != {"sha256": order.bundle.digest}:
             raise TrustError(f"the director contradicts itself about {path[:120]!a}")
         _add(models, order.bundle.name, order, said.version)
-    removals = fields.get(_REMOVALS)
-    for name, text in removals.items() if isinstance(removals, dict) else ():
+    for name, text in _texts(fields.get(_REMOVALS)):
         _add(models, name, _read(text, RemoveModel), said.version)
-    is_empty = not models and said.version == 1
+    captures = {name: _read(text, CaptureOrder) for name, text in _texts(fields.get(_CAPTURES))}
+    is_empty = not models and not captures and said.version == 1
+    sequence = 0 if is_empty else said.version
     return SignedOrders(
-        desired=Desired(sequence=0 if is_empty else said.version, models=models),
+        desired=Desired(sequence=sequence, models=models, captures=captures),
         issued_at=issued_at,
         expires_at=said.expires.timestamp(),
         timestamp=timestamp,
@@ -145,6 +158,10 @@ def delegate_keys(delegator: Targets, role: str) -> tuple[Key, ...]:
     if delegations is None or not delegations.roles or role not in delegations.roles:
         return ()
     return tuple(delegations.keys[keyid] for keyid in delegations.roles[role].keyids)
+
+
+def _texts(found: Any) -> Iterable[tuple[str, Any]]:
+    return found.items() if isinstance(found, dict) else ()
 
 
 def _read(text: Any, kind: Any) -> Any:

@@ -34,6 +34,19 @@ Deviations = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 Pem = Annotated[str, msgspec.Meta(max_length=8192)]
 """A certificate, or a request for one."""
 
+CAPTURE_REASONS = ("drift", "doubt", "shadow")
+"""Reasons for which a device may choose a sample."""
+
+MAX_CAPTURE_SAMPLES = 10_000
+PIECE_BYTES = 64 * 1024
+"""Bytes of a sample in a message; the last piece of a sample may be shorter."""
+
+MAX_SAMPLE_BYTES = 16 * 1024 * 1024
+"""An encrypted sample, at most."""
+
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Token = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]{1,32}$")]
+
 MAX_BATCH = 64
 """Messages of one signed batch."""
 
@@ -144,6 +157,26 @@ class RemoveModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag
 ModelOrder = RunModel | RemoveModel
 
 
+class CaptureOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for inputs of a model; the device's own settings must allow the upload.
+
+    Attributes:
+        request: Id of the request.
+        samples: Samples of this device, at most.
+        of: Reasons for which the device chooses a sample, see `CAPTURE_REASONS`.
+        recipient: Public key (PEM) to which the device encrypts each sample.
+        collect_s: Seconds during which the device chooses; then the device uploads.
+        expires_at: After this time the device sends no sample.
+    """
+
+    request: Token
+    samples: Annotated[int, msgspec.Meta(ge=1, le=MAX_CAPTURE_SAMPLES)]
+    of: Annotated[tuple[Word, ...], msgspec.Meta(min_length=1, max_length=8)]
+    recipient: Pem
+    collect_s: Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
+    expires_at: Moment
+
+
 class Desired(Message, frozen=True, kw_only=True):
     """Controller to device: all models that it shall run.
 
@@ -152,10 +185,12 @@ class Desired(Message, frozen=True, kw_only=True):
     Attributes:
         sequence: Grows with every change; the device says in its report which one it heard last.
         models: By name: what to do with it.
+        captures: By model: request for samples. A request that is not named any more has ended.
     """
 
     sequence: int
     models: dict[str, ModelOrder]
+    captures: dict[str, CaptureOrder] = {}
 
 
 class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,6 +389,26 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     acts: Count = 0
 
 
+class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a request for samples on a device.
+
+    Attributes:
+        request: Id of the request.
+        state: `REFUSED`, `COLLECTING`, `UPLOADING` or `DONE`.
+        because: Reason for a refusal, a pause or dropped samples; "" without a reason.
+        kept: Encrypted samples that wait on the device.
+        uploaded: Samples that the fleet has.
+        dropped: Samples that could not be encrypted, were too large, or were refused by the fleet.
+    """
+
+    request: Word
+    state: Word
+    because: Word = ""
+    kept: Count = 0
+    uploaded: Count = 0
+    dropped: Count = 0
+
+
 class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     """State of one model of a device, as in its journal.
 
@@ -373,6 +428,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
         outcomes: How the most recent inferences of what serves ended; None while there are none.
         drift: Differences of what serves from its build; None while too few inferences ran.
         watch: The watch over what serves; None while nothing committed serves.
+        capture: State of the last request for samples; None without a request.
     """
 
     state: str = "IDLE"
@@ -388,6 +444,7 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: Outcomes | None = None
     drift: Drift | None = None
     watch: Watched | None = None
+    capture: CaptureReport | None = None
 
 
 class Trusted(msgspec.Struct, frozen=True, kw_only=True):
@@ -655,6 +712,39 @@ class Received(Message, frozen=True, kw_only=True):
     journal: Word
     until: Count
     newest: Count
+
+
+class Piece(Message, frozen=True, kw_only=True):
+    """Device to controller: a piece of an encrypted sample; pieces come in order.
+
+    Attributes:
+        request, model: The request that asked for the sample, and its model.
+        sample: SHA-256 of the whole encrypted sample.
+        reason: Reason of the choice, see `CAPTURE_REASONS`.
+        size_bytes: Size of the whole encrypted sample.
+        index: Number of the piece, from 0.
+        content: `PIECE_BYTES` of the sample, or the rest.
+    """
+
+    request: Token
+    model: Word
+    sample: Digest
+    reason: Word
+    size_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLE_BYTES)]
+    index: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLE_BYTES // PIECE_BYTES)]
+    content: Annotated[bytes, msgspec.Meta(min_length=1, max_length=PIECE_BYTES)]
+
+
+class Taken(Message, frozen=True, kw_only=True):
+    """Controller to one device: the pieces of samples that the fleet has.
+
+    Attributes:
+        pieces: By sample: number of pieces, from the first.
+        refused: By sample: why the fleet does not take the sample; the device deletes the sample.
+    """
+
+    pieces: dict[Digest, Count] = {}
+    refused: dict[Digest, Word] = {}
 
 
 M = TypeVar("M", bound=Message)

@@ -10,7 +10,7 @@ from typing import Literal
 PREFIX = "ep/1"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-UpKind = Literal["reported", "need", "telemetry", "event"]
+UpKind = Literal["reported", "need", "telemetry", "event", "sample"]
 UP_KINDS: tuple[UpKind, ...] = ("reported", "need", "telemetry", "event")
 
 DEVICE, FILE, METADATA = "{device}", "{sha256}", "{metadata}"
@@ -77,6 +77,11 @@ def session(tenant: str, device: str) -> str:
 def received(tenant: str, device: str) -> str:
     """Return the topic of a device's acknowledged telemetry (controller to device)."""
     return f"{PREFIX}/{tenant}/d/{device}/dn/received"
+
+
+def samples_taken(tenant: str, device: str) -> str:
+    """Return the topic of a device's acknowledged samples (controller to device)."""
+    return f"{PREFIX}/{tenant}/d/{device}/dn/samples"
 
 
 def up(tenant: str, device: str, kind: UpKind) -> str:

@@ -59,7 +59,7 @@ def test_equal_samples_give_equal_bytes_that_numpy_reads(tmp_path: Path) -> None
 def test_text_is_no_golden_sample(tmp_path: Path) -> None:
     text: Tensor = np.array(["text"])
     golden = Golden(inputs=({"x": text},), outputs=({},))
-    with pytest.raises(BundleError, match="'x' has the type <U4, golden samples are numeric"):
+    with pytest.raises(BundleError, match="x' has the type <U4, golden samples are numeric"):
         write_golden(tmp_path / "golden.npz", golden)
     assert not list(tmp_path.iterdir())
 

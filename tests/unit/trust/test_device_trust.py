@@ -8,9 +8,9 @@ import pytest
 from edgepack.agent.update.device_trust import FIRST_METADATA_S
 from edgepack.errors import TrustError
 from edgepack.trust.sources import FolderSource
-from edgepack.wire.messages import Desired
+from edgepack.wire.messages import CaptureOrder, Desired
 from tests.simulators.repository import RepositoryWorld
-from tests.simulators.trusting_device import TrustingDevice, wants, word
+from tests.simulators.trusting_device import TrustingDevice, resigned, wants, word
 from tests.unit.trust.conftest import Shelf
 
 
@@ -175,3 +175,45 @@ def test_one_publishers_expired_metadata_stops_that_publisher_alone(
     device.hear_all(wants(shelf.one, sequence=2))
     assert device.installs == [("tiny", 1)]
     assert "expired" in device.trust.trouble
+
+
+def test_requests_for_samples_are_signed_for_one_device_and_do_not_come_back(
+    device: TrustingDevice, shelf: Shelf
+) -> None:
+    asked = CaptureOrder(
+        request="r1",
+        samples=5,
+        of=("drift",),
+        recipient="key",
+        collect_s=1.5,
+        expires_at=device.world.now + 60.5,
+    )
+    heard: list[dict[str, CaptureOrder]] = []
+
+    def hear(content: bytes) -> None:
+        device.trust.put_orders(content)
+        try:
+            decision = device.trust.turn()
+        except TrustError as error:
+            device.dropped.append(error.problem)
+        else:
+            heard.append(dict(decision.desired.captures) if decision else {})
+
+    device.hear_metadata()
+    with_request = Desired(sequence=1, models={}, captures={"tiny": asked})
+    of_another = word(device.world, "cam-2", with_request)
+    signed = word(device.world, "cam-1", with_request)
+    hear(of_another)
+    hear(resigned(signed, captures={"tiny": "{}"}))
+    assert heard == []
+    assert [one[:30] for one in device.dropped] == [
+        "the director's orders are for ",
+        "this device's orders are not s",
+    ]
+    hear(signed)
+    assert heard.pop() == {"tiny": asked}
+    hear(word(device.world, "cam-1", Desired(sequence=2, models={})))
+    assert heard.pop() == {}
+    hear(signed)
+    assert heard == []
+    assert "older than accepted order 2" in device.dropped[-1]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -21,7 +22,10 @@ from edgepack.agent.runtime.verdicts import VERDICTS_FILE, Verdicts
 from edgepack.agent.state.captured import (
     SETTINGS_FILE,
     CaptureSettings,
+    Dropped,
     captured_folder,
+    dropped_samples,
+    note_dropped,
     read_capture,
     switch_capture,
 )
@@ -29,6 +33,7 @@ from edgepack.agent.state.decryption_key import KEY_PLACE_FILE, read_key_file, w
 from edgepack.agent.state.pointer import POINTER_FILE, read_pointer
 from edgepack.agent.state.release_counters import COUNTERS_FILE, ReleaseCounters
 from edgepack.agent.state.slots import Slots
+from edgepack.agent.state.uploads import Uploads, uploads_file
 from edgepack.agent.telemetry.spool import read_spooled
 from edgepack.agent.update.journal import JOURNAL_FILE, JournalStore, read_journal
 from edgepack.agent.update.status import read_status
@@ -37,9 +42,17 @@ from edgepack.bundle.deltas import MAGIC, DeltaRecord, pack_difference, read_rec
 from edgepack.bundle.encrypted_files import KEY_BYTES, decrypt_stream, encrypt_stream
 from edgepack.bundle.feedback import FORMAT, Evidence, Feedback, read_feedback
 from edgepack.bundle.golden import read_golden
-from edgepack.bundle.keys import generate_key, load_private_key, load_public_key, write_key_pair
+from edgepack.bundle.keys import (
+    generate_key,
+    load_private_key,
+    load_public_key,
+    public_pem,
+    write_key_pair,
+)
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
+from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.bundle.recipients import load_recipient, open_content_key, seal_content_key
+from edgepack.bundle.sealed_samples import open_sample, seal_sample
 from edgepack.bundle.signature import verify_envelope
 from edgepack.errors import (
     BundleError,
@@ -61,12 +74,16 @@ from edgepack.wire import topics
 from edgepack.wire.coded import pack_coded, read_coded
 from edgepack.wire.messages import (
     Batch,
+    CaptureOrder,
     Desired,
     Event,
+    Message,
     Need,
+    Piece,
     Renewal,
     Reported,
     Session,
+    Taken,
     Telemetry,
     decode,
     encode,
@@ -353,6 +370,39 @@ def _of_messages(folder: Path) -> Iterator[Parser]:
         read=lambda content: is_signed_by(read_batch(content), KEY.public_key()),
         errors=(TransferError,),
     )
+    order = CaptureOrder(
+        request="r1", samples=1, of=("drift",), recipient="", collect_s=1.0, expires_at=1.0
+    )
+    piece = Piece(
+        request="r1",
+        model="ocr",
+        sample="ab" * 32,
+        reason="drift",
+        size_bytes=3,
+        index=0,
+        content=b"abc",
+    )
+    for message in (
+        Desired(sequence=1, models={}, captures={"ocr": order}),
+        piece,
+        Taken(pieces={piece.sample: 1}, refused={piece.sample: "no"}),
+    ):
+        sampled: type[Message] = type(message)
+        yield Parser(
+            name=f"message of samples {sampled.__name__.lower()}",
+            seeds=(encode(message),),
+            read=lambda content, sampled=sampled: decode(content, sampled),  # type: ignore[misc]
+            errors=(TransferError,),
+        )
+    sealed = seal_sample(
+        encode_arrays({"x": np.zeros(3)}), public_pem(KEY.public_key()).decode(), ""
+    )
+    yield Parser(
+        name="encrypted sample",
+        seeds=(sealed,),
+        read=lambda content: open_sample(content, KEY, ""),
+        errors=(BundleError, DeviceError),
+    )
     packed = pack_missing("ab" * 32, range(0, 4000, 3), 4000)
     yield Parser(
         name="bitmap of a need",
@@ -448,6 +498,10 @@ def _of_state(folder: Path) -> Iterator[Parser]:
     slots.write_held(digest, {"ab" * 32: b"\x07"})
     captured = captured_folder(state) / SETTINGS_FILE
     switch_capture(state, CaptureSettings(samples=9, max_bytes=1000))
+    note_dropped(state, "ocr", "r1", "0" * 16, Dropped(count=3, because="no key"))
+    (dropped,) = captured.parent.glob("*.dropped")
+    requests = uploads_file(state)
+    requests.save(Uploads())
     model = state / "models" / "ocr"
     spool = next((state / "latency-disk").glob("*.json"))
     verdicts = state / VERDICTS_FILE
@@ -465,6 +519,8 @@ def _of_state(folder: Path) -> Iterator[Parser]:
         ),
         ("verdicts", verdicts, lambda: Verdicts(state), ()),
         ("capture settings", captured, lambda: read_capture(state), ()),
+        ("requests for samples", requests.path, requests.load, ()),
+        ("dropped samples", dropped, lambda: dropped_samples(state, "ocr", "r1"), ()),
         ("place of the key", state / KEY_PLACE_FILE, lambda: read_key_file(state), (DeviceError,)),
         (
             "latency file",

@@ -1,7 +1,7 @@
 """The device's report: journals and pointers of the models, and the time of the next report."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ from edgepack.agent.update.updater import Updater
 from edgepack.wire.messages import (
     MAX_MESSAGE_BYTES,
     Active,
+    CaptureReport,
     Drift,
     Outcomes,
     Renewal,
@@ -91,7 +92,11 @@ def report_due_s(device: str, heartbeat_s: float, *, is_news: bool) -> float:
     return min(heartbeat_s, 10.0 + zlib.crc32(device.encode()) % 1000 / 100)
 
 
-def report_model(updater: Updater, recent: RecentOf = nothing_recent) -> ReportedModel:
+def report_model(
+    updater: Updater,
+    recent: RecentOf = nothing_recent,
+    capture: CaptureReport | None = None,
+) -> ReportedModel:
     """Return the report of a model: journal, pointer and outcomes of recent inferences."""
     journal, pointer = updater.journal, updater.active
     offer = journal.offer
@@ -114,6 +119,7 @@ def report_model(updater: Updater, recent: RecentOf = nothing_recent) -> Reporte
         outcomes=seen.outcomes,
         drift=seen.drift,
         watch=journal.watch.told if journal.committed and not is_uncommitted else None,
+        capture=capture,
     )
 
 
@@ -127,6 +133,7 @@ def make_report(
     trust: Trusted | None = None,
     renewal: Renewal | None = None,
     recent: RecentOf = nothing_recent,
+    captures: Mapping[str, CaptureReport] = {},
 ) -> Reported:
     """Return the report of the device: the state of all its journals.
 
@@ -139,6 +146,7 @@ def make_report(
         trust: Accepted state of the fleet's metadata.
         renewal: Asks for another certificate.
         recent: Returns the recent inferences of a release.
+        captures: State of requests for samples, by model.
     """
     report = Reported(
         online=True,
@@ -146,7 +154,10 @@ def make_report(
         boot=boot,
         facts=models.facts,
         sequence=sequence,
-        models={updater.name: report_model(updater, recent) for updater in models},
+        models={
+            updater.name: report_model(updater, recent, captures.get(updater.name))
+            for updater in models
+        },
         warnings=(
             *filter(None, troubles),
             *warn_of_failures(models, recent),

@@ -13,6 +13,7 @@ import msgspec
 from edgepack.agent.broker.connection import Connection
 from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
+from edgepack.agent.broker.samples import capture_settings
 from edgepack.agent.broker.signing import make_signer
 from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
 from edgepack.agent.config import AgentConfig, BrokerConfig
@@ -34,10 +35,11 @@ from edgepack.agent.runtime.verification import (
     Verified,
     verify_in_child,
 )
-from edgepack.agent.state.captured import CaptureSettings, switch_capture
+from edgepack.agent.state.captured import switch_capture
 from edgepack.agent.state.decryption_key import write_key_file
 from edgepack.agent.state.holders import HolderWatch, open_holders
 from edgepack.agent.state.slots import Slots
+from edgepack.agent.state.uploads import Uploads, uploads_file
 from edgepack.agent.state.verification_settings import VerificationSettings, write_verification
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.heat import HeatWatch
@@ -172,7 +174,7 @@ def assemble_models(
     for trouble in (
         open_holders(state_dir),
         write_verification(state_dir, verification),
-        switch_capture(state_dir, _capture(config)),
+        _switch_capture(config),
     ):
         if trouble:
             log.warning("%s", trouble)
@@ -191,12 +193,14 @@ def assemble_models(
     return Models(deps, notify)
 
 
-def _capture(config: AgentConfig) -> CaptureSettings:
-    return CaptureSettings(
-        samples=config.capture.samples,
-        max_bytes=config.capture.max_bytes,
-        disk_reserve_bytes=config.limits.disk_reserve_bytes,
-    )
+def _switch_capture(config: AgentConfig) -> str:
+    """Apply the settings of capture and the fleet's requests; return the reason for a failure."""
+    state_dir = Path(config.state_dir)
+    try:
+        uploads = uploads_file(state_dir).load() or Uploads()
+    except OSError as error:
+        return f"requests for samples cannot be read: {error.strerror}"
+    return switch_capture(state_dir, capture_settings(config, uploads))
 
 
 def check_sources(config: AgentConfig) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.link import Publisher
 from edgepack.agent.broker.report import Recent, failing_releases, make_report, report_due_s
+from edgepack.agent.broker.samples import LOOK_S, SampleUploader
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.enrolment.renewal import CertificateKeeper
@@ -30,12 +31,14 @@ from edgepack.wire import topics
 from edgepack.wire.changes import find_changes
 from edgepack.wire.coded import read_coded
 from edgepack.wire.messages import (
+    CaptureReport,
     Certificate,
     Desired,
     Event,
     Received,
     Reported,
     Session,
+    Taken,
     decode,
 )
 from edgepack.wire.router import Router
@@ -106,6 +109,7 @@ class Agent:
                 topics.certificate(tenant, device): self._take_certificate,
                 topics.session(tenant, device): self._take_session,
                 topics.received(tenant, device): self._take_received,
+                topics.samples_taken(tenant, device): self._take_samples_taken,
                 topics.metadata(tenant, topics.METADATA): self._take_metadata,
                 topics.device_metadata(tenant, device, topics.METADATA): self._take_metadata,
             }
@@ -134,6 +138,10 @@ class Agent:
         self._silence = SilenceWatch(config.tenant, config.device)
         self._disk = DiskWatch(Path(config.state_dir))
         self._failing = FailingNote(Path(config.state_dir), self._clock.wall)
+        self._samples = SampleUploader(
+            config, wall=self._clock.wall, monotonic=self._clock.monotonic
+        )
+        self._reported_captures: Mapping[str, CaptureReport] = {}
         self._models = make_models(self._report)
         self.dropped: Counter[str] = Counter()
 
@@ -168,12 +176,14 @@ class Agent:
         self._judge()
         self._carry_out_again()
         wait_s = self._models.advance()
+        self._send_samples()
         now = self._clock.monotonic()
         self._report_when_due(now)
         if self._publisher.is_connected and (finding := self._silence.finding(now)):
             log.warning("%s", finding)
         until_window_s = max(0.0, self._window_at + self._window_s(now) - now)
-        item = self._inbox.get(min(IDLE_S if wait_s is None else wait_s, until_window_s, IDLE_S))
+        idle_s = LOOK_S if self._samples.is_active else IDLE_S
+        item = self._inbox.get(min(IDLE_S if wait_s is None else wait_s, until_window_s, idle_s))
         for _ in range(BATCH):
             if item is None:
                 return
@@ -262,6 +272,7 @@ class Agent:
             self._report()
             self._sent = None
             self._publish_telemetry()
+            self._samples.resend()
 
     def _take_received(self, _: str, payload: bytes) -> None:
         """Forget telemetry that the fleet has, and send the next."""
@@ -276,6 +287,36 @@ class Agent:
         journal.acknowledge(said.journal, said.until, said.newest)
         if journal.is_waiting:
             self._publish_telemetry()
+
+    def _take_samples_taken(self, _: str, payload: bytes) -> None:
+        """Delete samples that the fleet has, and send the next."""
+        if not payload:
+            return
+        try:
+            said = decode(payload, Taken)
+        except TransferError as error:
+            self._drop("malformed acknowledgement", error.problem)
+            return
+        try:
+            self._samples.note_taken(said)
+        except OSError as error:
+            self._disk.failed("samples", error)
+
+    def _send_samples(self) -> None:
+        """Send due pieces of requested samples."""
+        if not (self._publisher.is_connected and self._publisher.has_session):
+            return
+        try:
+            pieces = self._samples.turn()
+        except OSError as error:
+            self._disk.failed("samples", error)
+            return
+        self._disk.works("samples")
+        for group in group_messages(pieces):
+            self._publisher.publish("sample", *group)
+        if self._samples.reports != self._reported_captures:
+            self._reported_captures = self._samples.reports
+            self._report()
 
     def _judge(self) -> None:
         """Verify received metadata and orders, then apply new orders."""
@@ -307,6 +348,7 @@ class Agent:
         try:
             self._heard_sequence = desired.sequence
             heard = self._models.take(desired, refusals)
+            self._samples.take(desired.captures, is_signed=self._trust is not None)
         except OSError as error:
             # Tried again here; the controller, too, answers a report with this sequence.
             self._heard_sequence = 0
@@ -442,6 +484,7 @@ class Agent:
             trust=trust.reported if trust else None,
             renewal=keeper.renewal if keeper else None,
             recent=self._recent,
+            captures=self._samples.reports,
         )
         message = report if self._told is None else find_changes(self._told, report)
         sent = self._publisher.publish("reported", message, retain=self._told is None)

@@ -286,7 +286,13 @@ class Follower:
             recorder = self._record(digest, asked.variant, provider).shadowed
         recorder.begin(asked.sequence)
         serving.shadow = ShadowRunner(
-            self._state_dir, asked, serving.session, newer, recorder, threads=self._threads
+            self._state_dir,
+            asked,
+            serving.session,
+            newer,
+            recorder,
+            note_disagreement=self.keeper.note_disagreement,
+            threads=self._threads,
         )
 
     def _watch(self) -> None:

@@ -82,7 +82,7 @@ class OpenedModel:
             else:
                 record.count_not_finite()
         record.sketches.offer(feeds, outputs)
-        self._keeper.offer(feeds)
+        self._keeper.offer(feeds, outputs, record.sketches)
         if (shadow := self.shadow) is not None and not bad_input:
             shadow.offer(feeds, outputs, taken_ms)
         return outputs

@@ -17,7 +17,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
@@ -62,6 +62,7 @@ class ShadowRunner:
         session: The release that serves.
         newer: The variant of the newer release: its tolerances hold.
         recorder: Counts the results.
+        note_disagreement: Takes the inputs of an inference with different answers.
         threads: Threads within an operator of the next release.
 
     Attributes:
@@ -76,11 +77,13 @@ class ShadowRunner:
         newer: Variant,
         recorder: ShadowRecorder,
         *,
+        note_disagreement: Callable[[dict[str, Tensor]], None] = lambda _: None,
         threads: int = 1,
     ) -> None:
         self._folder = slot_folder(state_dir, shadow.bundle.digest)
         self.shadow = shadow
         self._recorder = recorder
+        self._note_disagreement = note_disagreement
         self._spaced_at = -math.inf
         self._correlation = CorrelationTime()
         self._process = ShadowProcess(shadow.memory_bytes)
@@ -203,6 +206,8 @@ class ShadowRunner:
                     failed=answer.failed,
                     is_slow=0 < limit_ms < answer.taken_ms,
                 )
+                if not answer.agreed:
+                    self._note_disagreement(feeds)
                 busy_s = time.monotonic() - began
                 self._stop.wait(busy_s / self.shadow.busy_share - busy_s)
             del taken

@@ -9,14 +9,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from edgepack.bundle.drift import (
+    FEWEST_INFERENCES,
     FeatureSum,
     add_sketch,
     sketch_outputs,
+    sketch_tensor,
     sketched_parts,
 )
 from edgepack.bundle.metadata import MAX_FEATURES, Feature
@@ -33,6 +36,9 @@ SAMPLE_S = 1.0
 BYTES_PER_S = 8_000_000
 """Copied outputs per second, at most; larger outputs are sketched less often."""
 
+_MOST_PUSH = 10.0
+"""Standard deviations as which a difference counts at most."""
+
 _MAX_WAITING = 32
 _MAX_WAITING_BYTES = 64_000_000
 _MAX_COUNT = 2.0**53
@@ -45,6 +51,19 @@ class _Taken(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
     size_bytes: int
+
+
+class Rank(NamedTuple):
+    """Worth of an inference for the next build.
+
+    Attributes:
+        confidence: The least confidence of its answers, 0…1; None if the task has none.
+        push: Sum over features that differ from the build of the inference's own difference in the
+            same direction, weighted by the feature's difference; 0 without any.
+    """
+
+    confidence: float | None
+    push: float
 
 
 class SketchRecorder:
@@ -74,8 +93,7 @@ class SketchRecorder:
         """Copy an inference for a sketch, if due."""
         if not self._features or time.monotonic() < self._next_at:
             return
-        names = {name for part in self._parts for name in part.outputs}
-        copied = {name: outputs[name] for name in names if _is_numeric(outputs.get(name))}
+        copied = self._numeric(outputs)
         size = sum(value.nbytes for value in copied.values())
         with self._lock:
             if time.monotonic() < self._next_at:
@@ -98,6 +116,36 @@ class SketchRecorder:
                 len(self._waiting) > _MAX_WAITING or self._waiting_bytes > _MAX_WAITING_BYTES
             ):
                 self._waiting_bytes -= self._waiting.popleft().size_bytes
+
+    def _numeric(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        names = {name for part in self._parts for name in part.outputs}
+        return {name: outputs[name] for name in names if _is_numeric(outputs.get(name))}
+
+    def copy_outputs(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return copies of the outputs that `rank` needs."""
+        return {name: value.copy() for name, value in self._numeric(outputs).items()}
+
+    def rank(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Rank:
+        """Return the confidence of an inference, and its push on features that differ."""
+        sums: dict[str, FeatureSum] = {}
+        confidences = []
+        for part in self._parts:
+            if (sketch := sketch_outputs(part, outputs)) is not None:
+                sums = add_sketch(sums, self._features[part.outputs[0]], sketch)
+                if sketch.confidence is not None:
+                    confidences.append(sketch.confidence)
+        for name in self._inputs:
+            if _is_numeric(feeds.get(name)):
+                sums = add_sketch(sums, self._features[name], sketch_tensor(feeds[name]))
+        push = 0.0
+        for key, one in sums.items():
+            known, feature = self._sums.get(key), one.feature
+            if known is None or known.count < FEWEST_INFERENCES or feature.kind == "spread":
+                continue
+            away = (one.value - feature.mean) / feature.spread
+            if away * (known.value - feature.mean) > 0:
+                push += min(abs(away), _MOST_PUSH) * min(known.difference, _MOST_PUSH)
+        return Rank(confidence=min(confidences, default=None), push=push)
 
     def snapshot(self) -> tuple[FeatureSum, ...]:
         """Compute the sketches of waiting inferences, and return all sums."""
