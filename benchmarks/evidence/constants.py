@@ -48,8 +48,13 @@ class Constant(NamedTuple):
     @property
     def module(self) -> str:
         """The name by which Python imports its module."""
-        parts = Path(self.file).with_suffix("").parts
-        return ".".join(parts[parts.index("edgepack") :])
+        return module_of(self.file)
+
+
+def module_of(file: str) -> str:
+    """Return the name by which Python imports a file, from its path in the project."""
+    parts = Path(file).with_suffix("").parts
+    return ".".join(parts[parts.index("edgepack") :])
 
 
 def find_constants(root: Path = ROOT) -> Iterator[Constant]:

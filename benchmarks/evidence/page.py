@@ -1,9 +1,13 @@
 """Results of `make evidence`, and their page."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from benchmarks.evidence.constants import SECTIONS, read_list
+from benchmarks.task_kinds.kind import Half
 
+HALVES: tuple[Half, ...] = ("developed", "independent")
 _COLUMNS = ("changed", "moved", "lost", "rejected", "weak", "off", "refused", "missed")
 _HEAD = """# Evidence for the numbers that decide
 
@@ -15,8 +19,9 @@ fails if a constant is not listed.
 
 ## Effect of half and twice the value
 
-ONNX Runtime quantized {kinds} small models in up to five ways. Their true share of the task's
-accuracy is known from fresh data. With and without declared outputs these are {variants} verdicts.
+ONNX Runtime quantized {kinds} models in up to five ways: small models, and detectors, recognizers
+of text and a decoder that Python packages ship. Their true share of the task's accuracy is known
+from fresh data. With and without declared outputs these are {variants} verdicts.
 Each is compared with the verdict by the constants as they are. *Developed* kinds are the models
 that constants were chosen beside. *Independent* kinds are other models.
 
@@ -31,6 +36,14 @@ that constants were chosen beside. *Independent* kinds are other models.
 - *missed*: pairs of variants where the second one keeps .1 less, and its golden outputs hold the
   limits of the first one.
 
+"""
+_READ = """
+## Models of each constant
+
+The verdicts on these models read the constant: models that it may have been chosen by, and others.
+
+| constant | developed | independent |
+| --- | --- | --- |
 """
 
 
@@ -60,26 +73,38 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     missed: int = 0
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """Effect of one value of a constant, on each half of the kinds."""
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured verdicts on a kind of models.
 
-    key: str
-    value: str
-    factor: float
-    developed: Count
-    independent: Count
+    Attributes:
+        kind, half: See `Kind`.
+        version: Of the sources.
+        variants: Recipe and true share of each variant.
+        as_is: The verdicts by the constants as they are.
+        effects: The verdicts by a changed constant, by "KEY xFACTOR". A constant that the verdicts
+            do not read is left out.
+    """
+
+    kind: str
+    half: Half
+    version: str
+    variants: dict[str, float]
+    as_is: Count
+    effects: dict[str, Count]
+
+    def reads(self, key: str) -> bool:
+        """Return True if the verdicts read a constant."""
+        return any(name.rpartition(" ")[0] == key for name in self.effects)
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All that `make evidence` measures.
+    """All that `make evidence` measures, by kind."""
 
-    Attributes:
-        variants: Of each kind: recipe and true share.
-        effects: The constants as they are first, then each one with half and twice its value.
-    """
+    kinds: tuple[Measured, ...]
 
-    variants: dict[str, dict[str, float]]
-    effects: tuple[Effect, ...]
+    def of_half(self, half: Half) -> list[Measured]:
+        """Return the kinds of one half."""
+        return [one for one in self.kinds if one.half == half]
 
 
 def page(evidence: Evidence) -> str:
@@ -92,32 +117,40 @@ def page(evidence: Evidence) -> str:
     counts = "\n".join(
         f"- {len(listed.get(name, {}))} {name}: {words}." for name, words in SECTIONS.items()
     )
-    first, *others = evidence.effects
-    judged = first.developed.variants + first.independent.variants
-    rows = [_row(first), *(_row(effect) for effect in others if _has_effect(effect))]
-    silent = sorted({effect.key for effect in others} - {e.key for e in others if _has_effect(e)})
-    text = _HEAD.format(counts=counts, kinds=len(evidence.variants), variants=judged)
-    names = [f"{half}: {name}" for half in ("developed", "independent") for name in _COLUMNS]
-    text += f"| {' | '.join(['constant', 'value', *names])} |\n|{' --- |' * (len(names) + 2)}\n"
-    text += "".join(rows)
-    if silent:
-        text += (
-            "\nNeither half nor twice the value changes a verdict or a share on these variants:\n\n"
+    ordered = sorted({name for one in evidence.kinds for name in one.effects})
+    halves = [evidence.of_half(half) for half in HALVES]
+    rows = [_row("as it is", "", [[one.as_is for one in half] for half in halves])]
+    silent = []
+    for name in ordered:
+        key, _, factor = name.rpartition(" ")
+        counted = [[one.effects.get(name, one.as_is) for one in half] for half in halves]
+        if any(count.changed or count.moved for half in counted for count in half):
+            rows.append(_row(key, factor, counted))
+        else:
+            silent.append(name)
+    read = [
+        f"| `{key}` | "
+        + " | ".join(
+            ", ".join(one.kind for one in half if one.reads(key)) or "none" for half in halves
         )
-        text += "".join(f"- `{key}`\n" for key in silent)
+        + " |\n"
+        for key in dict.fromkeys(name.rpartition(" ")[0] for name in ordered)
+    ]
+    text = _HEAD.format(
+        counts=counts,
+        kinds=len(evidence.kinds),
+        variants=sum(one.as_is.variants for one in evidence.kinds),
+    )
+    heads = [f"{half}: {name}" for half in HALVES for name in _COLUMNS]
+    text += f"| {' | '.join(['constant', 'value', *heads])} |\n|{' --- |' * (len(heads) + 2)}\n"
+    text += "".join(rows)
+    text += _READ + "".join(read)
+    if silent:
+        text += "\nThese values change no verdict and no share:\n\n"
+        text += "".join(f"- `{name}`\n" for name in silent)
     return text
 
 
-def _has_effect(effect: Effect) -> bool:
-    halves = (effect.developed, effect.independent)
-    return any(half.changed or half.moved for half in halves)
-
-
-def _row(effect: Effect) -> str:
-    value = f"{effect.value} (x{effect.factor:g})" if effect.value else ""
-    cells = [f"`{effect.key}`", value, *_cells(effect.developed), *_cells(effect.independent)]
-    return f"| {' | '.join(cells)} |\n"
-
-
-def _cells(count: Count) -> list[str]:
-    return [str(getattr(count, name)) for name in _COLUMNS]
+def _row(key: str, factor: str, halves: Sequence[Sequence[Count]]) -> str:
+    sums = [sum(getattr(one, name) for one in half) for half in halves for name in _COLUMNS]
+    return f"| {' | '.join([f'`{key}`', factor, *map(str, sums)])} |\n"

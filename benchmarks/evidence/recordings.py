@@ -29,7 +29,7 @@ from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.gates.tolerances import Seen, derive_agreements, derive_tolerances
-from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.pipeline.build_samples import open_build_samples
 from edgepack.packager.pipeline.open_model import open_model
 from edgepack.packager.pipeline.request import BuildRequest
@@ -45,6 +45,9 @@ from edgepack.tasks.arrays import Outputs
 
 RECIPES = ("a8w8", "a8w8 per channel", "a16w8", "weights of 6 bits", "weights of 5 bits")
 """Ways to quantize, with integer products of 8 or 16 bits, or float ones."""
+
+_FAILURES = (EdgepackError, ValueError, RuntimeError, KeyError, *RUNTIME_ERRORS)
+"""Of ONNX Runtime's quantizer on a model: the recipe is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +148,7 @@ def record(kind: Kind, folder: Path) -> tuple[Recording, ...]:
     variants = []
     for recipe in RECIPES:
         path = folder / f"{recipe.replace(' ', '-')}.onnx"
-        with suppress(EdgepackError, ValueError, RuntimeError, NotImplementedError, KeyError):
+        with suppress(*_FAILURES):
             _quantize(recipe, model, path, task)
             run = open_plain(path)
             truth = task.measure(run) / best
@@ -155,7 +158,8 @@ def record(kind: Kind, folder: Path) -> tuple[Recording, ...]:
             )
     float_run = recorded(open_plain(model))
     recordings = []
-    for outputs in ({}, read_config(folder / "declared.toml").outputs):
+    declared = read_config(folder / "declared.toml").outputs
+    for outputs in ({}, declared) if declared else ({},):
         with suppress(BuildError):  # a declaration that the build rejects
             recordings.append(_open(kind, folder, outputs, float_run, tuple(variants)))
     return tuple(recordings)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.evidence.__main__ import measure
 from benchmarks.evidence.constants import FOLDERS, LIST, ROOT, Constant, find_faults, read_list
-from benchmarks.evidence.page import page
+from benchmarks.evidence.measuring import measure
+from benchmarks.evidence.page import Evidence, page
 from benchmarks.evidence.recordings import RECIPES, record
 from benchmarks.task_kinds.kinds import KINDS
 
@@ -75,12 +75,12 @@ def test_a_changed_constant_changes_verdicts(
         assert before[place].accepted[place]
         assert not before[place].accepted[broken]
     perfect = Constant("agent/edgepack/tasks/contract.py", "LOSS", 0.01)
-    monkeypatch.setattr("benchmarks.evidence.__main__.find_constants", lambda: iter([perfect]))
-    monkeypatch.setattr(
-        "benchmarks.evidence.__main__.read_list", lambda: {"measured": {perfect.key: "…"}}
-    )
-    evidence = measure([recording, declared])
-    assert [effect.factor for effect in evidence.effects] == [1.0, 0.5, 2.0]
+    module = "benchmarks.evidence.measuring"
+    monkeypatch.setattr(f"{module}.find_constants", lambda: iter([perfect]))
+    monkeypatch.setattr(f"{module}.read_list", lambda: {"measured": {perfect.key: "…"}})
+    measured = measure([recording, declared])
+    assert [name.split()[1] for name in measured.effects] == ["x0.5", "x2"]
     assert tuple(recording.judge()) == before
-    assert "glyphs" in evidence.variants
-    assert f"`{perfect.key}`" in page(evidence)
+    assert measured.reads(perfect.key)
+    assert not measured.reads(perfect.key[1:])
+    assert f"| `{perfect.key}` | none | glyphs |" in page(Evidence(kinds=(measured,)))

@@ -1,0 +1,153 @@
+"""Verdicts on the variants of a kind, by the constants as they are and with each one changed."""
+
+import importlib
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.evidence.constants import Constant, find_constants, read_list
+from benchmarks.evidence.page import Count, Measured
+from benchmarks.evidence.reads import find_lines, find_reads
+from benchmarks.evidence.recordings import Recording, Verdict, record
+from benchmarks.evidence.shipped import SHIPPED
+from benchmarks.task_kinds.kinds import KINDS
+from benchmarks.tasks.places import CACHE
+from edgepack.durable import write_file
+
+FACTORS = (0.5, 2.0)
+INTACT = 0.999
+KEPT = 0.99
+MOVED = 0.001
+LOST = 0.1
+
+ALL = KINDS | SHIPPED
+"""In the table's order."""
+
+_STORE = CACHE / "results" / "evidence"
+
+
+def measure_kind(name: str, version: str) -> Measured:
+    """Measure a kind, unless that was done before.
+
+    Args:
+        name: The kind.
+        version: Of the sources; "" for any.
+    """
+    file = _STORE / f"{name}.json"
+    if file.exists():
+        known = msgspec.json.decode(file.read_bytes(), type=Measured)
+        if version in ("", known.version):
+            return known
+    logging.disable(logging.WARNING)  # of the quantizer
+    with tempfile.TemporaryDirectory(prefix="edgepack-evidence-") as folder:
+        found = measure(record(ALL[name], Path(folder) / name), version)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_file(file, msgspec.json.encode(found))
+    return found
+
+
+def measure(recordings: Sequence[Recording], version: str = "") -> Measured:
+    """Evaluate a kind's variants by the unchanged constants, then with each constant changed.
+
+    Args:
+        recordings: The recordings of one kind, with and without declarations.
+        version: Of the sources.
+    """
+    as_is = [tuple(recording.judge()) for recording in recordings]
+    listed = read_list()
+    wanted = {**listed.get("measured", {}), **listed.get("unproven", {})}
+    constants = [one for one in find_constants() if one.key in wanted]
+    lines = find_lines(constants)
+    reads = [find_reads(lambda one=one: tuple(one.judge()), lines) for one in recordings]  # type: ignore[misc]
+    effects = {}
+    for constant in constants:
+        if not any(constant.key in read for read in reads):
+            continue
+        for factor in FACTORS:
+            changed = list(as_is)
+            with _changed(constant, factor):
+                for place, recording in enumerate(recordings):
+                    if constant.key in reads[place]:
+                        changed[place] = tuple(recording.judge())
+            effects[f"{constant.key} x{factor:g}"] = _count(recordings, as_is, changed)
+    return Measured(
+        kind=recordings[0].kind,
+        half=recordings[0].half,
+        version=version,
+        variants={one.recipe: round(one.truth, 4) for one in recordings[0].variants},
+        as_is=_count(recordings, as_is, as_is),
+        effects=effects,
+    )
+
+
+@contextmanager
+def _changed(constant: Constant, factor: float) -> Iterator[None]:
+    """Give a constant another value, a public constant in each module that has imported it."""
+    value = _times(constant.value, factor)
+    own = importlib.import_module(constant.module)
+    old = getattr(own, constant.name)
+    holders = [
+        module
+        for name, module in list(sys.modules.items())
+        if name == constant.module
+        or (
+            name.startswith("edgepack.")
+            and not constant.name.startswith("_")
+            and getattr(module, constant.name, None) is old
+        )
+    ]
+    for module in holders:
+        setattr(module, constant.name, value)
+    try:
+        yield
+    finally:
+        for module in holders:
+            setattr(module, constant.name, old)
+
+
+def _times(value: object, factor: float) -> object:
+    if isinstance(value, tuple):
+        return tuple(_times(one, factor) for one in value)
+    if isinstance(value, dict):
+        return {key: _times(one, factor) for key, one in value.items()}
+    if isinstance(value, int):
+        return max(round(value * factor), 1)
+    return value * factor if isinstance(value, float) else value
+
+
+def _count(
+    recordings: Sequence[Recording],
+    as_is: Sequence[tuple[Verdict, ...]],
+    changed: Sequence[tuple[Verdict, ...]],
+) -> Count:
+    rows = [
+        (variant.truth, old, new, place, [one.truth for one in recording.variants])
+        for recording, before, after in zip(recordings, as_is, changed, strict=True)
+        for place, (variant, old, new) in enumerate(
+            zip(recording.variants, before, after, strict=True)
+        )
+    ]
+    sure = [(truth, new) for truth, _, new, *_ in rows if new.passed and not new.weak]
+    return Count(
+        variants=len(rows),
+        moved=sum(abs(old.kept - new.kept) > MOVED for _, old, new, *_ in rows),
+        changed=sum(
+            (old.passed, old.weak, old.accepted) != (new.passed, new.weak, new.accepted)
+            for _, old, new, *_ in rows
+        ),
+        lost=sum(truth < KEPT for truth, _ in sure),
+        rejected=sum(truth >= INTACT and not new.passed for truth, _, new, *_ in rows),
+        weak=sum(new.passed and new.weak for _, _, new, *_ in rows),
+        refused=sum(not new.accepted[place] for _, _, new, place, _ in rows),
+        missed=sum(
+            is_accepted and other < truth - LOST
+            for truth, _, new, _, truths in rows
+            for is_accepted, other in zip(new.accepted, truths, strict=True)
+        ),
+        off=sum(new.passed and abs(truth - new.kept) > 0.01 for truth, _, new, *_ in rows),
+    )
