@@ -53,6 +53,30 @@ def test_a_child_started_ahead_for_the_same_is_asked_and_for_another_is_ended(
         assert len(starts.read_text().split()) == 2, "a child that was asked is not fresh"
 
 
+def test_a_signal_while_a_child_is_ended_is_handled_after_that_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = subprocess.Popen.communicate
+
+    def interrupted(self: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+        signal.raise_signal(signal.SIGINT)
+        return whole(self)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with ProviderProcess(child(_ECHO)) as process:
+            process.start_anew("npu")
+            with monkeypatch.context() as patched:
+                patched.setattr(subprocess.Popen, "communicate", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    process.close()
+            assert process.subject == "", "ended all the same"
+            process.start_anew("cpu")
+            assert process.ask(b"{}", timeout_s=400.0).answer is not None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_what_a_child_is_sent_as_it_starts_comes_first_and_leaves_it_fresh(tmp_path: Path) -> None:
     got = tmp_path / "got"
     noting = (

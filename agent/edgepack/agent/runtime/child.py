@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +28,9 @@ from edgepack.python_child import PythonChild, start_python
 _STDERR_TAIL_BYTES = 4096
 _PR_SET_PDEATHSIG = 1
 """Of Linux's prctl(2)."""
+
+_STOPPING = (signal.SIGALRM, signal.SIGINT, signal.SIGTERM)
+"""Signals whose handlers raise in the middle of a computation."""
 
 _TAKEN = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.M)
 _POLL_S = 0.02
@@ -128,11 +131,23 @@ def taken_bytes(pid: int) -> int:
     return 1024 * sum(int(kib) for kib in _TAKEN.findall(status))
 
 
+@contextlib.contextmanager
+def holding_signals() -> Iterator[None]:
+    """Run a block whole: signals that stop a computation are handled after the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def end_group(child: PythonChild) -> None:
-    """Kill a child with its process group, and reap the child."""
-    with contextlib.suppress(ProcessLookupError):  # it ended by itself, and was waited for
-        os.killpg(child.pid, signal.SIGKILL)
-    child.communicate()
+    """Kill a child with its process group, and reap the child, whatever signal comes."""
+    with holding_signals():
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself, and was waited for
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
 
 
 def describe_end(exit_code: int, errors: BinaryIO) -> str:

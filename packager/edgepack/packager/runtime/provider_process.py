@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, Self
 
-from edgepack.agent.runtime.child import Ending, describe_end, end_group
+from edgepack.agent.runtime.child import Ending, describe_end, end_group, holding_signals
 from edgepack.packager.memory import return_freed_memory
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.python_child import PIPE, PythonChild, python_command, start_python
@@ -131,11 +131,12 @@ class ProviderProcess:
 
     def close(self) -> None:
         """End the child that runs, if any."""
-        if self._child is not None:
-            end_group(self._child)
-        if self._errors is not None:
-            self._errors.close()
-        self._child, self._errors, self.subject = None, None, ""
+        with holding_signals():  # a deadline in between would leave a child with closed pipes
+            if self._child is not None:
+                end_group(self._child)
+            if self._errors is not None:
+                self._errors.close()
+            self._child, self._errors, self.subject = None, None, ""
 
 
 def _exchange(
