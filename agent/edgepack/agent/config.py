@@ -9,6 +9,7 @@ import msgspec
 from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.pkcs11_uri import is_uri
 from edgepack.errors import DeviceError, EdgepackError, parse_problem
+from edgepack.metrics.settings import UNIX, OtlpConfig
 from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
@@ -294,6 +295,17 @@ class VerificationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     hot_c: Annotated[float, msgspec.Meta(ge=-60, le=200)] = 80.0
 
 
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of the device's own `/metrics`.
+
+    Attributes:
+        listen: Port on loopback, `address:port`, or `unix:` and the path of a socket; "" answers
+            nothing.
+    """
+
+    listen: str = ""
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of an agent.
 
@@ -322,6 +334,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     verification: VerificationConfig = VerificationConfig()
     watch: WatchConfig = WatchConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    otlp: OtlpConfig = OtlpConfig()
 
     @property
     def signing_key(self) -> str:
@@ -453,6 +467,18 @@ def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:
             config.telemetry,
             runtime_dir=at(config.telemetry.runtime_dir),
             sysfs_dir=at(config.telemetry.sysfs_dir),
+        ),
+        metrics=MetricsConfig(
+            listen=UNIX + at(config.metrics.listen.removeprefix(UNIX))
+            if config.metrics.listen.startswith(UNIX)
+            else config.metrics.listen
+        ),
+        otlp=msgspec.structs.replace(
+            config.otlp,
+            headers_file=at(config.otlp.headers_file),
+            ca_file=at(config.otlp.ca_file),
+            cert_file=at(config.otlp.cert_file),
+            key_file=at(config.otlp.key_file),
         ),
         hooks=msgspec.structs.replace(config.hooks, folder=at(config.hooks.folder)),
         capture=msgspec.structs.replace(config.capture, recipient=at(config.capture.recipient)),

@@ -613,6 +613,7 @@ class Telemetry(Message, frozen=True, kw_only=True):
         bad_input: The last such input; "" for none.
         energy_j: The device's energy in the window, joules, in proportion to the time of the
             release's inferences; None if a part of the window is not known.
+        throttled_s: Time in which the device slowed down for heat, seconds.
     """
 
     digest: Word
@@ -631,6 +632,7 @@ class Telemetry(Message, frozen=True, kw_only=True):
     bad_inputs: Count = 0
     bad_input: Word = ""
     energy_j: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
+    throttled_s: Span = 0.0
 
     @property
     def metered(self) -> int:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.server.api import Pages, make_app
 from edgepack.fleet.server.operations import OPERATIONS
+from edgepack.metrics.table import ATTRIBUTES, BY_NAME, TABLE, label
 from tests.integration.fleet.conftest import FleetProcess
 from tests.integration.fleet.dashboard import Visitor
 
@@ -85,8 +86,14 @@ def test_prometheus_reads_what_dashboard_and_alerts_ask_for(rolled_out: FleetPro
     assert values["edgepack_devices_enrolled"] == values["edgepack_devices_online"] == 3
     assert values["edgepack_broker_connected"] == 1
     (runs,) = [sample for sample in samples if sample.name == "edgepack_release_devices"]
-    assert (runs.labels["version"], runs.value) == ("1.0.0", 3)
-    known = {sample.name for sample in samples} | {family.name for family in families}
+    assert (runs.labels["edgepack_version"], runs.value) == ("1.0.0", 3)
+    emitted = {family.name for family in families} - {"target"}
+    assert emitted <= {row.family for row in TABLE if row.fleet}
+    durations = {
+        f"{BY_NAME['edgepack.inference.duration'].family}_{part}"
+        for part in ("bucket", "sum", "count")
+    }
+    known = {row.sample for row in TABLE if row.fleet} | durations | set(map(label, ATTRIBUTES))
     assert set(asked()) <= known
     health = visitor.get("/healthz")
     assert (health.status, json.loads(health.text)) == (200, {"healthy": True})
@@ -98,4 +105,4 @@ def asked() -> Iterator[str]:
     words = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     words.append((MONITORING / "alerts.yml").read_text())
     for text in words:
-        yield from re.findall(r"edgepack_[a-z_]+", text)
+        yield from re.findall(r"(?:edgepack|hw|error)_[a-z_]+", text)

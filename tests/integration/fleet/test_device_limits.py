@@ -21,7 +21,7 @@ def outcomes(fleet: FleetProcess) -> dict[str, float]:
     families = text_string_to_metric_families(answer.text)  # type: ignore[no-untyped-call]
     for family in families:
         if family.name == "edgepack_messages":
-            return {sample.labels["outcome"]: sample.value for sample in family.samples}
+            return {sample.labels["edgepack_outcome"]: sample.value for sample in family.samples}
     return {}
 
 

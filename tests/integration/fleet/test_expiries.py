@@ -44,9 +44,9 @@ def test_root_metadata_that_expires_in_four_days_is_a_warning_everywhere(
     needs = page.partition("Needs attention")[2].partition("</section>")[0]
     assert "edgepack fleet keys renew root" in needs
     metrics = Visitor(fleet.url).get("/metrics", Authorization=f"Bearer {secret}").text
-    assert 'edgepack_expiring{kind="metadata"} 1.0' in metrics
-    assert 'edgepack_expiring{kind="token"} 1.0' in metrics
-    assert 'edgepack_expiring{kind="device"} 0.0' in metrics
+    assert 'edgepack_expiring{edgepack_kind="metadata"} 1.0' in metrics
+    assert 'edgepack_expiring{edgepack_kind="token"} 1.0' in metrics
+    assert 'edgepack_expiring{edgepack_kind="device"} 0.0' in metrics
     assert "'root' expires in 4 days" in (tmp_path / "serve.log").read_text()
     renew = [sys.executable, "-m", "edgepack.cli", "fleet", "keys", "renew", "root"]
     warm_programs.run([*renew, "--data", fleet.data], check=True, capture_output=True)

@@ -179,7 +179,9 @@ def test_no_rollout_finishes_for_a_device_that_never_connected(
     token = (fleet.data / "token").read_text()
     text = Visitor(fleet.url).get("/metrics", Authorization=f"Bearer {token}").text
     families = {it.name: it for it in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
-    outcomes = {it.labels["outcome"]: it.value for it in families["edgepack_messages"].samples}
+    outcomes = {
+        it.labels["edgepack_outcome"]: it.value for it in families["edgepack_messages"].samples
+    }
     assert outcomes["not_signed_by_the_device"] == 4
 
 

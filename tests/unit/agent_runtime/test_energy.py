@@ -127,7 +127,7 @@ def test_releases_share_the_energy_of_a_window_by_their_time(tmp_path: Path) -> 
         write_file(path, content, lasting=False)
 
     buffer = TelemetryBuffer(state_dir, write=write)
-    buffer._energy = EnergyMeter(tmp_path / "sys", lambda: now[0])
+    buffer.energy = EnergyMeter(tmp_path / "sys", lambda: now[0])
     records = [
         Record(state_dir, model="m", digest=digit * 64, variant="cpu", provider=CPU)
         for digit in "12"

@@ -8,8 +8,9 @@ from edgepack.agent.telemetry.readings import highest_temperature_c, memory_byte
 
 
 def zone(folder: Path, number: int, content: bytes) -> None:
-    (folder / f"thermal_zone{number}").mkdir()
-    (folder / f"thermal_zone{number}" / "temp").write_bytes(content)
+    place = folder / "class" / "thermal" / f"thermal_zone{number}"
+    place.mkdir(parents=True)
+    (place / "temp").write_bytes(content)
 
 
 def test_the_hottest_sensor_counts_and_broken_ones_do_not(tmp_path: Path) -> None:

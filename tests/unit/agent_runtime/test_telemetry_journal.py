@@ -100,6 +100,12 @@ class Device:
         self.made += count
         self.at_risk += count
 
+    @property
+    def total(self) -> int:
+        """Inferences in the device's own metrics, as far as they are gathered."""
+        self.agent.gather()
+        return sum(one.sums.finished + one.sums.failed for one in self.agent.totals)
+
     def commit(self) -> None:
         if self.store():
             self.send()
@@ -173,7 +179,9 @@ def test_what_the_fleet_counts_was_made(tmp_path: Path, clock: list[float]) -> N
                 case "gather":
                     device.agent.gather()
                 case "kill agent":
+                    before = device.total
                     device.kill_agent()
+                    assert device.total == before
                 case "kill application":
                     device.kill_application()
                 case "close":
@@ -196,6 +204,7 @@ def test_what_the_fleet_counts_was_made(tmp_path: Path, clock: list[float]) -> N
             if device.agent.journal.under_way is None and not device.agent.journal.is_waiting:
                 break
         assert device.fleet.count == device.made - lost, f"schedule {seed}"
+        assert device.total == device.fleet.count, "the device's own metrics"
         assert all(it.not_finite <= it.latency.count for it in device.fleet.windows)
         left = list(spool_folder(folder).glob("*.json"))
         assert len(left) == len(device.applications)

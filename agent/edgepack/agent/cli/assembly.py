@@ -18,6 +18,7 @@ from edgepack.agent.broker.signing import make_signer
 from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.daemon.agent import Agent
+from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.daemon.signals import stop_on_signals
 from edgepack.agent.enrolment.renewal import make_keeper
 from edgepack.agent.hooks.process import GRACE_S
@@ -42,7 +43,6 @@ from edgepack.agent.state.slots import Slots
 from edgepack.agent.state.uploads import Uploads, uploads_file
 from edgepack.agent.state.verification_settings import VerificationSettings, write_verification
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
-from edgepack.agent.telemetry.heat import HeatWatch
 from edgepack.agent.telemetry.readings import highest_temperature_c
 from edgepack.agent.update.dependencies import DISK_PATIENCE_S, AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
@@ -79,6 +79,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     """
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
     telemetry = open_telemetry(config)
+    metrics = DeviceMetrics(config, telemetry)
     adopt_strays()
     worker = ThreadWorker(inbox.wake, tidy=end_strays)
     fetch_worker = ThreadWorker(inbox.wake)
@@ -104,10 +105,12 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         boot=boot,
         trust=trust,
         keeper=make_keeper(identity, config.device, wall=time.time),
+        metrics=metrics,
     )
     fetcher = make_fetcher(config, inbox, trust)
     stop_on_signals(stop, inbox, end_strays)
     connection.start()
+    metrics.start()
     if fetcher is not None:
         fetcher.start()
     try:
@@ -119,6 +122,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     finally:
         if not all([fetch_worker.stop(FETCH_STOP_S), worker.stop(WORKER_STOP_S)]):
             log.warning("background work did not end in time")
+        metrics.stop()
         if fetcher is not None:
             fetcher.stop()
         connection.stop()
@@ -162,10 +166,10 @@ def assemble_models(
         forget_verdicts=verdicts.forget,
         pace_of=telemetry.paces.of,
         drift_of=telemetry.drift.recent,
-        heat=HeatWatch().look,
+        heat=telemetry.heat.look,
         holders=HolderWatch(state_dir).look,
         verify=lambda folder, variant, halt: _verify(folder, variant, config, first_answers, halt),
-        temperature_c=highest_temperature_c,
+        temperature_c=lambda: highest_temperature_c(Path(config.telemetry.sysfs_dir)),
     )
     remove_stale_plain_files()
     verification = VerificationSettings(

@@ -15,6 +15,7 @@ from edgepack.agent.broker.report import Recent, failing_releases, make_report, 
 from edgepack.agent.broker.samples import LOOK_S, SampleUploader
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
+from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
@@ -82,6 +83,7 @@ class Agent:
         make_models: Makes the models; its argument is a function to call after every transition.
         trust: Verifies the fleet's metadata and orders; None without a root.
         keeper: Renews this device's certificate; None without a certificate.
+        metrics: Metrics of the device, for others than the fleet.
         clock: The time.
     """
 
@@ -96,6 +98,7 @@ class Agent:
         boot: str,
         trust: "DeviceTrust | None" = None,
         keeper: CertificateKeeper | None = None,
+        metrics: DeviceMetrics | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._config = config
@@ -114,7 +117,7 @@ class Agent:
                 topics.device_metadata(tenant, device, topics.METADATA): self._take_metadata,
             }
         )
-        self._trust, self._keeper = trust, keeper
+        self._trust, self._keeper, self._metrics = trust, keeper, metrics
         self._inbox = inbox
         self._publisher = publisher
         self._telemetry = telemetry
@@ -427,6 +430,7 @@ class Agent:
         if now - self._gathered_at >= GATHER_S:
             self._gathered_at = now
             self._telemetry.gather()
+            self._update_metrics()
         if (troubles := self._models.troubles) != self._reported_troubles:
             self._reported_troubles = troubles
             self._report()
@@ -442,6 +446,12 @@ class Agent:
             self._window_at = now
             self._publish_telemetry()
             self._failing.write()
+            self._update_metrics()
+
+    def _update_metrics(self) -> None:
+        if self._metrics is not None:
+            is_connected = self._publisher.is_connected
+            self._metrics.update(self._models, self.dropped, is_connected=is_connected)
 
     def _window_s(self, now: float) -> float:
         """Return the length of a window of telemetry: short during an update, and soon after."""
@@ -474,7 +484,7 @@ class Agent:
         if not self._publisher.is_connected:
             return
         trust, keeper = self._trust, self._keeper
-        parts = (self._publisher, self._telemetry, trust, keeper)
+        parts = (self._publisher, self._telemetry, trust, keeper, self._metrics)
         report = make_report(
             self._models,
             (*(part.trouble for part in parts if part is not None), *self._disk.troubles),

@@ -31,6 +31,7 @@ from edgepack.agent.state.verification_settings import read_verification
 from edgepack.agent.telemetry.spool import Record
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.errors import BundleError, DeviceError
+from edgepack.wire.messages import BundleRef
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +194,7 @@ class Follower:
 
     def _open(self, pointer: ActivePointer) -> OpenedModel:
         choice = pointer.choice
-        record = self._record(pointer.digest, choice.chosen, choice.provider)
+        record = self._record(pointer.bundle, choice.chosen, choice.provider)
         self._registration.update(opening=pointer.digest)
         try:
             opened = open_release(
@@ -207,12 +208,17 @@ class Follower:
         )
         return opened
 
-    def _record(self, digest: str, variant: str, provider: str) -> Record:
+    def _record(self, bundle: BundleRef, variant: str, provider: str) -> Record:
         """Return the record of a variant of a release in this process."""
-        key = (digest, variant, provider)
+        key = (bundle.digest, variant, provider)
         if key not in self._records:
             self._records[key] = Record(
-                self._state_dir, model=self._name, digest=digest, variant=variant, provider=provider
+                self._state_dir,
+                model=self._name,
+                digest=bundle.digest,
+                version=bundle.version,
+                variant=variant,
+                provider=provider,
             )
         return self._records[key]
 
@@ -271,19 +277,19 @@ class Follower:
             return
         newer, recorder = serving.variant, serving.record.shadowed
         if asked.is_next:
-            digest, provider = asked.bundle.digest, ""
-            manifest = slot_folder(self._state_dir, digest) / MANIFEST_FILE
+            bundle, provider = asked.bundle, ""
+            manifest = slot_folder(self._state_dir, bundle.digest) / MANIFEST_FILE
             try:
                 newer = decode_manifest(manifest.read_bytes()).variant(asked.variant)
                 provider = newer.provider
             except (OSError, BundleError, KeyError) as error:
                 self._unusable_shadow = asked
                 because = f"its manifest cannot be read here: {error}"
-                recorder = self._record(digest, asked.variant, provider).shadowed
+                recorder = self._record(bundle, asked.variant, provider).shadowed
                 recorder.begin(asked.sequence)
                 recorder.end(because)
                 return
-            recorder = self._record(digest, asked.variant, provider).shadowed
+            recorder = self._record(bundle, asked.variant, provider).shadowed
         recorder.begin(asked.sequence)
         serving.shadow = ShadowRunner(
             self._state_dir,

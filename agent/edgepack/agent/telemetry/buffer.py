@@ -13,12 +13,14 @@ from edgepack.agent.state.state_file import Write
 from edgepack.agent.telemetry.collector import MAX_WAITING, Collected, LatencyCollector, Trouble
 from edgepack.agent.telemetry.drift import Release
 from edgepack.agent.telemetry.energy import EnergyMeter
+from edgepack.agent.telemetry.heat import HeatWatch
 from edgepack.agent.telemetry.journal import TelemetryJournal, join_windows, release_of
 from edgepack.agent.telemetry.outcomes import OutcomeWatch
 from edgepack.agent.telemetry.pace import INTERVAL_S, PaceKeeper
 from edgepack.agent.telemetry.readings import highest_temperature_c
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.telemetry.spool import open_spool
+from edgepack.agent.telemetry.totals import ReleaseTotal, add_windows
 from edgepack.durable import write_file
 from edgepack.wire.messages import Telemetry
 
@@ -42,6 +44,8 @@ class TelemetryBuffer:
         outcomes: How the most recent inferences ended, by release.
         drift: How the most recent inferences differ from the build's samples, by release.
         journal: Windows until the fleet has them.
+        heat: Signs of a device that slows down for heat.
+        energy: Energy of the device.
     """
 
     def __init__(
@@ -63,7 +67,9 @@ class TelemetryBuffer:
             state_dir, stored, drift_window_s=settings.drift_window_s
         )
         self.drift = self._collector.drift
-        self._energy = EnergyMeter(Path(settings.sysfs_dir))
+        self._sysfs = Path(settings.sysfs_dir)
+        self.heat, self.energy = HeatWatch(self._sysfs), EnergyMeter(self._sysfs)
+        self._throttled_s = 0.0
         self.paces = PaceKeeper(interval_s, stored.paces)
         self._open: dict[Release, Telemetry] = {}
         self._unseen: tuple[Telemetry, ...] = ()
@@ -81,6 +87,12 @@ class TelemetryBuffer:
         self._unseen, self._troubles, self._shadowed = (), (), {}
         return collected
 
+    @property
+    def totals(self) -> tuple[ReleaseTotal, ...]:
+        """Inferences of each release so far; energy and heat up to the last stored window."""
+        stored = self.journal.stored.totals
+        return add_windows(stored, self._open.values(), self._collector.names)
+
     def commit(self, *, seals: bool) -> None:
         """Gather, and store the windows since the last commit.
 
@@ -91,12 +103,14 @@ class TelemetryBuffer:
             OSError: The windows cannot be stored now; the next commit takes them along.
         """
         self._gather()
-        temperature_c, energy_j = highest_temperature_c(), self._energy.energy_j
+        temperature_c, energy_j = highest_temperature_c(self._sysfs), self.energy.energy_j
+        throttled_s = self.heat.throttled_s
         busy_ms = math.fsum(window.latency.sum_ms for window in self._open.values())
         windows = [
             msgspec.structs.replace(
                 window,
                 temperature_c=temperature_c,
+                throttled_s=throttled_s - self._throttled_s,
                 energy_j=energy_j * window.latency.sum_ms / busy_ms
                 if energy_j is not None and busy_ms
                 else None,
@@ -108,10 +122,12 @@ class TelemetryBuffer:
             files=self._collector.files,
             features=self._collector.drift.states,
             paces=self.paces.paces,
+            totals=add_windows(self.journal.stored.totals, windows, self._collector.names),
             seals=seals,
         )
         self._open.clear()
-        self._energy.begin()
+        self._throttled_s = throttled_s
+        self.energy.begin()
         self._collector.clean()
 
     def gather(self) -> None:
@@ -124,7 +140,7 @@ class TelemetryBuffer:
     def _gather(self) -> None:
         if self.trouble:
             self.trouble = open_spool(self._state_dir, self._runtime_dir)
-        self._energy.look()
+        self.energy.look()
         collected = self._collector.collect()
         self.paces.add(collected.telemetry)
         for one in collected.telemetry:

@@ -26,6 +26,7 @@ from edgepack.agent.telemetry.spool import (
     remove_spooled,
     spooled_files,
 )
+from edgepack.agent.telemetry.totals import Named
 from edgepack.bundle.drift import FeatureSum
 from edgepack.errors import TransferError
 from edgepack.versions import NewerVersionError
@@ -39,6 +40,9 @@ MAX_FINISHED = 64
 MAX_GONE = 16
 """Counts of files that vanished and were not removed here are remembered for so many files: their
 processes may write them again."""
+
+MAX_NAMES = 256
+"""Names of releases that are remembered."""
 
 
 MAX_WAITING = 256
@@ -98,6 +102,7 @@ class LatencyCollector:
     Attributes:
         drift: Differences of the releases' features from the build.
         files: Collected counts, by the name of the spool file.
+        names: Names of the releases that ran of late, by digest.
     """
 
     def __init__(
@@ -112,6 +117,7 @@ class LatencyCollector:
         self._is_running = is_running
         self.files: dict[str, Spooled] = dict(stored.files) if stored else {}
         self._finished: dict[str, Path] = {}
+        self.names = {one.digest: _name_of(one) for one in self.files.values()}
         self.drift = DriftWatch(drift_window_s)
         self.drift.load(stored.features if stored else ())
 
@@ -166,6 +172,7 @@ class LatencyCollector:
             self.files[name] = spooled
             shadowed = add_up(shadowed, {part.digest: shadow})
             if part.latency.count or part.failures or part.shadow_count:
+                self.names[part.digest] = _name_of(spooled)
                 release = (part.digest, part.variant, part.provider)
                 fresh.setdefault(release, []).append(part)
                 sums.setdefault(release, []).extend(features)
@@ -196,6 +203,12 @@ class LatencyCollector:
         gone = [name for name in self.files if name not in present]
         for name in gone[:-MAX_GONE]:
             del self.files[name]
+        for digest in [*self.names][:-MAX_NAMES]:
+            del self.names[digest]
+
+
+def _name_of(spooled: Spooled) -> Named:
+    return Named(model=spooled.model, version=spooled.version)
 
 
 def _stamped(path: Path, earlier: Spooled | None, spooled: Spooled) -> Spooled:

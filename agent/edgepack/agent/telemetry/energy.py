@@ -28,6 +28,8 @@ class EnergyMeter:
 
     Attributes:
         source: `RAPL`, `hwmon` or `battery`; "" without a source.
+        power_w: Power over the time between the last two looks, watts; None if not known.
+        total_j: Known energy since the start, joules.
     """
 
     def __init__(self, sysfs: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,6 +37,8 @@ class EnergyMeter:
         self._seen_at = clock()
         self._counters = self._read_counters()
         self.source = "RAPL" if self._counters else self._read_power()[0]
+        self.power_w: float | None = None
+        self.total_j = 0.0
         self._energy_j: float | None = None  # The time before the start is not known.
 
     def look(self) -> None:
@@ -49,8 +53,12 @@ class EnergyMeter:
         is_known = source == self.source and used_j is not None and used_j <= _MOST_W * elapsed_s
         self.source = source
         if not source or not is_known or used_j is None:
-            self._energy_j = None
-        elif self._energy_j is not None:
+            self._energy_j = self.power_w = None
+            return
+        self.total_j += used_j
+        if elapsed_s > 0:
+            self.power_w = used_j / elapsed_s
+        if self._energy_j is not None:
             self._energy_j += used_j
 
     @property

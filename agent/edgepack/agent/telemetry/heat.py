@@ -28,18 +28,25 @@ class HeatWatch:
     Args:
         system: Folder of the kernel's files.
         clock: Monotonic clock, seconds.
+
+    Attributes:
+        throttled_s: Time with a sign of heat so far, seconds, to the next look.
     """
 
     def __init__(self, system: Path = SYSTEM, clock: Callable[[], float] = time.monotonic) -> None:
         self._system, self._clock = system, clock
         self._counts = dict(self._read_counts())
         self._sign, self._seen_at = "", clock()
+        self._looked_at = clock()
+        self.throttled_s = 0.0
 
     def look(self) -> str:
         """Return a sign of heat in the last minute, as a sentence; "" without any."""
         before, self._counts = self._counts, dict(self._read_counts())
+        elapsed_s, self._looked_at = self._clock() - self._looked_at, self._clock()
         if sign := next(self._signs(before), ""):
             self._sign, self._seen_at = sign, self._clock()
+            self.throttled_s += min(elapsed_s, _LASTING_S)
         return self._sign if self._clock() - self._seen_at < _LASTING_S else ""
 
     def _signs(self, before: dict[str, int]) -> Iterator[str]:

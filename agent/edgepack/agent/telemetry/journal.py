@@ -19,6 +19,7 @@ from edgepack.agent.state.state_file import StateFile, Write, read_regular
 from edgepack.agent.telemetry.drift import DriftWatch, ReleaseState
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.spool import Spooled
+from edgepack.agent.telemetry.totals import ReleaseTotal
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire import histogram
@@ -45,6 +46,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         files: Spooled counts that windows stand for, by the name of the spool file.
         features: Running sums of features, by release.
         paces: The pace of each release, by digest.
+        totals: Inferences of all windows so far, by release.
     """
 
     journal: str
@@ -54,6 +56,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, Spooled] = {}
     features: tuple[ReleaseState, ...] = ()
     paces: dict[str, Pace] = {}
+    totals: tuple[ReleaseTotal, ...] = ()
 
 
 STORED = Format("telemetry journal", Stored, Version(1, 0))
@@ -100,6 +103,7 @@ def join_windows(windows: Iterable[Telemetry]) -> Telemetry:
         shadow_count=sum(part.shadow_count for part in parts),
         shadow_agreed=sum(part.shadow_agreed for part in parts),
         energy_j=None if None in energies else math.fsum(filter(None, energies)),
+        throttled_s=math.fsum(part.throttled_s for part in parts),
     )
 
 
@@ -119,6 +123,9 @@ class TelemetryJournal:
         state_dir: The agent's state folder.
         max_bytes: Bound of the windows that were not sent, encoded.
         write: Writes the file durably.
+
+    Attributes:
+        dropped: Inferences of windows that were dropped because of too many releases.
     """
 
     def __init__(self, state_dir: Path, *, max_bytes: int, write: Write = write_file) -> None:
@@ -126,6 +133,7 @@ class TelemetryJournal:
         self._max_bytes = max_bytes
         self._stored = self._file.load() or Stored(journal=_new_name())
         self._loaded = self._stored.acknowledged + len(self._stored.windows)
+        self.dropped = 0
 
     @property
     def stored(self) -> Stored:
@@ -153,13 +161,14 @@ class TelemetryJournal:
         files: Mapping[str, Spooled] | None = None,
         features: tuple[ReleaseState, ...] | None = None,
         paces: Mapping[str, Pace] | None = None,
+        totals: tuple[ReleaseTotal, ...] | None = None,
         seals: bool,
     ) -> None:
         """Store new windows with the counts that the windows stand for.
 
         Args:
             windows: New windows.
-            files, features, paces: See `Stored`; None keeps the stored ones.
+            files, features, paces, totals: See `Stored`; None keeps the stored ones.
             seals: Whether the next windows may be sent.
 
         Raises:
@@ -178,6 +187,7 @@ class TelemetryJournal:
             files=before.files if files is None else dict(files),
             features=before.features if features is None else features,
             paces=before.paces if paces is None else dict(paces),
+            totals=before.totals if totals is None else totals,
         )
         if after != before:
             if not self._file.is_sealed:
@@ -233,6 +243,7 @@ class TelemetryJournal:
             else:
                 i = 0
                 count = windows[0].latency.count
+                self.dropped += count
                 log.warning("%d inferences dropped because=too many releases", count)
             del windows[i], sizes[i]
         return windows

@@ -2,9 +2,11 @@
 
 import os
 import re
+from itertools import islice
 from pathlib import Path
 
-THERMAL = Path("/sys/class/thermal")
+SYSFS = Path("/sys")
+MAX_SENSORS = 64
 _STATM = Path("/proc/self/statm")
 _MEMINFO = Path("/proc/meminfo")
 _MAX_BYTES = 32
@@ -30,15 +32,20 @@ def available_bytes(meminfo: Path = _MEMINFO) -> int | None:
     return 1024 * int(found[1]) if found else None
 
 
-def highest_temperature_c(folder: Path = THERMAL) -> float | None:
-    """Return the highest temperature that a sensor tells, degrees Celsius; None where none does."""
-    told: list[float] = []
-    for path in folder.glob("thermal_zone*/temp"):
+def read_temperatures(sysfs: Path = SYSFS) -> dict[str, float]:
+    """Return the temperature of each sensor, degrees Celsius, by its name below `/sys`."""
+    found: dict[str, float] = {}
+    for path in islice(sysfs.glob("class/thermal/thermal_zone*/temp"), MAX_SENSORS):
         try:
             with path.open("rb") as file:
                 celsius = int(file.read(_MAX_BYTES)) / 1000
         except (OSError, ValueError):
             continue
         if _COLDEST_C <= celsius <= _HOTTEST_C:
-            told.append(celsius)
-    return max(told, default=None)
+            found[path.parent.name] = celsius
+    return found
+
+
+def highest_temperature_c(sysfs: Path = SYSFS) -> float | None:
+    """Return the highest temperature that a sensor reports; None if no sensor reports any."""
+    return max(read_temperatures(sysfs).values(), default=None)

@@ -52,7 +52,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         token: Random id of the process's record: another token under the same file name is new.
         pid: The process.
         model: The model's name.
-        digest, variant, provider: Release that ran.
+        digest, version, variant, provider: Release that ran.
         since, written_at: When counting began, and when this was written; seconds since the epoch.
         latency: Of all its inferences so far.
         failures: Inferences that raised, but for mistakes of the application.
@@ -72,6 +72,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     model: str
     digest: str
+    version: str = ""
     variant: str
     provider: str
     since: float
@@ -243,16 +244,24 @@ class Record:
 
     Args:
         state_dir: The agent's state folder.
-        model, digest, variant, provider: Release that runs.
+        model, digest, version, variant, provider: Release that runs.
     """
 
     def __init__(
-        self, state_dir: Path, *, model: str, digest: str, variant: str, provider: str
+        self,
+        state_dir: Path,
+        *,
+        model: str,
+        digest: str,
+        variant: str,
+        provider: str,
+        version: str = "",
     ) -> None:
         self._state_dir = state_dir
         self.token = secrets.token_hex(8)
         self.model = model
         self.digest = digest
+        self.version = version
         self.variant = variant
         self.provider = provider
         self.since = time.time()
@@ -283,6 +292,7 @@ class Record:
             pid=os.getpid(),
             model=self.model,
             digest=self.digest,
+            version=self.version,
             variant=self.variant,
             provider=self.provider,
             since=self.since,

@@ -133,7 +133,11 @@ def info_table(info: FleetInfo) -> RenderableType:
         ("sent", sent),
         ("pace", f"{megabytes(info.pace_bytes_per_s)}/s"),
         ("messages", taken or "none yet"),
-        *([("inferences", outcomes_line(info.inferences))] if info.inferences else []),
+        *(
+            [("inferences", outcomes_line(info.inferences))]
+            if any(info.inferences.values())
+            else []
+        ),
         *([("energy", energy_line(info.energy))] if info.energy.get("inferences") else []),
         *([("dropped", numbers_line(info.dropped))] if info.dropped else []),
         *(("warning", warning) for warning in info.warnings),

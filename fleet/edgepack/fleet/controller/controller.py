@@ -332,8 +332,7 @@ class Controller:
             renewed = self._renewals.answer(session, batch.renewing, batch.now)
         self._has_moved = self._has_moved or has_moved
         self._inbox.counters.update(counters)
-        self._inbox.outcomes.update(batch.outcomes)
-        self._inbox.energy.update(batch.energy)
+        self._inbox.totals.add(batch.added, batch.dropped, batch.now)
         self._publish(batch.publications)
         for device, trusted in batch.trusting.items():
             self._metadata.answer(device, trusted, time.monotonic())

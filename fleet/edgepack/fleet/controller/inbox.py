@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from edgepack.fleet.controller.quotas import Quotas
+from edgepack.fleet.controller.totals import FleetTotals
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 from edgepack.wire.router import Router
@@ -50,8 +51,7 @@ class Inbox:
 
     Attributes:
         counters: Messages by outcome.
-        outcomes: Real inferences that devices reported, by outcome.
-        energy: Reported energy in `millijoules`, and the `inferences` that it stands for.
+        totals: Inferences that devices reported.
         quotas: Quota and dropped messages of each device.
         was_woken: Whether the controller was woken since the previous batch.
         take_need: Tries to handle a need at once: device, payload and receive time.
@@ -67,8 +67,7 @@ class Inbox:
         )
         self._clock = clock
         self.counters: Counter[str] = Counter()
-        self.outcomes: Counter[str] = Counter()
-        self.energy: Counter[str] = Counter()
+        self.totals = FleetTotals(time.time())
         self.quotas = Quotas()
         self.reconnected = threading.Event()
         self.take_need: Callable[[str, bytes, float], bool] = lambda *_: False

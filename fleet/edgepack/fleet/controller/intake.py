@@ -6,7 +6,6 @@ messages.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -53,8 +52,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         unanswered: Devices that may have to be determined something.
         publications: Messages to publish after the commit.
         seals: Verifies the messages.
-        outcomes: Real inferences that the devices reported, by outcome.
-        energy: Reported energy in `millijoules`, and the `inferences` that it stands for.
+        added: Telemetry that was taken.
     """
 
     session: Session
@@ -72,8 +70,13 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     first: set[str] = set()
     unanswered: set[str] = set()
     publications: list[Publication] = []
-    outcomes: Counter[str] = msgspec.field(default_factory=Counter)
-    energy: Counter[str] = msgspec.field(default_factory=Counter)
+    added: list[latency.Added] = []
+
+    @property
+    def dropped(self) -> int:
+        """Inferences of telemetry that was not taken: of devices with too many sources."""
+        told = sum(window.latency.count for _, window in self.telemetry)
+        return told - sum(one.window.latency.count for one in self.added)
 
 
 Handler = Callable[[Batch, Presence, bytes], bool]
@@ -201,14 +204,9 @@ def finish(batch: Batch) -> bool:
     standing.keep_models(batch.session, batch.heard)
     records.add_device_events(batch.session, batch.events, batch.now)
     taken = latency.add_telemetry(batch.session, batch.telemetry, batch.now)
-    measurements.add_windows(batch.session, taken, value_s=batch.value_s, now=batch.now)
-    for _, window in taken:
-        batch.outcomes["finished"] += window.latency.count
-        batch.outcomes["failed"] += window.failures
-        batch.outcomes["not_finite"] += window.not_finite
-        batch.outcomes["bad_inputs"] += window.bad_inputs
-        batch.energy["millijoules"] += round(1000 * (window.energy_j or 0.0))
-        batch.energy["inferences"] += window.metered
+    windows = [(one.device, one.window) for one in taken]
+    measurements.add_windows(batch.session, windows, value_s=batch.value_s, now=batch.now)
+    batch.added.extend(taken)
     batch.seals.keep(batch.session)
     # 2.
     moved = execution.note_reports(batch.session, batch.heard, batch.now)

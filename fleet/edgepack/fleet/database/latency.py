@@ -21,6 +21,7 @@ from edgepack.fleet.database.schema import (
     LabelledLatencyRow,
     LatencyRow,
     LatencySourceRow,
+    ReleaseRow,
     RolloutRow,
 )
 from edgepack.fleet.database.upsert import upsert
@@ -40,6 +41,8 @@ MAX_SOURCES = 256
 MAX_TOLD = 2**40
 """Inferences, failures or milliseconds of one window, at most: 34 years. What a device claims
 beyond that would outgrow the sums, and spoil what others told."""
+UNKNOWN = "other"
+"""Name of the model of a release that the fleet does not have."""
 
 
 class Kind(NamedTuple):
@@ -81,6 +84,23 @@ class Source(NamedTuple):
     provider: str
 
 
+class Added(NamedTuple):
+    """Added window of a device.
+
+    Attributes:
+        device: Id of the device.
+        window: The window.
+        kind: Key of the sums.
+        model, version: Name of the release; "other" and "" if the fleet has no such release.
+    """
+
+    device: str
+    window: Telemetry
+    kind: Kind
+    model: str
+    version: str
+
+
 class Sum(NamedTuple):
     """Sum of latencies."""
 
@@ -99,6 +119,9 @@ _GIVEN = (
     .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
     .where(AssignmentRow.device.in_(bindparam("names", expanding=True)))
     .group_by(AssignmentRow.device, RolloutRow.digest)
+)
+_NAMES = select(ReleaseRow.digest, ReleaseRow.name, ReleaseRow.version).where(
+    ReleaseRow.digest.in_(bindparam("digests", expanding=True))
 )
 _SEEN = select(*(getattr(LatencySourceRow, name) for name in Source._fields)).where(
     LatencySourceRow.device.in_(bindparam("names", expanding=True))
@@ -133,7 +156,7 @@ def check_window(told: Telemetry) -> None:
 
 def add_telemetry(
     session: Session, windows: Sequence[tuple[str, Telemetry]], now: float
-) -> list[tuple[str, Telemetry]]:
+) -> list[Added]:
     """Add windows, each with its device; skip windows of too many sources.
 
     Returns:
@@ -143,12 +166,14 @@ def add_telemetry(
         return []
     facts = _facts(session, windows)
     kinds = _kinds(session, windows, facts)
+    digests = {"digests": list({told.digest for _, told in windows})}
+    names = {digest: (name, version) for digest, name, version in session.execute(_NAMES, digests)}
     sets = label_sets.find_sets(session, {one.labels for one in facts.values()})
     seen = _seen(session, facts)
     told_of = Counter(source.device for source in seen)
     parts: dict[Place, list[Sum]] = defaultdict(list)
     labelled: dict[Place, list[Sum]] = defaultdict(list)
-    taken: list[tuple[str, Telemetry]] = []
+    taken: list[Added] = []
     for device, told in windows:
         source = Source(device, told.digest, told.variant, told.provider)
         if source not in seen:
@@ -157,11 +182,12 @@ def add_telemetry(
                 continue
             told_of[device] += 1
             seen.add(source)
-        taken.append((device, told))
+        kind = kinds[source]
+        taken.append(Added(device, told, kind, *names.get(told.digest, (UNKNOWN, ""))))
         # A clock that is a day off says nothing of when it was.
         at = told.window_start if now - DAY_S <= told.window_start <= now else now
         for length_s in LENGTHS_S:
-            place = Place(kinds[source], length_s, int(at // length_s * length_s))
+            place = Place(kind, length_s, int(at // length_s * length_s))
             parts[place].append(Sum(told.failures, told.latency))
             if length_s >= LABELLED_S:
                 place = place._replace(label_set=sets[facts[device].labels])
@@ -258,11 +284,15 @@ def _add(
 def _remember(
     session: Session,
     kinds: Mapping[Source, Kind],
-    taken: Sequence[tuple[str, Telemetry]],
+    taken: Sequence[Added],
     now: float,
 ) -> None:
     changing = ("rollout", "hardware_class", "is_simulator", "told_at")
-    sources = {Source(name, one.digest, one.variant, one.provider) for name, one in taken}
+    sources = {
+        Source(one.device, window.digest, window.variant, window.provider)
+        for one in taken
+        for window in (one.window,)
+    }
     rows = [
         source._asdict()
         | {

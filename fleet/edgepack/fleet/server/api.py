@@ -22,7 +22,7 @@ from edgepack.fleet.identity.issue import NoTokenError
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.connections import note_known
 from edgepack.fleet.server.fleet import Fleet
-from edgepack.fleet.server.metrics import CONTENT_TYPE_LATEST, render_metrics
+from edgepack.fleet.server.metrics import render_metrics
 from edgepack.fleet.server.openapi import describe_api
 from edgepack.fleet.server.operations import (
     ARCHIVE,
@@ -32,6 +32,7 @@ from edgepack.fleet.server.operations import (
 )
 from edgepack.fleet.server.queries import FleetQueries
 from edgepack.fleet.server.query import read_bearer, read_number
+from edgepack.metrics.text import content_type
 from edgepack.toml_errors import describe_type_error
 from edgepack.trust.listing import read_target_path
 
@@ -97,9 +98,10 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
         is_up = await run_in_threadpool(fleet.is_healthy)
         return _json(Health(healthy=is_up), 200 if is_up else 503)
 
-    async def metrics(_: Request) -> Response:
-        content = await run_in_threadpool(render_metrics, FleetQueries(fleet))
-        return Response(content, media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        form = content_type(request.headers.get("accept", ""))
+        content = await run_in_threadpool(render_metrics, FleetQueries(fleet), form)
+        return Response(content, headers={"Content-Type": form})
 
     async def refused(request: Request, error: Exception) -> Response:
         """Return the response to a request that the framework rejects: unknown path or method."""

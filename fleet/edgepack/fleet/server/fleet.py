@@ -47,8 +47,8 @@ class Fleet(
             pace_bytes_per_s=self.depot.bytes_per_s,
             dropped=self.inbox.quotas.most_dropped(),
             warnings=tuple(said for one in self.warners for said in one.warnings()),
-            inferences=dict(self.inbox.outcomes),
-            energy=dict(self.inbox.energy),
+            inferences=self.inbox.totals.inferences,
+            energy=self.inbox.totals.energy,
         )
 
     def is_healthy(self) -> bool:

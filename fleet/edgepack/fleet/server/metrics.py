@@ -1,165 +1,139 @@
-"""Metrics of a fleet for Prometheus: `/metrics`, in the OpenMetrics format.
+"""Metrics of a fleet, for `/metrics` and OTLP.
 
 All numbers are read on request, from counters and indexes; no number carries a device's name, so
 that the size does not grow with the fleet.
 """
 
-from collections.abc import Iterable, Iterator
+import importlib.metadata
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
+import msgspec
 
+from edgepack.agent.telemetry.readings import memory_bytes
+from edgepack.errors import FleetError
 from edgepack.fleet.database.standing import OTHER, SYMPTOMS
 from edgepack.fleet.documents.wording import STATES
+from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.queries import FleetQueries
+from edgepack.metrics.exporter import Exporter
+from edgepack.metrics.settings import OtlpConfig
+from edgepack.metrics.table import RELEASE, Family, Point, family
+from edgepack.metrics.text import render
 from edgepack.text import printable
 
-__all__ = ["CONTENT_TYPE_LATEST", "render_metrics"]
+
+def render_metrics(queries: FleetQueries, form: str) -> bytes:
+    """Return the fleet's current numbers as text.
+
+    Args:
+        queries: Looks at the fleet.
+        form: Format of `edgepack.metrics.text`.
+    """
+    return render(collect(queries), form, resource_of(queries.fleet))
 
 
-def render_metrics(queries: FleetQueries) -> bytes:
-    """Return the fleet's current numbers."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(queries))
-    content: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
-    return content
+def resource_of(fleet: Fleet) -> dict[str, str]:
+    """Return the attributes of the controller that answers."""
+    return {
+        "service.name": "edgepack-fleet",
+        "service.namespace": fleet.tenant,
+        "service.instance.id": fleet.name,
+        "service.version": importlib.metadata.version("edgepack"),
+    }
 
 
-class _Collector(Collector):
-    """Reads a fleet's numbers."""
+def collect(queries: FleetQueries) -> tuple[Family, ...]:
+    """Return all metrics of a fleet."""
+    fleet = queries.fleet
+    exporter = fleet.exporter
+    return (
+        *fleet.inbox.totals.families(),
+        *_devices(queries),
+        *_rollouts(queries),
+        *_traffic(fleet),
+        *_files(fleet),
+        family("process.memory.usage", memory_bytes()),
+        family("process.cpu.time", time.process_time()),
+        *([] if exporter is None else [exporter.family()]),
+    )
 
-    def __init__(self, queries: FleetQueries) -> None:
-        self._queries = queries
 
-    def collect(self) -> Iterable[Metric]:
-        yield from self._devices()
-        yield from self._rollouts()
-        yield from self._traffic()
-        yield from self._connections()
-        yield from self._expiries()
-        yield from self._files()
+def with_exporter(fleet: Fleet, config: OtlpConfig) -> Fleet:
+    """Return a fleet that exports its metrics, if the settings name a collector.
 
-    def _devices(self) -> Iterator[Metric]:
-        overview = self._queries.overview()
-        counts = overview.counts
-        for name, said, value in (
-            ("enrolled", "Devices of the fleet.", counts.enrolled),
-            ("online", "Devices that are connected to the broker.", counts.online),
-            ("behind", "Devices that have not carried out their newest orders.", counts.behind),
-            ("failing", "Devices whose last update of a model failed.", counts.failing),
-            ("warned", "Devices that warn of something.", counts.warned),
-            ("unheard", "Devices that never reported.", counts.unheard),
-        ):
-            yield GaugeMetricFamily(f"edgepack_devices_{name}", said, value)
-        degraded = GaugeMetricFamily(
-            "edgepack_devices_degraded",
-            "Devices of which a model serves with a symptom, or not as wanted, by symptom.",
-            labels=("symptom",),
-        )
-        for symptom in sorted({*SYMPTOMS, OTHER}):
-            degraded.add_metric([symptom], counts.symptoms.get(symptom, 0))
-        yield degraded
-        runs = GaugeMetricFamily(
-            "edgepack_release_devices",
-            "Devices that run a release; the most frequent ones.",
-            labels=("model", "version", "digest"),
-        )
-        for share in overview.releases:
-            labels = (share.model, share.version, share.digest[:12])
-            runs.add_metric([printable(label) for label in labels], share.devices)
-        yield runs
+    Raises:
+        FleetError: A setting makes no sense, or a file cannot be used.
+    """
+    if not config.endpoint:
+        return fleet
 
-    def _rollouts(self) -> Iterator[Metric]:
-        by_state = GaugeMetricFamily(
-            "edgepack_rollouts", "Rollouts by their state.", labels=("state",)
-        )
-        for state, count in self._queries.count_rollouts().items():
-            by_state.add_metric([state.lower()], count)
-        yield by_state
-        parts = GaugeMetricFamily(
-            "edgepack_rollout_devices",
-            "Devices of the open rollouts by the state of their part; the newest rollouts.",
-            labels=("rollout", "model", "state"),
-        )
-        overview = self._queries.open_rollouts()
-        for rollout in overview:
-            for state in STATES:
-                labels = [rollout.rollout, printable(rollout.bundle.name), state.lower()]
-                parts.add_metric(labels, rollout.counts.get(state, 0))
-        yield parts
+    def collect_all() -> tuple[Family, ...]:
+        return collect(FleetQueries(exporting))
 
-    def _traffic(self) -> Iterator[Metric]:
-        info = self._queries.fleet.info()
-        yield GaugeMetricFamily(
-            "edgepack_broker_connected",
-            "Whether the controller is connected to the broker.",
-            float(info.is_connected),
-        )
-        messages = CounterMetricFamily(
-            "edgepack_messages", "Messages of devices by what became of them.", labels=("outcome",)
-        )
-        for outcome, count in sorted(info.counters.items()):
-            messages.add_metric([printable(outcome)], count)
-        yield messages
-        inferences = CounterMetricFamily(
-            "edgepack_inferences",
-            "Real inferences that devices reported; those with NaN or infinity finished, too.",
-            labels=("outcome",),
-        )
-        for outcome in ("finished", "failed", "not_finite", "bad_inputs"):
-            inferences.add_metric([outcome], info.inferences.get(outcome, 0))
-        yield inferences
-        yield CounterMetricFamily(
-            "edgepack_energy_joules",
-            "Energy of devices while they ran inferences, idle power included.",
-            info.energy.get("millijoules", 0) / 1000,
-        )
-        yield CounterMetricFamily(
-            "edgepack_energy_inferences",
-            "Inferences that the energy stands for.",
-            info.energy.get("inferences", 0),
-        )
-        sent = CounterMetricFamily(
-            "edgepack_depot_sent_bytes", "Bytes of bundles that the depot sent.", labels=("way",)
-        )
-        for way, count in sorted(info.sent_bytes.items()):
-            sent.add_metric([way], count)
-        yield sent
+    try:
+        exporter = Exporter(config, collect_all, resource_of(fleet))
+    except (ValueError, OSError) as error:
+        raise FleetError(
+            f"the metrics cannot be exported: {error}",
+            found_in="--otlp-endpoint",
+            remedy="--otlp-endpoint http://127.0.0.1:4318",
+        ) from error
+    exporting = msgspec.structs.replace(fleet, exporter=exporter)
+    return exporting
 
-    def _connections(self) -> Iterator[Metric]:
-        connections = self._queries.fleet.connections
-        yield GaugeMetricFamily(
-            "edgepack_connections", "Connections of the API's clients.", connections.count
-        )
-        dropped = CounterMetricFamily(
-            "edgepack_connections_dropped",
-            "Connections that were dropped: too many, or too slow.",
-            labels=("because",),
-        )
-        for because, count in sorted(connections.dropped.copy().items()):
-            dropped.add_metric([printable(because)], count)
-        yield dropped
 
-    def _expiries(self) -> Iterator[Metric]:
-        expiring = GaugeMetricFamily(
-            "edgepack_expiring",
-            "Metadata, certificates and tokens that expire within 30 days, or have expired.",
-            labels=("kind",),
-        )
-        for kind, count in self._queries.fleet.expiries.count().items():
-            expiring.add_metric([kind], count)
-        yield expiring
+def _devices(queries: FleetQueries) -> Iterator[Family]:
+    overview = queries.overview()
+    counts = overview.counts
+    for name in ("enrolled", "online", "behind", "failing", "warned", "unheard"):
+        yield family(f"edgepack.devices.{name}", getattr(counts, name))
+    symptoms = {one: counts.symptoms.get(one, 0) for one in sorted({*SYMPTOMS, OTHER})}
+    yield _by("edgepack.devices.degraded", "edgepack.symptom", symptoms)
+    yield family(
+        "edgepack.release.devices",
+        (
+            _point(RELEASE[:3], (one.model, one.version, one.digest[:12]), one.devices)
+            for one in overview.releases
+        ),
+    )
 
-    def _files(self) -> Iterator[Metric]:
-        releases = self._queries.fleet.releases
-        yield GaugeMetricFamily(
-            "edgepack_releases_unavailable",
-            "Releases whose files the controller needs and does not have, or has damaged.",
-            len(releases.problems),
-        )
-        yield CounterMetricFamily(
-            "edgepack_releases_damaged",
-            "How often a file of a release was found damaged.",
-            releases.damaged_count,
-        )
+
+def _rollouts(queries: FleetQueries) -> Iterator[Family]:
+    states = {state.lower(): count for state, count in queries.count_rollouts().items()}
+    yield _by("edgepack.rollouts", "edgepack.state", states)
+    names = ("edgepack.rollout", "edgepack.model", "edgepack.state")
+    yield family(
+        "edgepack.rollout.devices",
+        (
+            _point(names, (one.rollout, one.bundle.name, state.lower()), one.counts.get(state, 0))
+            for one in queries.open_rollouts()
+            for state in STATES
+        ),
+    )
+
+
+def _traffic(fleet: Fleet) -> Iterator[Family]:
+    connections = fleet.connections
+    yield family("edgepack.broker.connected", float(fleet.link.is_connected))
+    messages = fleet.inbox.counters + fleet.depot.counters
+    yield _by("edgepack.messages", "edgepack.outcome", messages)
+    yield _by("edgepack.depot.sent", "edgepack.way", fleet.depot.sent_bytes)
+    yield family("edgepack.connections", connections.count)
+    yield _by("edgepack.connections.dropped", "edgepack.because", connections.dropped.copy())
+
+
+def _files(fleet: Fleet) -> Iterator[Family]:
+    yield _by("edgepack.expiring", "edgepack.kind", fleet.expiries.count())
+    yield family("edgepack.releases.unavailable", len(fleet.releases.problems))
+    yield family("edgepack.releases.damaged", fleet.releases.damaged_count)
+
+
+def _by(name: str, attribute: str, counts: Mapping[Any, int]) -> Family:
+    """Return a metric with one attribute."""
+    return family(name, (_point((attribute,), (one,), n) for one, n in sorted(counts.items())))
+
+
+def _point(names: Sequence[str], values: Iterable[str], number: float) -> Point:
+    return Point(dict(zip(names, map(printable, values), strict=True)), number)

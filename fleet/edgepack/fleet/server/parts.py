@@ -16,6 +16,7 @@ from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.server.connections import Connections
 from edgepack.fleet.server.expiries import Expiries
+from edgepack.metrics.exporter import Exporter
 
 
 class Warner(Protocol):
@@ -35,6 +36,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         warners: Background parts with warnings.
         expiries: Upcoming expiries.
         connections: Connections of the API's clients.
+        exporter: Sends the metrics to a collector; None without one.
         device_sources: Bundle sources other than the broker, for newly enrolled devices.
     """
 
@@ -57,3 +59,4 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     controller: Controller
     connections: Connections
     expiries: Expiries
+    exporter: Exporter | None = None

@@ -20,6 +20,7 @@ from edgepack.fleet.server.connections import Connections
 from edgepack.fleet.server.descriptors import count_open, fit_connections, raise_descriptor_limit
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.listening import check_tls, open_listener
+from edgepack.fleet.server.metrics import with_exporter
 from edgepack.fleet.server.quiet_server import QuietServer
 from edgepack.fleet.server.settings import ServeSettings
 
@@ -65,6 +66,10 @@ def serve(
     sys.setswitchinterval(SWITCH_S)
     with ExitStack() as stack:
         fleet, token = assemble(settings, stack)
+        fleet = with_exporter(fleet, settings.otlp)
+        if fleet.exporter is not None:
+            fleet.exporter.start()
+            stack.callback(fleet.exporter.stop)
         listener = stack.enter_context(open_listener(settings.host, settings.port))
         is_tls = settings.tls_cert is not None
         scheme = "https" if is_tls else "http"

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from edgepack.bandwidth import UNLIMITED, Bandwidth
 from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS
+from edgepack.metrics.settings import OtlpConfig
 from edgepack.settings import declared
 
 Network = IPv4Network | IPv6Network
@@ -182,6 +183,61 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"option": "--source", "metavar": "URL"},
         ),
     ] = ()
+    otlp_endpoint: Annotated[
+        str,
+        Meta(
+            description="Send the metrics by OTLP (HTTP, JSON) to this collector, as "
+            "http://127.0.0.1:4318.",
+            extra={"metavar": "URL"},
+        ),
+    ] = ""
+    otlp_interval_s: Annotated[
+        float,
+        Meta(
+            ge=0.1,
+            le=24 * 3600,
+            description="Seconds between two exports.",
+            extra={"option": "--otlp-interval"},
+        ),
+    ] = 60.0
+    otlp_headers: Annotated[
+        Path | None,
+        Meta(
+            description="File with headers of the exports, a line 'Name: value' each.",
+            extra=_EXISTING,
+        ),
+    ] = None
+    otlp_ca: Annotated[
+        Path | None,
+        Meta(description="PEM of the authorities of the collector.", extra=_EXISTING),
+    ] = None
+    otlp_cert: Annotated[
+        Path | None,
+        Meta(description="PEM of a client certificate for the collector.", extra=_EXISTING),
+    ] = None
+    otlp_key: Annotated[
+        Path | None, Meta(description="PEM of its private key.", extra=_EXISTING)
+    ] = None
+    otlp_proxy: Annotated[
+        str,
+        Meta(
+            description="HTTP proxy that leads to the collector; 'direct' for none.",
+            extra={"metavar": "URL"},
+        ),
+    ] = ""
+
+    @property
+    def otlp(self) -> OtlpConfig:
+        """Settings of the export of metrics."""
+        return OtlpConfig(
+            endpoint=self.otlp_endpoint,
+            interval_s=self.otlp_interval_s,
+            headers_file=str(self.otlp_headers or ""),
+            ca_file=str(self.otlp_ca or ""),
+            cert_file=str(self.otlp_cert or ""),
+            key_file=str(self.otlp_key or ""),
+            proxy=self.otlp_proxy,
+        )
 
 
 SETTINGS = declared(ServeSettings)

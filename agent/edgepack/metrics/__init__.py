@@ -1,0 +1,1 @@
+"""Metrics of devices and fleets: one table, as text for Prometheus and as OTLP."""
