@@ -17,6 +17,7 @@ from edgepack.bundle.manifest import (
     MANIFEST_FILE,
     SIGNATURE_FILE,
     BundleFacts,
+    Firmware,
     Manifest,
     Requirements,
     decode_manifest,
@@ -83,6 +84,7 @@ def make_bundle(
     provider: str = CPU,
     requires: Requirements | None = None,
     hooks: Mapping[str, str] | None = None,
+    firmware: Mapping[Firmware, bytes] | None = None,
     is_wrong: bool = False,
     tuned_from: ExampleBundle | None = None,
     spoil_delta: Callable[[bytes], bytes] = lambda content: content,
@@ -100,6 +102,7 @@ def make_bundle(
         provider: Of every variant.
         requires: Of every variant.
         hooks: Shell scripts by path below `hooks/`.
+        firmware: Artefacts with their content.
         is_wrong: Whether the model's outputs differ from the golden outputs.
         tuned_from: An older bundle: the second weight is nearly the old weight, and a delta from
             the old bundle is in the bundle.
@@ -134,6 +137,10 @@ def make_bundle(
         hook.write_text(script)
         hook.chmod(0o755)
         shared.append(f"hooks/{path}")
+    for artefact, image in (firmware or {}).items():
+        (folder / artefact.file).parent.mkdir(exist_ok=True)
+        (folder / artefact.file).write_bytes(image)
+        shared.append(artefact.file)
     if tuned_from is not None:
         for delta in write_deltas(folder, name, built, tuned_from.folder):
             assert delta.file is not None
@@ -146,6 +153,7 @@ def make_bundle(
         release=release,
         source_sha256=hashlib.sha256(second.tobytes()).hexdigest(),
         files=tuple(entry(folder, path) for path in shared),
+        firmware=tuple(firmware or ()),
     )
     manifest = Manifest(facts=facts, variants=tuple(built))
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))

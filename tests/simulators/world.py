@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.agent.config import (
     AgentConfig,
+    FirmwareConfig,
     HookConfig,
     LimitConfig,
     ShadowConfig,
@@ -48,6 +50,7 @@ from edgepack.wire.messages import (
     ProviderFacts,
 )
 from edgepack.wire.need_bitmap import read_missing
+from tests.simulators.board import Board, SimulatedFirmware
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.manifests import CPU
 
@@ -165,6 +168,8 @@ class World:
         wall_ahead_s: How far the wall clock is ahead of the monotonic clock.
         faults: Faults.
         disk_patience_s: How long an update waits for a disk that does not work.
+        board: Its firmware slots and bootloader.
+        firmware: Its settings of the firmware.
     """
 
     state_dir: Path
@@ -189,6 +194,10 @@ class World:
     facts: DeviceFacts = field(default_factory=lambda: make_facts())
     faults: Faults = field(default_factory=Faults)
     disk_patience_s: float = 3600.0
+    board: Board = field(default_factory=Board)
+    firmware: FirmwareConfig = field(
+        default_factory=lambda: FirmwareConfig(hook="/firmware", installer="sim", reboot_s=60)
+    )
     link: DepotLink = field(default_factory=DepotLink)
     now: float = START
     wall_ahead_s: float = 0.0
@@ -232,12 +241,14 @@ class World:
                 self.faults.moment()
             self.faults.write(path, content)
 
+        firmware = SimulatedFirmware(self.board, self.faults) if self.firmware.hook else None
         deps = AgentDependencies(
             config=AgentConfig(
                 device="cam-1",
                 state_dir=str(self.state_dir),
                 trust=TrustConfig(keys=()),
                 hooks=HookConfig(folder=self.hook_folder),
+                firmware=self.firmware,
                 limits=self.limits,
                 shadow=self.shadow,
                 watch=self.watch,
@@ -245,7 +256,10 @@ class World:
             trust=TrustPolicy(keys=self.keys),
             slots=Slots(self.state_dir, write=write),
             tools=Tools(
-                read_facts=lambda: self.facts,
+                read_facts=lambda: replace(
+                    self.facts, firmware=firmware.version if firmware else ""
+                ),
+                firmware=firmware,
                 probe=self._probe,
                 run_hooks=self._run_hooks,
                 collect=self._collect,
@@ -266,6 +280,11 @@ class World:
         self.models = Models(deps, self._note_move)
         return self.models
 
+    def power_cycle(self) -> None:
+        """Start the device again after a power cut or a restart."""
+        self.board.start()
+        self.restart()
+
     def restart(self) -> None:
         self.boot().start()
 
@@ -273,6 +292,10 @@ class World:
         """Run the device until its update is finished; time passes on request."""
         for _ in range(max_turns):
             wait_s = self.models.advance()
+            if self.board.is_going_down:
+                self.models.suspend()
+                self.power_cycle()
+                continue
             if self.link.deliver(self.models):
                 continue
             if all(updater.is_at_rest for updater in self.models):
@@ -288,7 +311,7 @@ class World:
                 return self.settle()
             except PowerCutError:
                 self.check_pointer()
-                self.restart()
+                self.power_cycle()
 
     def check_pointer(self) -> None:
         """Check that any serving release is complete."""

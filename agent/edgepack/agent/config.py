@@ -122,6 +122,27 @@ class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     user: str = ""
 
 
+class FirmwareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Firmware that a release may change, through the device's installer.
+
+    Attributes:
+        hook: Executable that runs the steps of the contract for firmware hooks; "" means that no
+            release changes the firmware.
+        installer: Kind of artefacts that the hook installs, e.g. `rauc`; required with `hook`.
+        compatible: Kind of board; "" takes only artefacts that fit every board.
+        timeout_s: Time limit of a long step, such as an installation.
+        reboot_s: Time that the device may take to shut down after a requested restart.
+        boot_id_file: File whose content differs after each start of the device.
+    """
+
+    hook: str = ""
+    installer: str = ""
+    compatible: str = ""
+    timeout_s: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 1800.0
+    reboot_s: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 300.0
+    boot_id_file: str = "/proc/sys/kernel/random/boot_id"
+
+
 class DecryptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of decryption: the key that opens encrypted bundles.
 
@@ -326,6 +347,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     providers: ProviderConfig = ProviderConfig()
     probe: ProbeConfig = ProbeConfig()
     hooks: HookConfig = HookConfig()
+    firmware: FirmwareConfig = FirmwareConfig()
     limits: LimitConfig = LimitConfig()
     decryption: DecryptionConfig = DecryptionConfig()
     transfer: TransferConfig = TransferConfig()
@@ -482,6 +504,11 @@ def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:
         ),
         hooks=msgspec.structs.replace(config.hooks, folder=at(config.hooks.folder)),
         capture=msgspec.structs.replace(config.capture, recipient=at(config.capture.recipient)),
+        firmware=msgspec.structs.replace(
+            config.firmware,
+            hook=at(config.firmware.hook),
+            boot_id_file=at(config.firmware.boot_id_file),
+        ),
         decryption=DecryptionConfig(key_file=at(config.decryption.key_file)),
         transfer=msgspec.structs.replace(
             config.transfer,

@@ -20,6 +20,7 @@ from edgepack.bundle.metadata import (
     Encryption,
     Feature,
     FileEntry,
+    Firmware,
     GoldenAgreement,
     GoldenTolerance,
     Name,
@@ -36,6 +37,7 @@ from edgepack.errors import BundleError
 
 __all__ = [
     "COMPONENT",
+    "FIRMWARE_FOLDER",
     "FORMAT_MINOR",
     "FORMAT_VERSION",
     "GOLDEN_FILE",
@@ -48,6 +50,7 @@ __all__ = [
     "Encryption",
     "Feature",
     "FileEntry",
+    "Firmware",
     "GoldenAgreement",
     "GoldenTolerance",
     "Manifest",
@@ -67,6 +70,7 @@ SIGNATURE_FILE = "model.sig"
 COMPONENT = "model"
 GOLDEN_FILE = "golden/golden.npz"
 HOOKS_FOLDER = "hooks"
+FIRMWARE_FOLDER = "firmware"
 
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 """About 300,000 chunks, 20 GB of model."""
@@ -344,6 +348,7 @@ def _check_files(manifest: Manifest) -> None:
                 f"'{entry.path}' lies in '{COMPONENT}/' but belongs to no variant",
                 found_in=found_in,
             )
+    _check_firmware(manifest.facts)
     for path in seen:
         folders = path.split("/")[:-1]
         for depth in range(1, len(folders) + 1):
@@ -352,6 +357,22 @@ def _check_files(manifest: Manifest) -> None:
                     f"'{folder}' is a file and the folder of '{path}' at once",
                     found_in=MANIFEST_FILE,
                 )
+
+
+def _check_firmware(facts: BundleFacts) -> None:
+    found_in = f"{MANIFEST_FILE}, additional_metadata.edgepack.firmware"
+    paths, kinds = {entry.path for entry in facts.files}, set()
+    for one in facts.firmware:
+        if one.file not in paths or not one.file.startswith(f"{FIRMWARE_FOLDER}/"):
+            raise BundleError(
+                f"the firmware {one.file!a:.200} is not among the bundle's files below "
+                f"'{FIRMWARE_FOLDER}/'",
+                found_in=found_in,
+            )
+        if (one.installer, one.compatible) in kinds:
+            kind = f"{one.installer} {one.compatible}".rstrip()
+            raise BundleError(f"two firmware artefacts are for {kind!r}", found_in=found_in)
+        kinds.add((one.installer, one.compatible))
 
 
 def _check_entry(entry: FileEntry, seen: set[str], *, found_in: str) -> None:

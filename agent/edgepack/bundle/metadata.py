@@ -33,6 +33,12 @@ MAX_WORDS = 200
 Text = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z", max_length=MAX_WORDS)]
 """What commands print: one line, without control characters."""
 
+FirmwareVersion = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._+:~-]{0,99}\Z")]
+"""Version of a firmware, as the device's installer prints the version."""
+
+MAX_FIRMWARE = 64
+"""Firmware artefacts of a bundle, at most: one for each kind of board."""
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Release = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -287,6 +293,24 @@ class Feature(
         return f"{self.tensor}\n{self.kind}\n{self.name}"
 
 
+class Firmware(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Firmware that one kind of devices must run for this release.
+
+    Attributes:
+        installer: Kind of artefact: `rauc`, `swupdate` …; `firmware.installer` of the device.
+        compatible: Kind of board, `firmware.compatible` of the device; "" fits every board.
+        version: Version that the running firmware must have.
+        file: Path of the artefact in the bundle, below `firmware/`.
+    """
+
+    installer: Name
+    compatible: Name | Literal[""] = ""
+    version: FirmwareVersion
+    file: str
+
+
 class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """edgepack's facts of the whole bundle (`additional_metadata.edgepack` of the manifest).
 
@@ -300,7 +324,8 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             two builds of the same inputs differ).
         source_sha256: Digest of the source model's bytes, external data included.
         tools: Versions of the build's tools.
-        files: Files outside the variants: golden samples, hooks, reports.
+        files: Files outside the variants: golden samples, hooks, firmware, reports.
+        firmware: Required firmware by kind of device; empty requires none.
         encryption: Encryption of the variants and golden samples; None for a plain bundle.
         description: Meaning of the model's outputs.
         reference: Features of the build's samples: of inputs, and of the float model's outputs by
@@ -316,6 +341,7 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     source_sha256: Sha256
     tools: dict[str, str] = {}
     files: tuple[FileEntry, ...]
+    firmware: Annotated[tuple[Firmware, ...], msgspec.Meta(max_length=MAX_FIRMWARE)] = ()
     encryption: Encryption | None = None
     description: ModelDescription = NOTHING_KNOWN
     reference: Annotated[tuple[Feature, ...], msgspec.Meta(max_length=MAX_FEATURES)] = ()

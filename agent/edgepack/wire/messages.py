@@ -216,7 +216,10 @@ class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of a device. `hardware_class` groups similar devices for baselines."""
+    """Facts of a device. `hardware_class` groups similar devices for baselines.
+
+    `firmware` is the version that the device's installer reports; "" if unknown or without one.
+    """
 
     arch: str
     cpu_model: str
@@ -230,6 +233,7 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str
     providers: tuple[ProviderFacts, ...]
     drivers: dict[str, str] = {}
+    firmware: Word = ""
     hardware_class: Word
 
 

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgepack.errors import EdgepackError
-from edgepack.firmware_hooks.install import HOOKS, STAGES, WHENS, hook_parser, install_hook
+from edgepack.firmware_hooks.install import (
+    HOOKS,
+    STAGES,
+    WHENS,
+    hook_parser,
+    hook_path,
+    install_hook,
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,11 +26,12 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = made.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="list the hooks")
-    install = commands.add_parser("install", help="write a hook into a hook folder")
+    install = commands.add_parser("install", help="write a hook into a hook folder, or a file")
     install.add_argument("name", choices=HOOKS)
-    install.add_argument("--stage", choices=STAGES, required=True)
-    install.add_argument("--when", choices=WHENS, required=True)
-    install.add_argument("--folder", type=Path, required=True, help="hooks.folder of the agent")
+    install.add_argument("--stage", choices=STAGES)
+    install.add_argument("--when", choices=WHENS)
+    install.add_argument("--folder", type=Path, help="hooks.folder of the agent")
+    install.add_argument("--file", type=Path, help="firmware.hook of the agent, instead of a stage")
     install.add_argument(
         "--setting", action="append", default=[], metavar="KEY=VALUE", help="can be repeated"
     )
@@ -33,21 +41,25 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
-    given = parser().parse_args(arguments)
+    made = parser()
+    given = made.parse_args(arguments)
     if given.command == "list":
         for name in HOOKS:
             summary = (hook_parser(name).description or "").partition("\n")[0]
             print(f"{name:16}  {summary}")
         return 0
+    place = (given.stage, given.when, given.folder)
+    if (None in place) if given.file is None else any(place):
+        made.error("name --stage, --when and --folder, or --file alone")
+    hook = given.file or hook_path(
+        given.name,
+        stage=given.stage,
+        when=given.when,
+        folder=given.folder,
+        order=given.order,
+    )
     try:
-        hook = install_hook(
-            given.name,
-            stage=given.stage,
-            when=given.when,
-            folder=given.folder,
-            settings=given.setting,
-            order=given.order,
-        )
+        install_hook(given.name, hook, given.setting)
     except EdgepackError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -9,8 +9,8 @@ from pathlib import Path
 from edgepack.errors import DeviceError
 from edgepack.firmware_hooks.answer import HookParser, SettingsError
 
-HOOKS = ("require_driver", "cpu_governor", "thermal_guard", "restart_service", "rauc_mark_good")
-STAGES = ("offered", "staged", "activating", "committed", "rolled_back")
+HOOKS = ("require_driver", "cpu_governor", "thermal_guard", "restart_service", "firmware")
+STAGES = ("offered", "staged", "installing", "activating", "committed", "rolled_back")
 WHENS = ("before", "after")
 
 
@@ -20,9 +20,20 @@ def hook_parser(name: str) -> HookParser:
     return parser
 
 
-def install_hook(
-    name: str, *, stage: str, when: str, folder: Path, settings: Sequence[str], order: int
-) -> Path:
+def hook_path(name: str, *, stage: str, when: str, folder: Path, order: int) -> Path:
+    """Return the place of a hook in a hook folder.
+
+    Args:
+        name: A key of `HOOKS`.
+        stage: A stage of `STAGES`.
+        when: A value of `WHENS`.
+        folder: The hook folder.
+        order: 0 to 99: hooks of a stage run in this order.
+    """
+    return folder / f"{stage}.{when}.d" / f"{order:02d}-{name}"
+
+
+def install_hook(name: str, hook: Path, settings: Sequence[str]) -> None:
     """Write an executable that runs a reference hook with these settings.
 
     The hook runs with the agent's own Python, which the agent names in EDGEPACK_PYTHON, so that the
@@ -30,14 +41,8 @@ def install_hook(
 
     Args:
         name: A key of `HOOKS`.
-        stage: A stage of `STAGES`.
-        when: A value of `WHENS`.
-        folder: The hook folder; the stage's folder is created inside.
+        hook: The file to write; its folder is created, and an existing file is replaced.
         settings: Each `key=value`, or `key` alone for a switch, as the hook's `--key value`.
-        order: 0 to 99: hooks of a stage run in this order.
-
-    Returns:
-        The written file; an existing file of the same name is replaced.
 
     Raises:
         DeviceError: A setting is unknown or wrong, or the folder cannot be written.
@@ -50,7 +55,6 @@ def install_hook(
             f"settings of hook {name} are wrong: {error}",
             remedy=f"python -P -m edgepack.firmware_hooks.{name} --help",
         ) from error
-    hook = folder / f"{stage}.{when}.d" / f"{order:02d}-{name}"
     command = f'"${{EDGEPACK_PYTHON:-python3}}" -I -m edgepack.firmware_hooks.{name}'
     try:
         hook.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +64,6 @@ def install_hook(
         raise DeviceError(
             f"the hook cannot be written: {error.strerror}", found_in=str(hook)
         ) from error
-    return hook
 
 
 def _as_arguments(setting: str) -> list[str]:

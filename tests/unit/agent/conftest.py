@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.bundle.keys import PrivateKey, PublicKey, generate_key, load_private_key
-from edgepack.bundle.manifest import Requirements
+from edgepack.bundle.manifest import Firmware, Requirements
 from edgepack.wire.messages import Desired, RunModel
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.world import World
@@ -26,6 +26,10 @@ class Releases:
     hooked: ExampleBundle
     arm: ExampleBundle
     foreign: ExampleBundle
+    firm: ExampleBundle
+
+
+FIRMWARE = Firmware(installer="sim", version="2.0", file="firmware/camera-2.0.img")
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +53,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
         ),
         arm=make_bundle(folder / "arm", key, release=5, requires=Requirements(arch=("aarch64",))),
         foreign=make_bundle(folder / "foreign", foreign, release=6),
+        firm=make_bundle(folder / "firm", key, release=2, firmware={FIRMWARE: b"image 2.0" * 9999}),
     )
 
 
@@ -63,6 +68,7 @@ def fresh(tmp_path: Path, releases: Releases) -> World:
         releases.hooked,
         releases.arm,
         releases.foreign,
+        releases.firm,
     ):
         world.link.hold(bundle)
     world.models.start()

@@ -7,15 +7,30 @@ import pytest
 
 from edgepack.agent.config import LimitConfig
 from edgepack.agent.telemetry.collector import Collected, Trouble
-from edgepack.agent.update.lifecycle import RESTING, TABLE, State, follow, mermaid, resume
+from edgepack.agent.update.lifecycle import (
+    GOING_BACK,
+    RESTING,
+    TABLE,
+    State,
+    follow,
+    mermaid,
+    resume,
+)
 from edgepack.wire import histogram
 from edgepack.wire.messages import BundleRef, RemoveModel, Telemetry
+from tests.simulators.bundles import ExampleBundle
 from tests.simulators.world import PowerCutError, World, hook_says
 from tests.unit.agent.conftest import Releases
 
 RUNNING: tuple[State, ...] = tuple(state for state in TABLE if state not in RESTING)
 CANNOT_FAIL = ("ROLLING_BACK", "REMOVING")
 UPDATING: tuple[State, ...] = tuple(state for state in RUNNING if state != "REMOVING")
+
+
+def bundle_for(releases: Releases, state: State) -> ExampleBundle:
+    """Return a bundle of release 2 that leads through a state."""
+    states = {row.firmware for row in TABLE.values()} | {"REBOOTING"}
+    return releases.firm if state in states else releases.two
 
 
 def shadow_for(state: State) -> float | None:
@@ -317,9 +332,9 @@ def test_an_agent_that_dies_again_and_again_in_one_state_gives_the_update_up(
             raise PowerCutError
 
     world.on_move = die
-    if state == "ROLLING_BACK":
+    if state in GOING_BACK:
         world.hook_answers["activating.after"] = [hook_says("refuse")]
-    world.updater.orders.offer(releases.two.order(2, shadow=shadow_for(state)))
+    world.updater.orders.offer(bundle_for(releases, state).order(2, shadow=shadow_for(state)))
     with pytest.raises(PowerCutError):
         world.settle()
     for _ in range(3):
@@ -328,7 +343,7 @@ def test_an_agent_that_dies_again_and_again_in_one_state_gives_the_update_up(
     world.on_move = lambda _state: None
     world.restart()
     assert world.settle() == ("REJECTED" if state == "OFFERED" else "ROLLED_BACK")
-    if state != "ROLLING_BACK":
+    if state not in GOING_BACK:
         assert "restarted 4 times" in world.journal.because
     assert serves(world) == 1
 
@@ -341,15 +356,18 @@ def test_a_newer_offer_wins_in_every_state(world: World, releases: Releases, sta
             world.updater.orders.offer(releases.three.order(3))
 
     world.on_move = offer_newer
-    if state == "ROLLING_BACK":
+    if state in GOING_BACK:
         world.hook_answers["activating.after"] = [hook_says("refuse"), hook_says("go")]
-    world.updater.orders.offer(releases.two.order(2, soak_s=5, shadow=shadow_for(state)))
+    bundle = bundle_for(releases, state)
+    world.updater.orders.offer(bundle.order(2, soak_s=5, shadow=shadow_for(state)))
     assert world.settle() == "COMMITTED"
     assert serves(world) == 3
-    assert previous(world) == releases.one.ref
+    # A commit of the firmware is not interrupted.
+    is_committed = state == "CONFIRMING"
+    assert previous(world) == (releases.firm if is_committed else releases.one).ref
     assert world.journal.acted_sequence == 3
     ends = [event.to_state for event in world.events("transition") if event.sequence == 2]
-    assert ends[-1] == ("REJECTED" if state == "OFFERED" else "ROLLED_BACK")
+    assert ends[-1] == {"OFFERED": "REJECTED", "CONFIRMING": "COMMITTED"}.get(state, "ROLLED_BACK")
 
 
 @pytest.mark.parametrize("state", [*UPDATING, "COMMITTED", "REJECTED"])
@@ -362,10 +380,11 @@ def test_a_model_that_is_told_to_go_goes_from_every_state(
             world.updater.orders.offer(RemoveModel(sequence=3, issued_at=0.0))
 
     world.on_move = tell
-    if state in ("ROLLING_BACK", "REJECTED"):
-        hook = "activating.after" if state == "ROLLING_BACK" else "offered.before"
+    if state in (*GOING_BACK, "REJECTED"):
+        hook = "activating.after" if state in GOING_BACK else "offered.before"
         world.hook_answers[hook] = [hook_says("refuse"), hook_says("go")]
-    world.updater.orders.offer(releases.two.order(2, soak_s=5, shadow=shadow_for(state)))
+    bundle = bundle_for(releases, state)
+    world.updater.orders.offer(bundle.order(2, soak_s=5, shadow=shadow_for(state)))
     assert world.settle() == "REMOVED"
     assert world.pointer is None
     assert list((world.state_dir / "slots").iterdir()) == []

@@ -1,11 +1,10 @@
-"""Hooks with systemctl and rauc, against small programs with the same answers."""
+"""The hook with systemctl, against small programs with the same answers."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from edgepack.firmware_hooks import rauc_mark_good, restart_service
+from edgepack.firmware_hooks import restart_service
 from tests.simulators.children import LONGER_AND_LONGER_S
 
 
@@ -93,65 +92,3 @@ class TestRestartService:
     ) -> None:
         assert self.restart(str(tmp_path / "absent")) == 1
         assert "cannot be run: No such file or directory" in said(capsys)
-
-
-class TestRaucMarkGood:
-    def rauc(self, tmp_path: Path, status: str) -> str:
-        (tmp_path / "status.json").write_text(status)
-        return program(tmp_path / "rauc", f"[ \"$2\" = mark-good ] || cat '{tmp_path}/status.json'")
-
-    def status(self, boot_status: str) -> str:
-        """Return the output of `rauc status --output-format=json`, shortened."""
-        return json.dumps(
-            {
-                "compatible": "Example Board",
-                "variant": "",
-                "booted": "A",
-                "boot_primary": "rootfs.0",
-                "slots": [
-                    {"rootfs.1": {"class": "rootfs", "state": "inactive", "boot_status": "bad"}},
-                    {
-                        "rootfs.0": {
-                            "class": "rootfs",
-                            "state": "booted",
-                            "boot_status": boot_status,
-                        }
-                    },
-                ],
-            }
-        )
-
-    def test_the_booted_slot_is_marked_and_checked(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        rauc = self.rauc(tmp_path, self.status("good"))
-        assert rauc_mark_good.main([f"--rauc={rauc}"]) == 0
-        assert said(capsys) == "RAUC says that booted slot rootfs.0 is good"
-        assert calls(rauc) == ["status mark-good booted", "status --output-format=json"]
-
-    @pytest.mark.parametrize(
-        ("status", "because"),
-        [
-            ("", "RAUC's status is not what was expected: ''"),
-            ('{"slots": 3}', "RAUC's status is not what was expected"),
-            ('{"slots": []}', "RAUC names no slot as booted"),
-        ],
-    )
-    def test_a_status_that_proves_nothing_refuses(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str, because: str
-    ) -> None:
-        assert rauc_mark_good.main([f"--rauc={self.rauc(tmp_path, status)}"]) == 1
-        assert because in said(capsys)
-
-    def test_a_slot_that_is_bad_all_the_same_refuses(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert rauc_mark_good.main([f"--rauc={self.rauc(tmp_path, self.status('bad'))}"]) == 1
-        assert said(capsys) == "RAUC says that booted slot rootfs.0 is bad"
-
-    def test_a_mark_that_rauc_refuses_is_told_with_its_words(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        rauc = program(tmp_path / "rauc", "echo 'D-Bus is not there' >&2; exit 1")
-        assert rauc_mark_good.main([f"--rauc={rauc}"]) == 1
-        assert said(capsys) == "RAUC did not mark the slot good: D-Bus is not there"

@@ -9,12 +9,12 @@ import pytest
 from edgepack.firmware_hooks.__main__ import main
 from edgepack.firmware_hooks.install import HOOKS
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "hooks.md"
+PAGES = Path(__file__).parents[3] / "docs" / "how-to"
 LINES = [
     shlex.split(line)
     for line in re.findall(
         r"^\$ python -P -m edgepack\.firmware_hooks (install [a-z].*)$",
-        PAGE.read_text().replace("\\\n", " "),
+        (PAGES / "hooks.md").read_text().replace("\\\n", " "),
         re.M,
     )
 ]

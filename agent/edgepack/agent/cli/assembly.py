@@ -21,6 +21,8 @@ from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.daemon.signals import stop_on_signals
 from edgepack.agent.enrolment.renewal import make_keeper
+from edgepack.agent.hooks.files import why_not_runnable
+from edgepack.agent.hooks.firmware import FirmwareHook
 from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
@@ -50,7 +52,7 @@ from edgepack.agent.update.work import InlineWorker, ThreadWorker, Worker
 from edgepack.bundle.manifest import Variant
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.messages import DeviceFacts, ProbeResult
 
 log = logging.getLogger(__name__)
 
@@ -148,11 +150,19 @@ def assemble_models(
     own_hooks = {Path(config.hooks.folder)} if config.hooks.folder else set()
     user = find_bundle_user(config.hooks.user) if config.hooks.from_bundles else None
     check_sources(config)
+    firmware = open_firmware(config)
+
+    def read_facts() -> DeviceFacts:
+        version = firmware.version if firmware else ""
+        return msgspec.structs.replace(read_device_facts(config.providers), firmware=version)
+
     verdicts = Verdicts(state_dir)
     first_answers = FirstAnswersStore(state_dir)
     tools = Tools(
-        read_facts=lambda: read_device_facts(config.providers),
-        probe=lambda folder, variant, halt: _probe(folder, variant, config, verdicts, halt),
+        read_facts=read_facts,
+        probe=lambda folder, variant, halt: _probe(
+            folder, variant, config, verdicts, read_facts(), halt
+        ),
         run_hooks=lambda stage, when, folders, facts, halt: run_hooks(
             stage,
             when,
@@ -168,8 +178,11 @@ def assemble_models(
         drift_of=telemetry.drift.recent,
         heat=telemetry.heat.look,
         holders=HolderWatch(state_dir).look,
-        verify=lambda folder, variant, halt: _verify(folder, variant, config, first_answers, halt),
+        verify=lambda folder, variant, halt: _verify(
+            folder, variant, config, first_answers, read_facts(), halt
+        ),
         temperature_c=lambda: highest_temperature_c(Path(config.telemetry.sysfs_dir)),
+        firmware=firmware,
     )
     remove_stale_plain_files()
     verification = VerificationSettings(
@@ -207,6 +220,34 @@ def _switch_capture(config: AgentConfig) -> str:
     return switch_capture(state_dir, capture_settings(config, uploads))
 
 
+def open_firmware(config: AgentConfig) -> FirmwareHook | None:
+    """Return the firmware hook of the settings with the running version; None without a hook.
+
+    Raises:
+        DeviceError: The hook cannot run, or its kind of artefacts is not named.
+    """
+    settings = config.firmware
+    if not settings.hook:
+        return None
+    if not settings.installer:
+        raise DeviceError(
+            "a firmware hook is set without its kind of artefacts",
+            found_in="firmware.installer",
+            remedy='installer = "rauc", or the name that bundles for this device use',
+        )
+    if problem := why_not_runnable(Path(settings.hook)):
+        raise DeviceError(f"the firmware hook {problem}", found_in=settings.hook)
+    hook = FirmwareHook(
+        Path(settings.hook),
+        timeout_s=settings.timeout_s,
+        boot_id_file=Path(settings.boot_id_file),
+    )
+    verdict = hook.run("running", {})
+    if verdict.verdict != "go":
+        log.warning("the version of the firmware is not known: %s", verdict.because)
+    return hook
+
+
 def check_sources(config: AgentConfig) -> None:
     """Reject sources that could never be used.
 
@@ -226,11 +267,11 @@ def _verify(
     variant: Variant,
     config: AgentConfig,
     first_answers: FirstAnswersStore,
+    facts: DeviceFacts,
     halt: Halt,
 ) -> Verified:
     """Run the golden samples on the variant of a slot, against the device's own first answers."""
     threads = config.providers.threads
-    facts = read_device_facts(config.providers)
     most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
     limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
 
@@ -249,11 +290,15 @@ def _verify(
 
 
 def _probe(
-    folder: Path, variant: Variant, config: AgentConfig, verdicts: Verdicts, halt: Halt
+    folder: Path,
+    variant: Variant,
+    config: AgentConfig,
+    verdicts: Verdicts,
+    facts: DeviceFacts,
+    halt: Halt,
 ) -> ProbeResult:
     """Probe a variant of the bundle in a slot, unless an earlier verdict "right" still applies."""
     threads = config.providers.threads
-    facts = read_device_facts(config.providers)
     most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
     limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
     return verdicts.get_or_probe(

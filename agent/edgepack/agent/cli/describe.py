@@ -103,6 +103,8 @@ def describe_facts(facts: DeviceFacts) -> str:
         lines.append(f"soc       {facts.soc}")
     lines.append(f"class     {facts.hardware_class}")
     lines.append(f"runtime   {'ONNX Runtime ' + facts.runtime if facts.runtime else 'none'}")
+    if facts.firmware:
+        lines.append(f"firmware  {facts.firmware}")
     lines += [f"driver    {name} {version}" for name, version in sorted(facts.drivers.items())]
     lines.append("")
     rows = [_describe_provider(provider) for provider in facts.providers]

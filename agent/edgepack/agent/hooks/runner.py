@@ -24,7 +24,7 @@ from edgepack.wire.messages import BundleRef, Choice
 
 log = logging.getLogger(__name__)
 
-Stage = Literal["offered", "staged", "activating", "committed", "rolled_back"]
+Stage = Literal["offered", "staged", "installing", "activating", "committed", "rolled_back"]
 When = Literal["before", "after"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 WHENS: tuple[When, ...] = get_args(When)
@@ -85,7 +85,7 @@ def run_hooks(
     """
     if stage not in STAGES or when not in WHENS:
         raise ValueError(f"no hook stage {stage}.{when}; stages: {', '.join(STAGES)}")
-    environment = _environment(stage, when, facts)
+    environment = hook_environment({"stage": stage, "when": when, **facts})
     outputs: list[str] = []
     for folder in folders:
         try:
@@ -94,7 +94,7 @@ def run_hooks(
             return _refusal(str(error.found_in), error.problem)
         for hook in hooks:
             halt.check_between()
-            verdict = _run_one(hook, environment, timeout_s, halt, users.get(folder))
+            verdict = run_hook(hook, environment, timeout_s, halt, users.get(folder))
             log.info("hook=%s verdict=%s because=%s", hook, verdict.verdict, verdict.because)
             if verdict.verdict != "go":
                 return verdict
@@ -161,12 +161,15 @@ def _folder_names() -> frozenset[str]:
     return frozenset(f"{stage}.{when}.d" for stage in STAGES for when in WHENS)
 
 
-def _environment(stage: str, when: str, facts: Mapping[str, str]) -> dict[str, str]:
+def hook_environment(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of a hook.
+
+    Raises:
+        ValueError: The name of a fact is none.
+    """
     environment = {
         "PATH": HOOK_PATH,
         "LANG": "C.UTF-8",
-        "EDGEPACK_STAGE": stage,
-        "EDGEPACK_WHEN": when,
         "EDGEPACK_PYTHON": sys.executable,
     }
     for name, value in facts.items():
@@ -176,13 +179,18 @@ def _environment(stage: str, when: str, facts: Mapping[str, str]) -> dict[str, s
     return environment
 
 
-def _run_one(
+def run_hook(
     hook: Path,
     environment: dict[str, str],
     timeout_s: float,
-    halt: Halt,
-    user: HookUser | None,
+    halt: Halt = NEVER,
+    user: HookUser | None = None,
 ) -> HookVerdict:
+    """Run a hook and return its verdict; a faulty hook is a refusal with the reason.
+
+    Raises:
+        HaltedError: Because of `halt`.
+    """
     if user is not None:
         environment = {**environment, "USER": user.name, "LOGNAME": user.name, "HOME": user.home}
     if problem := why_not_runnable(hook):

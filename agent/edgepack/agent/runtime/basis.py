@@ -32,6 +32,7 @@ def basis_of(facts: DeviceFacts, config: ProviderConfig) -> dict[str, str]:
         "hardware": f"{facts.hardware_class} {facts.soc}".strip(),
         "CPU features": " ".join(facts.cpu_features),
         "operating system": facts.os,
+        "firmware": facts.firmware,
         "settings of providers": msgspec.json.encode(config, order="sorted").decode(),
     }
     named |= {f"driver {name}": version for name, version in facts.drivers.items()}

@@ -75,8 +75,8 @@ def probe_cache_key(
         drivers=facts.drivers,
         hardware=f"{facts.hardware_class} {facts.soc}",
         threads=threads,
-        system=f"{facts.os}, Python {facts.python}, edgepack {facts.agent_version}, "
-        + " ".join(facts.cpu_features),
+        system=f"{facts.os} {facts.firmware}, Python {facts.python}, "
+        f"edgepack {facts.agent_version}, " + " ".join(facts.cpu_features),
     )
 
 

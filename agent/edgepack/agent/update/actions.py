@@ -10,10 +10,17 @@ from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.update.activation import activate, remove, roll_back, settle_commit, soak
-from edgepack.agent.update.context import NotYetError, Step, UpdateContext, Wait
+from edgepack.agent.update.context import Ended, NotYetError, Step, UpdateContext, Wait
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.fetching import fetch_files, judge_offer
-from edgepack.agent.update.lifecycle import State
+from edgepack.agent.update.firmware import (
+    confirm_firmware,
+    install_firmware,
+    restart_device,
+    revert_firmware,
+    why_off_trial,
+)
+from edgepack.agent.update.lifecycle import TABLE, State
 from edgepack.agent.update.probing import after_staging, before_staging, probe
 from edgepack.agent.update.shadow_first import shadow_first
 from edgepack.agent.update.watching import Watcher
@@ -25,12 +32,16 @@ ACTIONS: dict[State, Callable[[UpdateContext], Step]] = {
     "DOWNLOADING": fetch_files,
     "VERIFIED": before_staging,
     "STAGED": after_staging,
+    "INSTALLING": install_firmware,
+    "REBOOTING": restart_device,
     "PROBING": probe,
     "SHADOWING": shadow_first,
     "ACTIVATING": activate,
     "SOAKING": soak,
+    "CONFIRMING": confirm_firmware,
     "COMMITTED": settle_commit,
     "ROLLING_BACK": roll_back,
+    "REVERTING": revert_firmware,
     "REMOVING": remove,
 }
 """The states that are not here only wait for an offer."""
@@ -77,9 +88,12 @@ class Actions:
             OSError: The disk is full or broken.
             EdgepackError: The fetched data or this device forbids to continue.
         """
-        action = ACTIONS.get(self._context.journal.state)
+        state = self._context.journal.state
+        action = ACTIONS.get(state)
         if action is None or not self._context.is_clear():
             return Wait(seconds=None)
+        if TABLE[state].is_on_trial and (because := why_off_trial(self._context)):
+            return Ended(outcome="failure", because=because)
         try:
             return action(self._context)
         except NotYetError:

@@ -96,7 +96,7 @@ def soak(context: UpdateContext) -> Step:
     back, previous = context.journal.back, context.journal.previous
     told = _told(seen) + tell_shadow(context, shadowed)
     return Ended(
-        outcome="success",
+        outcome="firmware" if context.journal.firmware else "success",
         because=f"soaked for {offer.soak_s:g} s without trouble, {told}",
         changes={"previous": back if back and back.digest != context.digest else previous},
     )
@@ -153,7 +153,8 @@ def roll_back(context: UpdateContext) -> Step:
         deps.slots.remove(context.digest)
     if journal.was_staged:
         context.notify_hooks_once("rolled_back", "after")
-    return Ended(outcome="success", because=journal.because)
+    is_changed = journal.firmware is not None and journal.firmware.previous
+    return Ended(outcome="firmware" if is_changed else "success", because=journal.because)
 
 
 def remove(context: UpdateContext) -> Step:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from edgepack.agent.config import FirmwareConfig
+from edgepack.agent.hooks.firmware import FirmwareStep
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.shadowed import Shadowed
@@ -20,8 +22,15 @@ from edgepack.agent.update.lifecycle import Outcome
 from edgepack.agent.update.work import Job, Work, Worker
 from edgepack.agent.watch.ledger import Ledger
 from edgepack.bandwidth import parse_bandwidth
-from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
-from edgepack.errors import DeviceError
+from edgepack.bundle.manifest import (
+    HOOKS_FOLDER,
+    MANIFEST_FILE,
+    SIGNATURE_FILE,
+    Firmware,
+    Manifest,
+    decode_manifest,
+)
+from edgepack.errors import DeviceError, EdgepackError
 from edgepack.wire.messages import DeviceFacts, ProbeResult, RunModel, Telemetry
 
 FIRST_RETRY_S = 5.0
@@ -80,6 +89,10 @@ class Scratch(msgspec.Struct):
 
     jobs: dict[str, Job] = msgspec.field(default_factory=dict)
     hooks_done: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    steps_done: set[str] = msgspec.field(default_factory=set)
+    failures: int = 0
+    until: float = 0.0
+    is_restarting: bool = False
     retry_s: float = FIRST_RETRY_S
     retry_at: float = 0.0
     manifest_download: ManifestDownload | None = None
@@ -302,7 +315,7 @@ class UpdateContext:
 
     def run_hooks(self, stage: str, when: str) -> Ended | Wait | None:
         """Run the hooks of a stage once; return None if all said go."""
-        scratch, deps = self.scratch, self.deps
+        scratch = self.scratch
         if (stage, when) in scratch.hooks_done:
             return None
         if self.now() < scratch.retry_at:
@@ -313,7 +326,12 @@ class UpdateContext:
             return None
         if verdict.verdict == "refuse":
             return Ended(outcome="failure", because=verdict.because)
-        wait_s = scratch.retry_s * deps.rng.uniform(1.0, 1.2)
+        return self.retry_later()
+
+    def retry_later(self) -> Wait:
+        """Return the pause before a hook is asked again; each pause is longer."""
+        scratch = self.scratch
+        wait_s = scratch.retry_s * self.deps.rng.uniform(1.0, 1.2)
         scratch.retry_s = min(MAX_RETRY_S, 2 * scratch.retry_s)
         scratch.retry_at = self.now() + wait_s
         return Wait(seconds=wait_s)
@@ -334,6 +352,57 @@ class UpdateContext:
         if (stage, when) not in self.scratch.hooks_done:
             self.notify_hooks(stage, when)
             self.scratch.hooks_done.add((stage, when))
+
+    def run_firmware(self, step: FirmwareStep) -> HookVerdict:
+        """Run a step of the firmware hook in the background, and note each failure.
+
+        Raises:
+            DeviceError: The device has no firmware hook.
+            NotYetError: The step is not done.
+        """
+        firmware = self.deps.tools.firmware
+        if firmware is None:
+            raise DeviceError(
+                "the release changes the firmware, and this device has no firmware hook",
+                found_in="firmware.hook",
+            )
+        facts = self._hook_facts() | self._firmware_facts()
+        verdict: HookVerdict = self.run_in_background(
+            f"{_HOOKS} firmware {step}", lambda halt: firmware.run(step, facts, halt)
+        )
+        if step == "running":
+            self.read_facts()
+        if verdict.verdict != "go":
+            self.note("hook", f"firmware {step}: {verdict.because}")
+        return verdict
+
+    def _firmware_facts(self) -> dict[str, str]:
+        """Return the facts for the firmware hook alone."""
+        plan = self.journal.firmware
+        if plan is None:
+            return {}
+        file = self.deps.slots.folder(self.digest) / plan.file
+        return {
+            "firmware_version": plan.version,
+            "firmware_previous": plan.previous,
+            "firmware_file": str(file) if file.is_file() else "",
+            "firmware_previous_file": self._find_artefact(plan.previous),
+        }
+
+    def _find_artefact(self, version: str) -> str:
+        """Return the artefact of a firmware in the slot of the committed release; "" without."""
+        committed, settings = self.journal.committed, self.deps.config.firmware
+        if committed is None or not version:
+            return ""
+        content = self.deps.slots.read_file(committed.digest, MANIFEST_FILE)
+        try:
+            found = find_firmware(decode_manifest(content or b""), settings)
+        except EdgepackError:
+            return ""
+        if found is None or found.version != version:
+            return ""
+        file = self.deps.slots.folder(committed.digest) / found.file
+        return str(file) if file.is_file() else ""
 
     def _hook_folders(self) -> tuple[Path, ...]:
         """Return the device's hook folder, and the verified bundle's folder if allowed."""
@@ -358,3 +427,13 @@ class UpdateContext:
             choice=self.journal.choice,
             because=self.journal.because,
         )
+
+
+def find_firmware(manifest: Manifest, settings: FirmwareConfig) -> Firmware | None:
+    """Return the artefact of a bundle for a kind of device; one for its board comes first."""
+    fitting = [
+        one
+        for one in manifest.facts.firmware
+        if one.installer == settings.installer and one.compatible in ("", settings.compatible)
+    ]
+    return max(fitting, key=lambda one: bool(one.compatible), default=None)

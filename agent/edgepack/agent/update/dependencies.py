@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from edgepack.agent.config import AgentConfig
+from edgepack.agent.hooks.firmware import FirmwareStep
 from edgepack.agent.hooks.runner import HookVerdict
 from edgepack.agent.runtime.verification import Verified
 from edgepack.agent.state.holders import Holders
@@ -52,6 +53,22 @@ class Link(Protocol):
         """Publish the missing chunks."""
 
 
+class Firmware(Protocol):
+    """The device's firmware: `edgepack.agent.hooks.firmware.FirmwareHook`.
+
+    Attributes:
+        version: Version of the running firmware, as last read; "" while unknown.
+    """
+
+    version: str
+
+    def run(self, step: FirmwareStep, facts: Mapping[str, str], halt: Halt) -> HookVerdict:
+        """Run a step of the contract of firmware hooks."""
+
+    def read_boot(self) -> str:
+        """Return the identity of this start of the device."""
+
+
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that touch the hardware or start processes.
 
@@ -69,6 +86,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         verify: Runs the golden samples on a serving variant again: bundle folder, variant; may be
             halted.
         temperature_c: Returns the highest temperature, degrees Celsius; None if not known.
+        firmware: The firmware hook; None where the device has none.
     """
 
     read_facts: Callable[[], DeviceFacts]
@@ -82,6 +100,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     heat: Callable[[], str] = str
     verify: Callable[[Path, Variant, Halt], Verified] = lambda *_: Verified()
     temperature_c: Callable[[], float | None] = lambda: None
+    firmware: Firmware | None = None
 
 
 class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +154,12 @@ class Neighbours(Protocol):
 
     def coming_bytes(self) -> int:
         """Return the memory of the releases that updates will add."""
+
+    def changes_firmware(self) -> str:
+        """Return the model whose update has changed the firmware; "" without such an update."""
+
+    def unproven_on(self, firmware: str, since: float) -> dict[str, str]:
+        """Return each model that is not proven on a firmware: why not, or "" before its probe."""
 
 
 class ModelParts(msgspec.Struct, frozen=True, kw_only=True):

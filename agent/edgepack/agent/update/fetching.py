@@ -13,7 +13,9 @@ from edgepack.agent.update.ahead import describe_fallback, describe_taken, take_
 from edgepack.agent.update.choosing import prove_again
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.damage import find_fault, serve_last_good
+from edgepack.agent.update.firmware import plan_firmware
 from edgepack.agent.update.footprint import serving_bytes, variant_bytes
+from edgepack.agent.update.journal import FirmwarePlan
 from edgepack.agent.update.offer import (
     check_identity,
     check_memory,
@@ -49,7 +51,7 @@ def judge_offer(context: UpdateContext) -> Step:
     3. Manifest and signature are read from a slot or received.
     4. A trusted key signed both, the bundle is the offered bundle, and this device can decrypt the
       bundle.
-    5. A variant fits this device, and there is free space next to all other models.
+    5. A variant and the firmware fit this device, and there is free space next to all other models.
     6. The hooks have the last word.
     """
     deps, model, offer = context.deps, context.model, context.offer
@@ -130,7 +132,8 @@ def _judge_bundle(
     if is_compared and (because := why_no_room(context, memory_bytes)):
         raise DeviceError(f"shadow first: {because}")
     context.clear_slots(also_kept=frozenset({context.digest}))
-    download = Download(deps.slots, context.digest, wanted_files(manifest, names))
+    plan = plan_firmware(context, manifest)
+    download = Download(deps.slots, context.digest, wanted_files(manifest, names, plan))
     check_room(
         max(0, download.size_bytes - download.allocated_bytes()),
         free_bytes=deps.slots.free_bytes(),
@@ -146,6 +149,7 @@ def _judge_bundle(
             "rejected": matches.rejected,
             "size_bytes": download.size_bytes,
             "memory_bytes": memory_bytes,
+            "firmware": plan,
             "acted_sequence": max(offer.sequence, context.journal.acted_sequence),
         },
     )
@@ -194,12 +198,18 @@ def _fetch(context: UpdateContext) -> Step:
     return Ended(outcome="success", because=because)
 
 
-def wanted_files(manifest: Manifest, candidates: tuple[str, ...]) -> tuple[FileEntry, ...]:
-    """Return the files that a device fetches: its candidates, the golden samples, the hooks."""
+def wanted_files(
+    manifest: Manifest, candidates: tuple[str, ...], plan: FirmwarePlan | None = None
+) -> tuple[FileEntry, ...]:
+    """Return the files that a device fetches: its candidates, the golden samples, the hooks, and
+    the firmware to install.
+    """
     shared = (
         entry
         for entry in manifest.facts.files
-        if entry.path == GOLDEN_FILE or entry.path.startswith(f"{HOOKS_FOLDER}/")
+        if entry.path == GOLDEN_FILE
+        or entry.path.startswith(f"{HOOKS_FOLDER}/")
+        or (plan and entry.path == plan.file)
     )
     own = (entry for name in candidates for entry in manifest.variant(name).facts.files)
     return (*shared, *own)
@@ -229,7 +239,7 @@ def _open_download(context: UpdateContext) -> Download:
         scratch.is_open = False  # The download belongs to the work beside the loop.
     manifest = context.read_manifest()
     if scratch.download is None:
-        files = wanted_files(manifest, context.journal.candidates)
+        files = wanted_files(manifest, context.journal.candidates, context.journal.firmware)
         scratch.download = Download(deps.slots, digest, files)
     download, is_checked = scratch.download, scratch.was_rechecked
     known = (*(entry.path for entry in manifest.files), MANIFEST_FILE, SIGNATURE_FILE)

@@ -46,6 +46,24 @@ class WatchNote(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[str, ...] = ()
 
 
+class FirmwarePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Change of the firmware that belongs to an update.
+
+    Attributes:
+        version: Version that the release requires.
+        file: Path of the artefact in the bundle.
+        previous: Version that ran before; "" before the installation began.
+        boot: Start of the device during which a restart was last prepared.
+        returns: Restarts towards the previous firmware.
+    """
+
+    version: str
+    file: str
+    previous: str = ""
+    boot: str = ""
+    returns: int = 0
+
+
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """Journal of a model's current and earlier updates.
 
@@ -65,6 +83,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: Memory of the largest candidate.
         is_too_slow: Whether slowness compared with the previous release caused the rollback.
         was_staged: Whether the `staged` hooks ran, which `rolled_back` hooks may undo.
+        firmware: Change of the firmware; None if the release changes none here.
         choice: Result of probing; None before.
         back: Previous release for a rollback; None without a previous release.
         committed: Last committed release; None before a commit, or after a removal.
@@ -89,6 +108,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     is_too_slow: bool = False
     was_staged: bool = False
+    firmware: FirmwarePlan | None = None
     choice: Choice | None = None
     back: ActivePointer | None = None
     committed: ActivePointer | None = None

@@ -15,21 +15,26 @@ State = Literal[
     "DOWNLOADING",
     "VERIFIED",
     "STAGED",
+    "INSTALLING",
+    "REBOOTING",
     "PROBING",
     "SHADOWING",
     "ACTIVATING",
     "SOAKING",
+    "CONFIRMING",
     "COMMITTED",
     "ROLLING_BACK",
+    "REVERTING",
     "ROLLED_BACK",
     "REJECTED",
     "REMOVING",
     "REMOVED",
 ]
 
-Outcome = Literal["success", "failure", "already", "shadow"]
-"""How an action ended; `already` means that the offered bundle is the one that serves, and `shadow`
-that the order asks for a comparison with the serving release first."""
+Outcome = Literal["success", "failure", "already", "shadow", "firmware"]
+"""How an action ended; `already` means that there is nothing to do, `shadow` that the order asks
+for a comparison with the serving release first, and `firmware` that the release changes the
+firmware, too."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +47,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         newer: The state that follows when a newer offer waits; None lets the action end first.
         already: The state that follows when there is nothing to do.
         shadow: The state that follows when the order asks for a comparison first.
+        firmware: The state that follows when the release changes the firmware, too.
         removal: The state that follows if the waiting order removes the model.
         is_risky: Whether the release, or a hook, is at work: a restart may be its doing.
+        is_on_trial: Whether a release with firmware must find its firmware running.
     """
 
     action: str
@@ -53,8 +60,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     newer: State | None = None
     already: State | None = None
     shadow: State | None = None
+    firmware: State | None = None
     removal: State | None = None
     is_risky: bool = False
+    is_on_trial: bool = False
 
 
 TABLE: dict[State, Row] = {
@@ -93,6 +102,23 @@ TABLE: dict[State, Row] = {
         failure="ROLLING_BACK",
         restart="STAGED",
         newer="ROLLING_BACK",
+        firmware="INSTALLING",
+        is_risky=True,
+    ),
+    "INSTALLING": Row(
+        action="install the release's firmware beside the running firmware, between the hooks",
+        success="REBOOTING",
+        failure="ROLLING_BACK",
+        restart="INSTALLING",
+        newer="ROLLING_BACK",
+        already="PROBING",
+        is_risky=True,
+    ),
+    "REBOOTING": Row(
+        action="restart the device, compare the firmware that runs with the release's",
+        success="PROBING",
+        failure="ROLLING_BACK",
+        restart="REBOOTING",
         is_risky=True,
     ),
     "PROBING": Row(
@@ -103,6 +129,7 @@ TABLE: dict[State, Row] = {
         newer="ROLLING_BACK",
         shadow="SHADOWING",
         is_risky=True,
+        is_on_trial=True,
     ),
     "SHADOWING": Row(
         action="compare real inferences with those of the release that serves",
@@ -111,6 +138,7 @@ TABLE: dict[State, Row] = {
         restart="SHADOWING",
         newer="ROLLING_BACK",
         is_risky=True,
+        is_on_trial=True,
     ),
     "ACTIVATING": Row(
         action="hooks activating.before, switch the pointer, hooks activating.after",
@@ -119,6 +147,7 @@ TABLE: dict[State, Row] = {
         restart="ACTIVATING",
         newer="ROLLING_BACK",
         is_risky=True,
+        is_on_trial=True,
     ),
     "SOAKING": Row(
         action="watch real inferences for the soak time, run the hooks committed.before",
@@ -126,7 +155,17 @@ TABLE: dict[State, Row] = {
         failure="ROLLING_BACK",
         restart="SOAKING",
         newer="ROLLING_BACK",
+        firmware="CONFIRMING",
         is_risky=True,
+        is_on_trial=True,
+    ),
+    "CONFIRMING": Row(
+        action="end the trial of the firmware, so that both are kept",
+        success="COMMITTED",
+        failure="ROLLING_BACK",
+        restart="CONFIRMING",
+        is_risky=True,
+        is_on_trial=True,
     ),
     "COMMITTED": Row(
         action="mark the pointer, remove old slots, run the hooks committed.after",
@@ -138,6 +177,14 @@ TABLE: dict[State, Row] = {
         action="switch the pointer back if it was switched, remove the slot",
         success="ROLLED_BACK",
         restart="ROLLING_BACK",
+        firmware="REVERTING",
+    ),
+    "REVERTING": Row(
+        action="start the previous firmware again; report if that fails",
+        success="ROLLED_BACK",
+        failure="ROLLED_BACK",
+        restart="REVERTING",
+        is_risky=True,
     ),
     "ROLLED_BACK": Row(
         action="the model from before serves; wait for an offer",
@@ -166,6 +213,11 @@ TABLE: dict[State, Row] = {
 
 RESTING: frozenset[State] = frozenset(s for s, row in TABLE.items() if row.newer == "OFFERED")
 """States in which an update is over, or none ever began."""
+
+GOING_BACK: frozenset[State] = frozenset(
+    s for s, row in TABLE.items() if row.success == "ROLLED_BACK"
+)
+"""States of a decided rollback, which no order stops."""
 
 
 def follow(state: State, outcome: Outcome) -> State:
@@ -217,11 +269,13 @@ def mermaid() -> str:
         if row.failure:
             lines.append(f"    {state} --> {row.failure} : failure")
         if row.already:
-            lines.append(f"    {state} --> {row.already} : serves already")
+            lines.append(f"    {state} --> {row.already} : already so")
         if row.shadow:
             lines.append(f"    {state} --> {row.shadow} : shadow first")
         if row.newer and row.newer != row.failure:
             lines.append(f"    {state} --> {row.newer} : newer offer")
+        if row.firmware:
+            lines.append(f"    {state} --> {row.firmware} : with firmware")
         if row.removal:
             lines.append(f"    {state} --> {row.removal} : told to go")
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from edgepack.agent.update.dependencies import Clock, ModelParts
-from edgepack.agent.update.lifecycle import RESTING
+from edgepack.agent.update.lifecycle import GOING_BACK, RESTING
 from edgepack.agent.update.offer import check_local, check_order, check_time
 from edgepack.agent.update.transitions import Transitions
 from edgepack.errors import DeviceError
@@ -112,7 +112,7 @@ class Orders:
     def _take(self, order: ModelOrder) -> OfferOutcome:
         journal, store = self._model.store.journal, self._model.store
         current = journal.offer
-        is_running = journal.state not in RESTING and journal.state != "ROLLING_BACK"
+        is_running = journal.state not in RESTING | GOING_BACK
         if is_running and current and _is_same(current, order):
             store.update(offer=order, pending=None)
             if journal.state == "OFFERED":

@@ -23,9 +23,11 @@ def before_staging(context: UpdateContext) -> Step:
 
 def after_staging(context: UpdateContext) -> Step:
     """Ask the hooks once more, before hardware is touched."""
-    return context.run_hooks("staged", "after") or Ended(
-        outcome="success", because="staged, to be probed"
-    )
+    if held_up := context.run_hooks("staged", "after"):
+        return held_up
+    if plan := context.journal.firmware:
+        return Ended(outcome="firmware", because=f"staged, with firmware {plan.version}")
+    return Ended(outcome="success", because="staged, to be probed")
 
 
 def probe(context: UpdateContext) -> Step:

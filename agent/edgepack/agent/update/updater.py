@@ -146,6 +146,32 @@ class Updater:
         taken = self._deps.slots.allocated_bytes(journal.offer.bundle.digest)
         return max(0, journal.size_bytes - taken)
 
+    @property
+    def changes_firmware(self) -> bool:
+        """True if the running update has begun to change the device's firmware."""
+        plan = self.journal.firmware
+        return self.journal.state not in RESTING and plan is not None and bool(plan.previous)
+
+    def why_not_on(self, firmware: str, since: float) -> str | None:
+        """Return why the serving release is not proven on a firmware.
+
+        Args:
+            firmware: Version of the running firmware.
+            since: Begin of its trial, seconds since the epoch.
+
+        Returns:
+            The reason; "" before the watch has probed the release; None for a proven release, and
+            during an update, which probes for itself.
+        """
+        told, active = self.journal.watch.told, self.active
+        if self.journal.state not in RESTING:
+            return None
+        if told.symptom == "basis" and told.state == "DEGRADED" and told.since >= since:
+            return told.because
+        if active is None or active.basis.get("firmware", "") == firmware:
+            return None
+        return ""
+
     def memory_bytes(self) -> int:
         """Return the memory of the serving release."""
         return serving_bytes(self._deps.slots, self.active)
@@ -372,6 +398,7 @@ class Updater:
             memory_bytes=0,
             is_too_slow=False,
             was_staged=False,
+            firmware=None,
             choice=None,
             back=None,
             watch=begin_order(self.journal, order),

@@ -74,6 +74,7 @@ def _facts(facts: DeviceFacts) -> list[tuple[str, str]]:
         ("soc", facts.soc or "–"),
         ("memory", f"{facts.memory_bytes / 2**30:.1f} GiB"),
         ("system", f"{facts.os}, Python {facts.python}, agent {facts.agent_version}"),
+        ("firmware", facts.firmware or "–"),
         ("runtime", facts.runtime),
         ("providers", ", ".join(providers) or "none"),
     ]

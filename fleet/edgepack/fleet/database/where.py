@@ -56,6 +56,7 @@ FACTS: dict[str, Callable[[DeviceFacts], tuple[str, ...]]] = {
     "arch": lambda facts: (facts.arch,),
     "cpu": lambda facts: (facts.cpu_model,),
     "cpu_feature": lambda facts: facts.cpu_features,
+    "firmware": lambda facts: (facts.firmware,),
     "hardware_class": lambda facts: (facts.hardware_class,),
     "os": lambda facts: (facts.os,),
     "provider": lambda facts: tuple(it.name for it in facts.providers if it.available),

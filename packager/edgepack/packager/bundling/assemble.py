@@ -26,6 +26,7 @@ from edgepack.bundle.signature import sign_folder
 from edgepack.bundle.signing_keys import SigningKey
 from edgepack.durable import write_file
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.bundling.shipped_firmware import ShippedFirmware, copy_firmware
 from edgepack.packager.graph.tensor_offsets import tensor_offsets
 from edgepack.packager.provenance.bill import compose_bill
 from edgepack.packager.provenance.record import BuildRecord, encode_document
@@ -45,12 +46,14 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
         variants: In the order of preference.
         golden: Golden samples.
         hooks: Folder of firmware hooks to ship, or None.
+        firmware: Firmware artefacts to ship.
     """
 
     facts: BundleFacts
     variants: tuple[PreparedVariant, ...]
     golden: Golden
     hooks: Path | None
+    firmware: tuple[ShippedFirmware, ...] = ()
 
 
 class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +62,7 @@ class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         variants: Variants of the manifest.
         golden: Entry of the golden samples.
-        hooks: Entries of the hooks.
+        hooks: Entries of the hooks and the firmware.
         deltas: Entries of deltas from older bundles.
     """
 
@@ -70,7 +73,7 @@ class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
-    """Copy the variants, the golden samples and the hooks into a bundle's folder.
+    """Copy variants, golden samples, hooks and firmware into a bundle's folder.
 
     Args:
         folder: The bundle's folder; exists and is empty.
@@ -84,6 +87,7 @@ def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
     (folder / GOLDEN_FILE).parent.mkdir()
     write_golden(folder / GOLDEN_FILE, parts.golden)
     hooks = _copy_hooks(folder, parts.hooks) if parts.hooks else ()
+    hooks += copy_firmware(folder, parts.firmware)
     return LaidOut(variants=variants, golden=entry(folder, GOLDEN_FILE), hooks=hooks)
 
 
@@ -118,7 +122,8 @@ def finish(
     of_variants = [file for variant in laid_out.variants for file in variant.facts.files]
     statement = encode_document(compose_statement(record, (*files, *of_variants)))
     files.append(_write(folder, PROVENANCE_FILE, statement))
-    facts = replace(parts.facts, files=tuple(files))
+    firmware = tuple(one.firmware for one in parts.firmware)
+    facts = replace(parts.facts, files=tuple(files), firmware=firmware)
     manifest = Manifest(facts=facts, variants=laid_out.variants)
     write_file(folder / MANIFEST_FILE, encode_manifest(manifest), lasting=False)
     return sign_folder(folder, key, name=f"{facts.name}-{facts.version}")

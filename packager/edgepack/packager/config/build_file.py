@@ -49,6 +49,7 @@ class BuildSection(Section, frozen=True, kw_only=True):
     value: dict[str, bool | int | float | Numbers] = msgspec.field(default_factory=dict)
     metric: str = ""
     hooks: str = ""
+    firmware: tuple[str, ...] = ()
     feedback: str = ""
     toolchain: dict[str, str] = msgspec.field(default_factory=dict)
     plain_runtimes: tuple[str, ...] = ()
@@ -127,6 +128,7 @@ def read_config(path: Path) -> BuildConfig:
             str(folder / name) if name.endswith(".toml") else name for name in build.profiles
         ),
         hooks=_anchor(build.hooks, folder),
+        firmware=tuple(_anchor_file(each, folder) for each in build.firmware),
         feedback=_anchor(build.feedback, folder),
         toolchain={name: _program(python, folder) for name, python in build.toolchain.items()},
         plain_runtimes=tuple(_program(python, folder) for python in build.plain_runtimes),
@@ -147,3 +149,9 @@ def _program(name: str, folder: Path) -> str:
 
 def _anchor(path: str, folder: Path) -> str:
     return path if not path or path.startswith("random:") else str(folder / path)
+
+
+def _anchor_file(text: str, folder: Path) -> str:
+    """Return `NAME=FILE` with a file relative to the current folder."""
+    name, equals, path = text.partition("=")
+    return f"{name}{equals}{_anchor(path, folder)}"

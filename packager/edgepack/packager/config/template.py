@@ -42,6 +42,7 @@ labels = "labels.txt"   # one integer a line: the class of each of these samples
 
 _BUILD = """\
 hooks = "hooks"         # firmware hooks to ship with the model
+firmware = ["rauc:2.4.0=camera.raucb"]  # firmware that devices must run for the model
 feedback = "feedback.json"  # measurements of earlier releases: edgepack fleet feedback
 metric = "mymetric:score"   # your own measure instead of the profile's: module:function
 toolchain = { openvino-cpu = "intel/bin/python" }  # environment with the devices' toolchain
@@ -51,7 +52,7 @@ budget = "10m"          # time for the build (s, m or h)
 """
 
 _CODE = """\
-hooks, metric, toolchain and plain_runtimes name code: edgepack asks before it runs any.
+hooks, firmware, metric, toolchain and plain_runtimes name code: edgepack asks before it runs any.
 """
 
 _OUTPUTS = """\

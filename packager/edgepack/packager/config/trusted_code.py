@@ -85,6 +85,7 @@ def find_in_config(
     entries = [
         ("metric", build.metric),
         ("hooks", build.hooks),
+        *(("firmware", each.partition("=")[2]) for each in build.firmware),
         *((f"toolchain.{name}", python) for name, python in build.toolchain.items()),
         *(("plain_runtimes", python) for python in build.plain_runtimes),
     ]

@@ -219,4 +219,5 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
         variants=prepared.variants,
         golden=samples.golden,
         hooks=request.hooks,
+        firmware=request.firmware,
     )

@@ -97,6 +97,7 @@ def _external(request: BuildRequest) -> dict[str, Any]:
         "values": {name: list(values) for name, values in request.values.items()},
         "toolchains": sorted(request.toolchains),
         "hooks": request.hooks.name if request.hooks else "",
+        "firmware": [one.file.name for one in request.firmware],
         "captured": [path.name for path in request.captured],
         "feedback": request.feedback.name if request.feedback else "",
         "allow_degraded": request.allow_degraded,

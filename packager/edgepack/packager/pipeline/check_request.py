@@ -11,6 +11,7 @@ from edgepack.bundle.signing_keys import SigningKey, load_signing_key
 from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.bundling.deltas import check_older
 from edgepack.packager.bundling.output import check_output
+from edgepack.packager.bundling.shipped_firmware import check_firmware
 from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
 from edgepack.packager.config.trusted_code import find_in_profiles, require_trust
 from edgepack.packager.pipeline.both_forms import profile_of_form, with_float_forms
@@ -90,6 +91,7 @@ def check_request(
     }
     if request.hooks is not None:
         check_shipped_hooks(request.hooks)
+    check_firmware(request.firmware)
     return CheckedRequest(
         key=key,
         recipients=recipients,

@@ -19,6 +19,7 @@ from edgepack.packager.bundling.output import (
     choose_release,
     read_output_name,
 )
+from edgepack.packager.bundling.shipped_firmware import ShippedFirmware, parse_firmware
 from edgepack.packager.config.about import AboutSection, DatasetSection
 from edgepack.packager.config.build_file import BuildConfig, read_config
 from edgepack.packager.config.inputs import InputDeclaration
@@ -201,6 +202,14 @@ class BuildOptions(TypedDict, total=False):
         str | Path | None,
         Option("Folder of firmware hooks to ship with the model.", path=True),
     ]
+    firmware: Annotated[
+        Sequence[str],
+        Option(
+            "Firmware that devices must run for this model; the agent installs the file.",
+            multiple=True,
+            metavar="INSTALLER[/BOARD]:VERSION=FILE",
+        ),
+    ]
     encrypt_to: Annotated[
         Sequence[str | Path],
         Option(
@@ -280,9 +289,9 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
-            evaluation, shapes, values, metric, labels, hooks, feedback, captured, encrypt_to,
-            delta_from, toolchains, plain_runtimes, allow_degraded, strict, keep_going, replace,
-            trust_config: See `BuildOptions`; "" and None stand for unset options.
+            evaluation, shapes, values, metric, labels, hooks, firmware, feedback, captured,
+            encrypt_to, delta_from, toolchains, plain_runtimes, allow_degraded, strict, keep_going,
+            replace, trust_config: See `BuildOptions`; "" and None stand for unset options.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file of the declarations.
         about, datasets: Statements of that file about the model and its data.
@@ -314,6 +323,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     prefer: Preference | None = None
     hooks: Path | None = None
+    firmware: tuple[ShippedFirmware, ...] = ()
     feedback: Path | None = None
     captured: tuple[Path, ...] = ()
     encrypt_to: tuple[Path, ...] = ()
@@ -387,6 +397,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         budget_s=_budget_s(options.get("budget"), config.build.budget, declared_in),
         prefer=options.get("prefer") or config.build.prefer,
         hooks=_path(options.get("hooks") or config.build.hooks),
+        firmware=tuple(map(parse_firmware, options.get("firmware") or config.build.firmware)),
         feedback=_path(options.get("feedback") or config.build.feedback),
         captured=tuple(map(Path, options.get("captured", ()))),
         encrypt_to=tuple(map(Path, options.get("encrypt_to", ()))),
@@ -403,7 +414,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
 
 def _replaced(options: BuildOptions) -> frozenset[str]:
     """Return the keys of `[build]` that name code and that an option replaces."""
-    given = {key for key in ("metric", "hooks", "plain_runtimes") if options.get(key)}
+    given = {key for key in ("metric", "hooks", "firmware", "plain_runtimes") if options.get(key)}
     return frozenset(given | {f"toolchain.{name}" for name in options.get("toolchains", {})})
 
 
