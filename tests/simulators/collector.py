@@ -32,10 +32,11 @@ def series_of(request: Any) -> Series:
     return found
 
 
-def service_of(request: Any) -> str:
-    """Return the name of the sender."""
+def sender_of(request: Any) -> tuple[str, str]:
+    """Return service and instance of the sender."""
     attributes = request.resource_metrics[0].resource.attributes
-    return str(next(one.value.string_value for one in attributes if one.key == "service.name"))
+    known = {one.key: one.value.string_value for one in attributes}
+    return known["service.name"], known.get("service.instance.id", "")
 
 
 class Collector:
@@ -54,10 +55,10 @@ class Collector:
         self.requests: list[Any] = []
         self.headers: Mapping[str, str] = {}
 
-    def newest(self, service: str) -> Series:
-        """Return the newest data points of a sender; {} without any."""
-        sent = (one for one in reversed(self.requests) if service_of(one) == service)
-        return next((series_of(one) for one in sent), {})
+    def newest(self, service: str) -> list[Series]:
+        """Return the newest data points of each instance of a service."""
+        last = {sender_of(one): one for one in list(self.requests)}
+        return [series_of(one) for (name, _), one in last.items() if name == service]
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Real agents on devices, with applications that run inferences: input of the gates."""
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,7 +69,9 @@ def applications_of(name: str, infer: Infer) -> Iterator[Applications]:
         running.stop()
 
 
-def start_cameras(fleet: FleetProcess, start_agent: StartAgent, folder: Path, more: str) -> None:
+def start_cameras(
+    fleet: FleetProcess, start_agent: StartAgent, folder: Path, more: str
+) -> list[subprocess.Popen[bytes]]:
     """Enrol the cameras, each in its folder, and start their agents.
 
     Args:
@@ -76,14 +79,19 @@ def start_cameras(fleet: FleetProcess, start_agent: StartAgent, folder: Path, mo
         start_agent: Starts an agent.
         folder: For their files.
         more: Lines of their settings.
+
+    Returns:
+        The agents.
     """
+    agents = []
     for name in CAMERA_NAMES:
         place = folder / name
         fleet.client.enroll(name, group="cameras", folder=place, state_dir=place / "state")
         with (place / "agent.toml").open("a") as settings:
             settings.write(more)
-        start_agent(fleet, name)
+        agents.append(start_agent(fleet, name))
     fleet.wait_until(lambda: fleet.info().online == len(CAMERA_NAMES), "the agents are online")
+    return agents
 
 
 def gate_of(fleet: FleetProcess, rollout: str, name: str) -> GateView:

@@ -40,7 +40,7 @@ def test_exports_reach_the_collector_with_the_headers_of_the_file(
     while len(collector.requests) < 2:
         time.sleep(0.01)
     exporter.stop()
-    assert collector.newest("s")["process.cpu.time", ()].as_double == 1.5
+    assert collector.newest("s")[0]["process.cpu.time", ()].as_double == 1.5
     assert collector.headers["Authorization"] == "Bearer secret"
     assert collector.headers["X-Tenant"] == "a"
     assert collector.headers["Content-Type"] == "application/json"
