@@ -7,6 +7,7 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,8 @@ def test_device_fleet_and_collector_count_the_same_and_a_wasteful_release_is_sto
 
         expected = Counter({version: by_version[version, ""] for version in ("1.1.0", "1.2.0")})
         for service in ("edgepack-agent", "edgepack-fleet"):
-            fleet.wait_until(lambda s=service: exported(s) == expected, f"{service} exports all")
+            is_all = partial(lambda name: exported(name) == expected, service)
+            fleet.wait_until(is_all, f"{service} exports all")
 
         samples = site.device("cam-1")
         assert value_of(samples, "hw_temperature_celsius", hw_id="thermal_zone0") == HOT
