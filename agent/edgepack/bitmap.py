@@ -2,19 +2,21 @@
 
 from collections.abc import Collection
 
-import numpy as np
-
 
 def pack_bits(numbers: Collection[int], count: int) -> bytes:
     """Return the bitmap of some of the numbers 0 to `count` - 1."""
-    flags = np.zeros(count, bool)
-    flags[list(numbers)] = True
-    return np.packbits(flags, bitorder="little").tobytes()
+    bitmap = bytearray((count + 7) // 8)
+    for number in numbers:
+        bitmap[number >> 3] |= 1 << (number & 7)
+    return bytes(bitmap)
 
 
 def read_bits(bitmap: bytes, count: int | None = None) -> list[int]:
     """Return the numbers below `count` that are set, ascending; None is as many as there are
     bits.
     """
-    packed = np.frombuffer(bitmap, np.uint8)
-    return np.flatnonzero(np.unpackbits(packed, count=count, bitorder="little")).tolist()
+    found = [8 * at + bit for at, byte in enumerate(bitmap) if byte for bit in _BITS[byte]]
+    return found if count is None else [number for number in found if number < count]
+
+
+_BITS = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]

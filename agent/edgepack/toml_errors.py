@@ -5,11 +5,10 @@ profile's whole family. A person has a single file (a profile, an `edgepack.toml
 settings), and needs the allowed values.
 """
 
-import difflib
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -80,11 +79,11 @@ def describe_type_error(
         _, _, union = _look_up(path.rpartition(".")[0], settings, root)
         allowed = _tags(union)
     if allowed:
-        near = difflib.get_close_matches(str(value), allowed, n=1)
+        near = _find_near(str(value), allowed)
         return TypeProblem(
             place=place,
             problem=f"{place} is {value!r}; allowed are: {', '.join(allowed)}",
-            remedy=near[0] if near else None,
+            remedy=near or None,
         )
     if beyond := _BOUND.match(what):
         return TypeProblem(place=place, problem=f"{place} must be {beyond['bound']}")
@@ -102,6 +101,13 @@ def describe_type_error(
     return TypeProblem(place=place, problem=what if not place else f"{place}: {what}")
 
 
+def _find_near(word: str, allowed: Sequence[str]) -> str:
+    """Return the allowed word that is nearest; "" if none is near."""
+    import difflib  # For errors alone.
+
+    return next(iter(difflib.get_close_matches(word, allowed, n=1)), "")
+
+
 def _where_to_take(field: str, kind: object, root: type[msgspec.Struct]) -> str:
     """Return the remedy for a missing key."""
     if tags := _tags(kind):
@@ -114,11 +120,11 @@ def _where_to_take(field: str, kind: object, root: type[msgspec.Struct]) -> str:
 
 def _unknown(field: str, place: str, value: object, kind: object) -> TypeProblem:
     allowed = sorted(_names(kind, value))
-    near = difflib.get_close_matches(field, allowed, n=1)
+    near = _find_near(field, allowed)
     return TypeProblem(
         place=f"{place}.{field}" if place else field,
         problem=f"unknown key '{field}'; allowed here: {', '.join(allowed)}",
-        remedy=near[0] if near else "remove it",
+        remedy=near or "remove it",
     )
 
 

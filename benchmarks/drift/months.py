@@ -14,7 +14,8 @@ from edgepack.agent.telemetry.drift_windows import (
     FeatureWindows,
     estimate_loss,
 )
-from edgepack.bundle.drift import CONFIDENCE, FeatureSum, add_sketch, draw_features, sketch_outputs
+from edgepack.bundle.drift import add_sketch, draw_features, sketch_outputs
+from edgepack.bundle.features import CONFIDENCE, FeatureSum
 from edgepack.bundle.metadata import Feature
 from edgepack.packager.pipeline.reference import MOST_SAMPLES
 from edgepack.packager.pipeline.spoilt import SPOILT_SAMPLES, loss_by_confidence

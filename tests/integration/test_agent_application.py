@@ -237,3 +237,30 @@ def test_session_ends_a_stated_time_after_a_newer_release_serves(
     wait_until(
         lambda: not slot_folder(device.state_dir, first.ref.digest).exists(), "nothing is left held"
     )
+
+
+PRINTING_MODULES = """
+import atexit, sys
+from edgepack.agent.cli import main
+atexit.register(lambda: print(*sys.modules))
+main()
+"""
+
+
+def test_an_agent_that_probes_and_serves_loads_no_arrays_and_no_runtime(
+    device: Device, controller: Controller, roll: Roll
+) -> None:
+    device.stop()
+    command = [sys.executable, "-c", PRINTING_MODULES, "run", "--config", str(device.config)]
+    agent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        roll(1)
+        with open_model("tiny", device.state_dir) as model:
+            model.run({"x": np.zeros((1, WIDTH), np.float32)})
+            roll(2)
+    finally:
+        agent.terminate()
+        loaded = set(agent.communicate(timeout=60)[0].split())
+    assert "edgepack.agent.update.watching" in loaded
+    heavy = {"numpy", "onnxruntime", "edgepack.tasks.table", "tarfile", "difflib", "urllib3"}
+    assert loaded & heavy == set()

@@ -21,7 +21,7 @@ from edgepack.agent.cli.assembly import assemble_models
 from edgepack.agent.config import AgentConfig, BrokerConfig, TrustConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
-from edgepack.agent.telemetry.spool import Record
+from edgepack.agent.telemetry.record import Record
 from edgepack.agent.update.dependencies import Clock
 from edgepack.bundle.keys import PrivateKey
 from tests.simulators import broker as mosquitto

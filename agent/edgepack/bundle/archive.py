@@ -22,13 +22,13 @@ import msgspec
 from edgepack.bundle.chunks import open_regular
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import (
-    HOOKS_FOLDER,
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
     FileEntry,
     Manifest,
     decode_manifest,
+    is_executable,
 )
 from edgepack.bundle.paths import sort_key
 from edgepack.bundle.tar_entries import TarEntry, check_end, read_entry
@@ -190,11 +190,6 @@ def content_starts(manifest: Manifest, manifest_bytes: int, signature_bytes: int
 
 def _order(listed: Collection[str]) -> list[str]:
     return [MANIFEST_FILE, SIGNATURE_FILE, *sorted(listed, key=sort_key)]
-
-
-def is_executable(path: str) -> bool:
-    """Return True if a file of a bundle is executable: all below `hooks/` are, nothing else is."""
-    return path.startswith(f"{HOOKS_FOLDER}/")
 
 
 def _append(target: BinaryIO, folder: Path, path: str, size_bytes: int | None) -> None:

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from edgepack.bundle.chunks import open_regular
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
@@ -88,12 +87,15 @@ def unpack_new(record: DeltaRecord, old: bytes) -> bytes:
         raise BundleError("a delta cannot be unpacked") from error
     if len(planes) != record.size_bytes:
         raise BundleError("a delta's length differs from its header")
-    kind, whole = _kind(record.width), record.size_bytes // record.width * record.width
-    values = np.frombuffer(planes[:whole], np.uint8).reshape(record.width, -1).T
-    folded = np.ascontiguousarray(values).view(kind).ravel()
-    off = (folded >> 1) ^ (0 - (folded & 1))
-    base = np.frombuffer(_fitted(old, record.size_bytes)[:whole], kind)
-    return (base + off).tobytes() + planes[whole:]
+    width, whole = record.width, record.size_bytes // record.width * record.width
+    folded, items = bytearray(whole), whole // width
+    for byte in range(width):
+        folded[byte::width] = planes[byte * items : (byte + 1) * items]
+    lanes = _Lanes(width, whole)
+    packed = int.from_bytes(folded, "little")
+    off = (packed >> 1) & ~lanes.high ^ lanes.fill(packed & lanes.low)
+    base = int.from_bytes(_fitted(old, record.size_bytes)[:whole], "little")
+    return lanes.add(base, off).to_bytes(whole, "little") + planes[whole:]
 
 
 def read_records(path: Path) -> Iterator[DeltaRecord]:
@@ -119,16 +121,43 @@ def read_records(path: Path) -> Iterator[DeltaRecord]:
 
 
 def _difference(new: bytes, old: bytes, width: int) -> bytes:
-    kind, whole = _kind(width), len(new) // width * width
-    off = np.frombuffer(new[:whole], kind) - np.frombuffer(_fitted(old, len(new))[:whole], kind)
-    sign = off >> (8 * width - 1)
-    folded = (off << 1) ^ (0 - sign)
-    return folded.view(np.uint8).reshape(-1, width).T.tobytes() + new[whole:]
+    whole = len(new) // width * width
+    lanes = _Lanes(width, whole)
+    after = int.from_bytes(new[:whole], "little")
+    before = int.from_bytes(_fitted(old, len(new))[:whole], "little")
+    off = lanes.subtract(after, before)
+    sign = (off & lanes.high) >> (8 * width - 1)
+    folded = ((off & ~lanes.high) << 1 ^ lanes.fill(sign)).to_bytes(whole, "little")
+    return b"".join(folded[byte::width] for byte in range(width)) + new[whole:]
 
 
 def _fitted(old: bytes, size_bytes: int) -> bytes:
     return old[:size_bytes].ljust(size_bytes, b"\0")
 
 
-def _kind(width: int) -> np.dtype[np.unsignedinteger[np.typing.NBitBase]]:
-    return np.dtype(f"<u{width}")
+class _Lanes:
+    """Arithmetic on many unsigned integers at once, side by side in a single int.
+
+    Python's own integers are as quick as numpy here, and the agent's process needs no numpy.
+
+    Args:
+        width: Bytes of an integer.
+        size_bytes: Length of all.
+    """
+
+    def __init__(self, width: int, size_bytes: int) -> None:
+        self._bits = 8 * width
+        self.low = int.from_bytes((b"\1" + bytes(width - 1)) * (size_bytes // width), "little")
+        self.high = self.low << (self._bits - 1)
+
+    def fill(self, low_bits: int) -> int:
+        """Return integers of ones where the lowest bit is set, and of zeros elsewhere."""
+        return (low_bits << self._bits) - low_bits
+
+    def add(self, a: int, b: int) -> int:
+        """Return the sums, modulo the size of an integer."""
+        return ((a & ~self.high) + (b & ~self.high)) ^ ((a ^ b) & self.high)
+
+    def subtract(self, a: int, b: int) -> int:
+        """Return the differences, modulo the size of an integer."""
+        return ((a | self.high) - (b & ~self.high)) ^ (~(a ^ b) & self.high)

@@ -14,23 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from edgepack.bundle.features import CONFIDENCE, FeatureSum
 from edgepack.bundle.metadata import MAX_WORDS, Feature
-from edgepack.errors import BundleError
 from edgepack.tasks.arrays import Tensor
 from edgepack.tasks.description import NOT_EVALUATED, SELECTION, ModelDescription, TaskOutputs
 from edgepack.tasks.sketch import Sketch, sketch_input, thin_input
 from edgepack.tasks.table import task_of
 
-FEWEST_INFERENCES = 30
-"""Inferences from which on a difference is stated."""
-
 MOST_CLASSES = 16
 """Most frequent classes that are features by themselves."""
-
-CONFIDENCE = "confidence"
-
-_ERRORS = 2.0
-"""Standard errors that count as chance."""
 
 _CONSTANT = 1e-6
 """Spread, as a share of the mean, up to which a number is constant and no feature."""
@@ -38,55 +30,6 @@ _CONSTANT = 1e-6
 _LEAST_SHARE = 0.005
 _LEAST_CONFIDENCE = 0.02
 """Spread of a share, and of a confidence, at least: smaller changes matter to nobody."""
-
-_FARTHEST = 10.0
-"""Standard deviations from the mean as which an inference counts at most."""
-
-
-class FeatureSum(msgspec.Struct, frozen=True, kw_only=True):
-    """Sum of a feature over inferences.
-
-    Attributes:
-        feature: The feature of the build.
-        count: Inferences that have the feature.
-        total: Sum of its values; of a spread, sum of the squared distances from the center.
-    """
-
-    feature: Feature
-    count: float = 0.0
-    total: float = 0.0
-
-    def plus(self, other: "FeatureSum", sign: float = 1.0) -> "FeatureSum":
-        """Return the sum of both, or the difference with `sign` -1."""
-        return msgspec.structs.replace(
-            self, count=self.count + sign * other.count, total=self.total + sign * other.total
-        )
-
-    def scaled(self, share: float) -> "FeatureSum":
-        """Return the sum as if a share of the inferences had run."""
-        return msgspec.structs.replace(self, count=self.count * share, total=self.total * share)
-
-    def with_value(self, value: float) -> "FeatureSum":
-        """Return the sum with another inference; a confidence, which is 0…1, counts whole."""
-        it = self.feature
-        middle = it.center if it.kind == "spread" else it.mean
-        reach = 1.0 if it.name == CONFIDENCE else _FARTHEST * it.spread
-        kept = min(max(value, middle - reach), middle + reach)
-        added = (kept - middle) ** 2 if it.kind == "spread" else kept
-        return msgspec.structs.replace(self, count=self.count + 1, total=self.total + added)
-
-    @property
-    def value(self) -> float:
-        """Return the mean, or the spread around the center."""
-        mean = self.total / max(self.count, 1e-9)
-        return math.sqrt(max(mean, 0.0)) if self.feature.kind == "spread" else mean
-
-    @property
-    def difference(self) -> float:
-        """Return the distance from the build's mean beyond chance, standard deviations."""
-        apart = abs(self.value - self.feature.mean) / self.feature.spread
-        error = math.sqrt(1.0 / max(self.count, 1e-9) + 1.0 / self.feature.samples)
-        return max(0.0, apart - _ERRORS * error)
 
 
 def sketched_parts(description: ModelDescription) -> tuple[TaskOutputs, ...]:
@@ -146,16 +89,6 @@ def confidence_shifts(
         for name, (before, after) in pairs.items()
         if before and after
     }
-
-
-def shifted(features: Iterable[Feature], shifts: Mapping[str, float]) -> tuple[Feature, ...]:
-    """Return the features as a variant has them: its confidence is not the float model's."""
-    return tuple(
-        msgspec.structs.replace(one, mean=one.mean + shifts[one.tensor])
-        if one.name == CONFIDENCE and one.tensor in shifts
-        else one
-        for one in features
-    )
 
 
 def draw_features(tensor: str, sketches: Sequence[Sketch], of: str = "") -> tuple[Feature, ...]:
@@ -265,23 +198,6 @@ def add_sketch(
             known = added.get(feature.key) or FeatureSum(feature=feature)
             added[feature.key] = known.with_value(value)
     return added
-
-
-def check_features(features: Sequence[Feature], *, found_in: str) -> None:
-    """Check the features of a manifest.
-
-    Raises:
-        BundleError: A feature occurs twice, or its numbers are not finite or not positive.
-    """
-    if len({one.key for one in features}) < len(features):
-        raise BundleError("a feature of drift occurs twice", found_in=found_in)
-    for one in features:
-        numbers = (one.mean, one.spread, one.center)
-        if not all(map(math.isfinite, numbers)) or one.spread <= 0.0:
-            raise BundleError(
-                f"feature '{one.words}' has mean {one.mean:g} and spread {one.spread:g}",
-                found_in=found_in,
-            )
 
 
 def _rounded(value: float) -> float:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from edgepack.bundle.drift import check_features
+from edgepack.bundle.features import check_features
 from edgepack.bundle.metadata import (
     FORMAT_MINOR,
     FORMAT_VERSION,
@@ -182,6 +182,11 @@ class _Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: str
     components: _Components
     additional_metadata: _BundleMetadata
+
+
+def is_executable(path: str) -> bool:
+    """Return True if a file of a bundle is executable: all below `hooks/` are, nothing else is."""
+    return path.startswith(f"{HOOKS_FOLDER}/")
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.bundle.archive import read_head, unpack
 from edgepack.bundle.chunks import digest_file, read_bounded
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.keys import PublicKey
@@ -119,6 +118,9 @@ def verify_archive(archive_path: Path, keys: Sequence[PublicKey], folder: Path) 
     Raises:
         BundleError: The bundle is not signed so, changed, hostile, or cannot be unpacked.
     """
+    # Loaded where archives are: the agent of a device gets files.
+    from edgepack.bundle.archive import read_head, unpack
+
     head = read_head(archive_path)
     signed = verify_envelope(head.signature, keys)
     verify_manifest(head.manifest_bytes, signed)

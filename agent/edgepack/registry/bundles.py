@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from edgepack.bundle.archive import is_executable, pack
+from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import digest_file
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.forms import open_bundle, read_manifest
@@ -21,6 +21,7 @@ from edgepack.bundle.manifest import (
     SIGNATURE_FILE,
     Manifest,
     decode_manifest,
+    is_executable,
 )
 from edgepack.bundle.signature import root_digest, verify_envelope
 from edgepack.bundle.verify import verify_folder, verify_manifest

@@ -10,7 +10,6 @@ import struct
 from collections.abc import Iterable, Mapping
 
 import msgspec
-import numpy as np
 
 from edgepack.bitmap import pack_bits, read_bits
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
@@ -73,10 +72,8 @@ def read_coded(payload: bytes) -> CodedChunk:
 
 def xor(contents: Iterable[bytes]) -> bytes:
     """Return the XOR of all contents, as long as the longest; read a content at a time."""
-    mixed = np.zeros(0, np.uint8)
+    mixed = length = 0
     for content in contents:
-        more = np.frombuffer(content, np.uint8)
-        if len(more) > len(mixed):
-            mixed = np.concatenate((mixed, np.zeros(len(more) - len(mixed), np.uint8)))
-        mixed[: len(more)] ^= more
-    return mixed.tobytes()
+        mixed ^= int.from_bytes(content, "little")
+        length = max(length, len(content))
+    return mixed.to_bytes(length, "little")

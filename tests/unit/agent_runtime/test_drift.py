@@ -15,7 +15,8 @@ from edgepack.agent.telemetry.drift import FULL_INFERENCES, DriftWatch
 from edgepack.agent.telemetry.journal import Stored, read_drift
 from edgepack.agent.telemetry.sketches import SketchRecorder
 from edgepack.agent.telemetry.spool import Spooled, write_spooled
-from edgepack.bundle.drift import FEWEST_INFERENCES, FeatureSum, draw_features, sketch_outputs
+from edgepack.bundle.drift import draw_features, sketch_outputs
+from edgepack.bundle.features import FEWEST_INFERENCES, FeatureSum
 from edgepack.bundle.manifest import Feature
 from edgepack.tasks.arrays import Tensor
 from edgepack.tasks.description import ModelDescription, TaskOutputs

@@ -17,7 +17,7 @@ from edgepack.agent.telemetry.drift_windows import (
     estimate_loss,
     window_bound,
 )
-from edgepack.bundle.drift import FeatureSum
+from edgepack.bundle.features import FeatureSum
 from edgepack.bundle.metadata import Feature
 
 LEVEL = Feature(tensor="x", name="level", words="level", mean=0.0, spread=1.0, samples=300)

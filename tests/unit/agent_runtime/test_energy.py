@@ -8,7 +8,7 @@ import pytest
 
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.energy import LONGEST_S, EnergyMeter
-from edgepack.agent.telemetry.spool import Record
+from edgepack.agent.telemetry.record import Record
 from edgepack.durable import write_file
 from tests.simulators.manifests import CPU
 

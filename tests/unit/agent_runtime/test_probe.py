@@ -8,7 +8,8 @@ import pytest
 
 from edgepack.agent.config import ProbeConfig
 from edgepack.agent.runtime.opening import open_session
-from edgepack.agent.runtime.probe import judge, probe_variant
+from edgepack.agent.runtime.probe import probe_variant
+from edgepack.agent.runtime.probing import judge
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant

@@ -12,7 +12,7 @@ from edgepack.agent.serving import following
 from edgepack.agent.serving.model import open_model
 from edgepack.agent.state.pointer import ActivePointer, pointer_path
 from edgepack.agent.state.slots import slot_folder
-from edgepack.agent.telemetry import spool
+from edgepack.agent.telemetry import record, spool
 from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE
 from edgepack.errors import BundleError, DeviceError
@@ -209,7 +209,7 @@ def test_a_spool_that_cannot_be_written_does_not_disturb_serving(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(spool, "write_spooled", refuse)
+    monkeypatch.setattr(record, "write_spooled", refuse)
     write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     with open_model("tiny", tmp_path) as model:
         assert model.run(make_inputs(1)[0])

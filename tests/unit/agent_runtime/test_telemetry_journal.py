@@ -17,7 +17,8 @@ from edgepack.agent.config import TelemetryConfig
 from edgepack.agent.telemetry import spool
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.journal import JOURNAL_FILE, Numbered
-from edgepack.agent.telemetry.spool import Record, spool_folder
+from edgepack.agent.telemetry.record import Record
+from edgepack.agent.telemetry.spool import spool_folder
 from edgepack.durable import write_file
 from edgepack.fleet.database.telemetry_sequences import WIDTH, TelemetrySequence
 from edgepack.wire.messages import Batch, Telemetry, encode
@@ -155,7 +156,7 @@ class Device:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1.8e9]
-    monkeypatch.setattr("edgepack.agent.telemetry.spool.time.time", lambda: now[0])
+    monkeypatch.setattr("edgepack.agent.telemetry.record.time.time", lambda: now[0])
     return now
 
 

@@ -15,7 +15,6 @@ from edgepack.agent.runtime.first_answers import FirstAnswersStore
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.own_answers import (
     RUNS,
-    FirstAnswers,
     distance,
     repeat,
     why_other,
@@ -23,11 +22,12 @@ from edgepack.agent.runtime.own_answers import (
 from edgepack.agent.runtime.sessions import Session
 from edgepack.agent.runtime.verdicts import probe_cache_key
 from edgepack.agent.runtime.verification import (
+    FirstAnswers,
     VerificationRequest,
     Verified,
-    verify_here,
     verify_in_child,
 )
+from edgepack.agent.runtime.verifying import verify_here
 from edgepack.agent.serving.model import Model, open_model
 from edgepack.agent.state.holders import Held, HolderWatch
 from edgepack.agent.state.pointer import ActivePointer

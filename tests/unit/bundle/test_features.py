@@ -8,12 +8,11 @@ from msgspec.structs import replace
 
 from edgepack.bundle.drift import (
     MOST_CLASSES,
-    FeatureSum,
     add_sketch,
-    check_features,
     draw_features,
     sketch_tensor,
 )
+from edgepack.bundle.features import FeatureSum, check_features
 from edgepack.bundle.metadata import Feature
 from edgepack.errors import BundleError
 from edgepack.tasks.sketch import MOST_VALUES, Sketch, are_names, thin_input

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from edgepack.bundle.drift import CONFIDENCE, confidence_shifts, draw_features, shifted
+from edgepack.bundle.drift import confidence_shifts, draw_features
+from edgepack.bundle.features import CONFIDENCE, shifted
 from edgepack.errors import BuildError
 from edgepack.packager.pipeline.spoilt import SPOILT_SAMPLES, loss_by_confidence, spoil
 from edgepack.packager.tensors.sequence import Feeds

@@ -27,13 +27,13 @@ from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.hooks.users import find_bundle_user
-from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.agent.runtime.facts_reader import FactsReader
 from edgepack.agent.runtime.first_answers import FirstAnswersStore
-from edgepack.agent.runtime.own_answers import FirstAnswers
 from edgepack.agent.runtime.plain_files import remove_stale_plain_files
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, probe_cache_key
 from edgepack.agent.runtime.verification import (
+    FirstAnswers,
     VerificationRequest,
     Verified,
     verify_in_child,
@@ -83,7 +83,13 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     telemetry = open_telemetry(config)
     metrics = DeviceMetrics(config, telemetry)
     adopt_strays()
-    worker = ThreadWorker(inbox.wake, tidy=end_strays)
+    facts = FactsReader(config.providers)
+
+    def tidy() -> None:
+        with facts.lock:  # Its child is no stray.
+            end_strays()
+
+    worker = ThreadWorker(inbox.wake, tidy=tidy)
     fetch_worker = ThreadWorker(inbox.wake)
     trust = load_device_trust(config)
     signer = make_signer(config, boot)
@@ -103,6 +109,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
             notify,
             worker=worker,
             fetch_worker=fetch_worker,
+            facts=facts,
         ),
         boot=boot,
         trust=trust,
@@ -138,6 +145,7 @@ def assemble_models(
     *,
     worker: Worker | None = None,
     fetch_worker: Worker | None = None,
+    facts: FactsReader | None = None,
 ) -> Models:
     """Make the models with all their dependencies on this device.
 
@@ -150,11 +158,12 @@ def assemble_models(
     own_hooks = {Path(config.hooks.folder)} if config.hooks.folder else set()
     user = find_bundle_user(config.hooks.user) if config.hooks.from_bundles else None
     check_sources(config)
+    reader = facts or FactsReader(config.providers)
     firmware = open_firmware(config)
 
     def read_facts() -> DeviceFacts:
         version = firmware.version if firmware else ""
-        return msgspec.structs.replace(read_device_facts(config.providers), firmware=version)
+        return msgspec.structs.replace(reader.read(), firmware=version)
 
     verdicts = Verdicts(state_dir)
     first_answers = FirstAnswersStore(state_dir)

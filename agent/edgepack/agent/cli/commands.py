@@ -68,6 +68,9 @@ def run(config_path: Path, verbose: bool) -> None:
     Example:
       edgepack-agent run --config /etc/edgepack/agent.toml
     """
+    from edgepack.agent.daemon.heap import keep_heap_small
+
+    keep_heap_small()
     from edgepack.agent.cli.assembly import run_daemon
     from edgepack.agent.update.updater import DISK_RETRY_S
 

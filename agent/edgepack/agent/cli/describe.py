@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from edgepack.agent.state.broker_state import BrokerState
 from edgepack.agent.telemetry.failing import failing_lines
 from edgepack.agent.update.status import ModelStatus, Status
-from edgepack.bundle.drift import FEWEST_INFERENCES
+from edgepack.bundle.features import FEWEST_INFERENCES
 from edgepack.text import printable_lines
 from edgepack.wire.drift_words import drift_lines
 from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts

@@ -86,25 +86,26 @@ def read_device_facts(
     Returns:
         The facts; an unreadable fact is empty or 0, never guessed.
     """
-    arch = arch or platform.machine()
-    modules = _loaded_modules(root)
-    kernel = _text(root / "proc/sys/kernel/osrelease")
     try:
         runtime: ModuleType | DeviceError = load_runtime()
     except DeviceError as error:
         runtime = error  # `read_providers` says so for every provider.
+    facts = describe_device(runtime, root=root, arch=arch)
+    return facts if config is None else mark_forbidden(facts, config)
+
+
+def describe_device(
+    runtime: ModuleType | DeviceError, *, root: Path = Path("/"), arch: str = ""
+) -> DeviceFacts:
+    """Return the facts of this device with a runtime; see `read_device_facts`.
+
+    Args:
+        runtime: The module `onnxruntime`, or the reason for its absence.
+        root, arch: See `read_device_facts`.
+    """
+    arch = arch or platform.machine()
     cpu_model, features, count = _read_cpu(root)
     soc = _read_soc(root)
-    providers = read_providers(runtime, frozenset(modules), arch=arch)
-    if config is not None and config.allow:
-        providers = tuple(
-            provider
-            if provider.name in config.allow
-            else msgspec.structs.replace(
-                provider, because=f"{provider.because}; not allowed by this device's settings"
-            )
-            for provider in providers
-        )
     return DeviceFacts(
         arch=arch,
         cpu_model=cpu_model,
@@ -116,10 +117,25 @@ def read_device_facts(
         python=platform.python_version(),
         agent_version=importlib.metadata.version("edgepack"),
         runtime=runtime.__version__ if isinstance(runtime, ModuleType) else "",
-        providers=providers,
-        drivers=_read_drivers(root, modules, kernel) | read_sdks(),
+        providers=read_providers(runtime, frozenset(_loaded_modules(root)), arch=arch),
+        drivers=read_drivers(root) | read_sdks(),
         hardware_class=hardware_class(arch, features, soc.split(", ")[0] or cpu_model),
     )
+
+
+def mark_forbidden(facts: DeviceFacts, config: ProviderConfig) -> DeviceFacts:
+    """Return facts in which providers are marked that the device's settings forbid."""
+    if not config.allow:
+        return facts
+    providers = tuple(
+        provider
+        if provider.name in config.allow
+        else msgspec.structs.replace(
+            provider, because=f"{provider.because}; not allowed by this device's settings"
+        )
+        for provider in facts.providers
+    )
+    return msgspec.structs.replace(facts, providers=providers)
 
 
 def hardware_class(arch: str, features: tuple[str, ...], name: str) -> str:
@@ -195,8 +211,9 @@ def _loaded_modules(root: Path) -> tuple[str, ...]:
     )
 
 
-def _read_drivers(root: Path, modules: tuple[str, ...], kernel: str) -> dict[str, str]:
+def read_drivers(root: Path = Path("/")) -> dict[str, str]:
     """Return versions by driver or firmware name; a driver of the kernel's own has the kernel's."""
+    modules, kernel = _loaded_modules(root), _text(root / "proc/sys/kernel/osrelease")
     drivers = {"linux": kernel} if kernel else {}
     for name in modules:
         drivers[name] = _text(root / "sys/module" / name / "version") or kernel

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.runtime.own_answers import FirstAnswers
 from edgepack.agent.runtime.verdicts import ProbeCacheKey
-from edgepack.agent.runtime.verification import Verified
+from edgepack.agent.runtime.verification import FirstAnswers, Verified
 from edgepack.agent.state.state_file import StateFile
 from edgepack.versions import Format, Version
 

@@ -10,40 +10,16 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from edgepack.agent.runtime.sessions import Tensor
+from edgepack.agent.runtime.verification import FirstAnswer, FirstAnswers
 
 RUNS = 20
 """Runs that tell how far a provider's own answers lie apart."""
 TIMES_WORST = 3.0
 _PROJECTIONS = 16
 """Numbers stored of each output."""
-
-
-class FirstAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """First answer to a sample.
-
-    Attributes:
-        digest: SHA-256 of all outputs with names, types and shapes, lower-case hex.
-        projections: Projections of each output, in the order of the names.
-    """
-
-    digest: str
-    projections: tuple[tuple[float, ...], ...]
-
-
-class FirstAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """First answers of a device to its golden samples.
-
-    Attributes:
-        answers: An answer for each sample.
-        worst: Greatest distance of 20 own runs from the first; 0 if the bits repeat.
-    """
-
-    answers: tuple[FirstAnswer, ...]
-    worst: float = 0.0
 
 
 _FAR = 1e200

@@ -28,7 +28,7 @@ from edgepack.agent.state.pointer import (
 )
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.state.verification_settings import read_verification
-from edgepack.agent.telemetry.spool import Record
+from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.errors import BundleError, DeviceError
 from edgepack.wire.messages import BundleRef

@@ -14,8 +14,8 @@ from edgepack.agent.serving.shadow import ShadowRunner
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.slot_lock import SlotLock, lock_for_session
 from edgepack.agent.state.slots import slot_folder
-from edgepack.agent.telemetry.spool import Record
-from edgepack.bundle.drift import shifted
+from edgepack.agent.telemetry.record import Record
+from edgepack.bundle.features import shifted
 
 
 class OpenedModel:

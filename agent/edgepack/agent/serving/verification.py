@@ -9,8 +9,9 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from edgepack.agent.runtime.own_answers import FirstAnswers, repeat, why_other
+from edgepack.agent.runtime.own_answers import repeat, why_other
 from edgepack.agent.runtime.sessions import Session, Tensor
+from edgepack.agent.runtime.verification import FirstAnswers
 from edgepack.agent.state.verification_settings import VerificationSettings
 from edgepack.errors import DeviceError
 

@@ -22,18 +22,19 @@ import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from edgepack.agent.state.models import MODEL_NAME
 from edgepack.agent.state.pointer import active_models
 from edgepack.agent.state.state_file import put_aside, read_shared, remove
-from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 CAPTURED_FOLDER = "captured"
 SETTINGS_FILE = "settings.json"
@@ -240,7 +241,7 @@ def kept_samples(state_dir: Path, model: str, suffix: str = PLAIN) -> list[Kept]
 def keep_sample(
     state_dir: Path,
     model: str,
-    feeds: Mapping[str, npt.NDArray[np.generic]],
+    feeds: "Mapping[str, npt.NDArray[np.generic]]",
     settings: CaptureSettings,
     *,
     priority: int,
@@ -334,8 +335,13 @@ def draw_priority() -> int:
     return secrets.randbits(64)
 
 
-def encode_sample(feeds: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
+def encode_sample(feeds: "Mapping[str, npt.NDArray[np.generic]]") -> bytes:
     """Return a `.npz` with an array for each input, readable by `edgepack build --calibration`."""
+    # For processes that serve a model: the agent needs no numpy.
+    import numpy as np
+
+    from edgepack.bundle.plain_arrays import encode_arrays
+
     return encode_arrays({name: np.asanyarray(feeds[name]) for name in sorted(feeds)})
 
 

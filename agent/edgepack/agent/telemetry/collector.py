@@ -17,7 +17,6 @@ from edgepack.agent.telemetry.drift import DriftWatch, Release
 from edgepack.agent.telemetry.drift_windows import WINDOW_S
 from edgepack.agent.telemetry.journal import Stored, join_windows
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up, shadowed_since
-from edgepack.agent.telemetry.sketches import sums_since
 from edgepack.agent.telemetry.spool import (
     COUNTS,
     Spooled,
@@ -27,7 +26,7 @@ from edgepack.agent.telemetry.spool import (
     spooled_files,
 )
 from edgepack.agent.telemetry.totals import Named
-from edgepack.bundle.drift import FeatureSum
+from edgepack.bundle.features import FeatureSum, sums_since
 from edgepack.errors import TransferError
 from edgepack.versions import NewerVersionError
 from edgepack.wire import histogram

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from edgepack.agent.telemetry.drift_windows import WINDOW_S, FeatureWindows, estimate_loss
-from edgepack.bundle.drift import FEWEST_INFERENCES, FeatureSum
+from edgepack.bundle.features import FEWEST_INFERENCES, FeatureSum
 from edgepack.bundle.metadata import MAX_FEATURES, Feature
 from edgepack.wire.messages import Drift, FeatureDrift
 

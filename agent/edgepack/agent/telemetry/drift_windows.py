@@ -17,7 +17,7 @@ from statistics import NormalDist
 
 import msgspec
 
-from edgepack.bundle.drift import CONFIDENCE
+from edgepack.bundle.features import CONFIDENCE
 from edgepack.bundle.metadata import Feature
 
 WINDOW_S = 600.0

@@ -15,15 +15,13 @@ import msgspec
 import numpy as np
 
 from edgepack.bundle.drift import (
-    FEWEST_INFERENCES,
-    FeatureSum,
     add_sketch,
     sketch_outputs,
     sketch_tensor,
     sketched_parts,
 )
-from edgepack.bundle.metadata import MAX_FEATURES, Feature
-from edgepack.errors import TransferError
+from edgepack.bundle.features import FEWEST_INFERENCES, FeatureSum
+from edgepack.bundle.metadata import Feature
 from edgepack.tasks.arrays import Tensor
 from edgepack.tasks.description import ModelDescription, TaskOutputs
 from edgepack.tasks.sketch import sketch_input, thin_input
@@ -41,8 +39,6 @@ _MOST_PUSH = 10.0
 
 _MAX_WAITING = 32
 _MAX_WAITING_BYTES = 64_000_000
-_MAX_COUNT = 2.0**53
-_MAX_TOTAL = 1e300
 
 
 class _Taken(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,37 +166,3 @@ class SketchRecorder:
 
 def _is_numeric(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
-
-
-def check_sums(sums: tuple[FeatureSum, ...], *, found_in: str) -> None:
-    """Check the sums of a process; any process of the device may have written the sums.
-
-    Raises:
-        TransferError: There are too many sums, or numbers contradict each other.
-    """
-    fits = len(sums) <= MAX_FEATURES and all(
-        0 <= one.count <= _MAX_COUNT
-        and abs(one.total) <= _MAX_TOTAL
-        and 0 < one.feature.spread <= _MAX_TOTAL
-        and max(abs(one.feature.mean), abs(one.feature.center)) <= _MAX_TOTAL
-        for one in sums
-    )
-    if not fits:
-        raise TransferError("malformed spool file: sums of features are off", found_in=found_in)
-
-
-def sums_since(
-    earlier: tuple[FeatureSum, ...], now: tuple[FeatureSum, ...]
-) -> tuple[FeatureSum, ...]:
-    """Return the sums since an earlier snapshot.
-
-    Raises:
-        TransferError: A count went down.
-    """
-    known = {one.feature: one for one in earlier}
-    fresh = tuple(
-        one.plus(before, -1) if (before := known.get(one.feature)) else one for one in now
-    )
-    if any(one.count < 0 for one in fresh):
-        raise TransferError("its counts of features went down")
-    return fresh

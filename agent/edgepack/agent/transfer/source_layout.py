@@ -6,7 +6,6 @@ from urllib.parse import quote
 
 from edgepack.agent.transfer.chunk_status import MissingChunks
 from edgepack.agent.transfer.source import Piece, Remote
-from edgepack.bundle.archive import content_starts
 from edgepack.bundle.chunks import offsets
 from edgepack.bundle.manifest import FileEntry, Manifest
 from edgepack.wire.messages import RunModel
@@ -60,6 +59,9 @@ def find_remotes(
             )
             for entry, chunks in wanted
         )
+    # Loaded where a web server has archives, not on every device.
+    from edgepack.bundle.archive import content_starts
+
     starts = content_starts(manifest, offer.manifest.size_bytes, offer.signature.size_bytes)
     pieces = [
         piece for entry, chunks in wanted for piece in _pieces(entry, chunks, starts[entry.path])

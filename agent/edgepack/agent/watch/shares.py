@@ -7,11 +7,13 @@ This holds for independent trials, so trials must be spaced in time.
 """
 
 import math
-
-import numpy as np
+from array import array
+from functools import lru_cache
 
 _POINTS = 20_000
 """Points of the integral. The likelihood of 100,000 pairs spans more than 20 points."""
+_LEAST = -40.0
+"""Smaller logarithms, from the greatest, change no digit of a sum."""
 
 
 def log_evidence(hits: int, trials: int, limit: float) -> float:
@@ -24,14 +26,27 @@ def log_evidence(hits: int, trials: int, limit: float) -> float:
     """
     if limit >= 1.0:
         return -math.inf
+    misses = trials - hits
+    logs = [hits * hit + misses * miss for hit, miss in zip(*_points(limit), strict=True)]
+    greatest = max(logs)
+    shares = (math.exp(one - greatest) for one in logs if one - greatest > _LEAST)
+    return greatest + math.log(math.fsum(shares) / _POINTS)
+
+
+@lru_cache(4)
+def _points(limit: float) -> "tuple[array[float], array[float]]":
+    """Return the logarithms of the likelihood ratios of a hit and of a miss at each point.
+
+    With q = sin(t)**2, Beta(1/2, 1/2) is uniform in t: the mean over t is the integral.
+    """
     lowest = math.asin(math.sqrt(limit))
-    # With q = sin(t)**2, Beta(1/2, 1/2) is uniform in t: the mean over t is the integral.
-    steps = (np.arange(_POINTS) + 0.5) / _POINTS
-    share = np.sin(lowest + steps * (math.pi / 2 - lowest)) ** 2
-    logs = hits * np.log(share / limit)
-    logs += (trials - hits) * (np.log1p(-share) - math.log1p(-limit))
-    greatest = float(logs.max())
-    return greatest + math.log(float(np.mean(np.exp(logs - greatest))))
+    steps = ((number + 0.5) / _POINTS for number in range(_POINTS))
+    shares = [math.sin(lowest + step * (math.pi / 2 - lowest)) ** 2 for step in steps]
+    miss = math.log1p(-limit)
+    return (
+        array("d", [math.log(share / limit) for share in shares]),
+        array("d", [math.log1p(-share) - miss for share in shares]),
+    )
 
 
 def is_beyond_doubt(hits: int, trials: int, limit: float, alpha: float) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.agent.runtime.probe import LEAST_SAMPLES
+from edgepack.agent.runtime.probing import LEAST_SAMPLES
 from edgepack.bundle.manifest import GoldenAgreement, GoldenTolerance
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.agent.runtime.probe import LEAST_SAMPLES
+from edgepack.agent.runtime.probing import LEAST_SAMPLES
 from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.accuracy import Reference

@@ -9,7 +9,8 @@ from itertools import chain, islice
 
 import msgspec
 
-from edgepack.bundle.drift import CONFIDENCE, draw_features, sketch_outputs, sketched_parts
+from edgepack.bundle.drift import draw_features, sketch_outputs, sketched_parts
+from edgepack.bundle.features import CONFIDENCE
 from edgepack.bundle.metadata import MAX_FEATURES, MAX_TENSOR_NAME, Feature
 from edgepack.packager.pipeline.spoilt import SPOILT_SAMPLES, loss_by_confidence
 from edgepack.packager.source.model import SourceModel

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.runtime.opening import ProviderSettings, open_session, settings_of
-from edgepack.agent.runtime.probe import ProbedSession
+from edgepack.agent.runtime.probing import ProbedSession
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.manifest import Placement, Variant
 from edgepack.packager.tensors.sequence import digest_of

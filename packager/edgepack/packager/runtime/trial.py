@@ -19,7 +19,8 @@ import msgspec
 
 from edgepack.agent.runtime.child import end_with_parent, redirect_stdout, set_last_limit
 from edgepack.agent.runtime.opening import VERBOSE, ProviderSettings, open_model_file
-from edgepack.agent.runtime.probe import ProbeRequest, probe_here
+from edgepack.agent.runtime.probe import ProbeRequest
+from edgepack.agent.runtime.probing import probe_here
 from edgepack.agent.runtime.providers import known_provider, load_runtime, plugin_devices
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, DeviceError
