@@ -1,5 +1,6 @@
 """Requested samples on the device: consent, signature, quota, pieces, and what a kill leaves."""
 
+import errno
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -296,3 +297,17 @@ def test_a_damaged_file_of_requests_is_put_aside(device: Device) -> None:
     device.restart()
     device.take(order())
     assert device.report.state == "COLLECTING"
+
+
+def test_a_disk_that_fails_does_so_at_each_turn_until_it_works(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(device.uploader, "_load", fail)
+        for _ in range(3):
+            with pytest.raises(OSError, match="Input/output"):
+                device.uploader.turn()
+    assert device.turn() == ()

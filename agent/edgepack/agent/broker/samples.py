@@ -172,8 +172,8 @@ class SampleUploader:
         """
         now = self._monotonic()
         if now >= self._look_at:
-            self._look_at = now + LOOK_S
             self._look()
+            self._look_at = now + LOOK_S
         return tuple(self._pieces(now))
 
     def _look(self) -> None:
