@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError
+from edgepack.packager.gates.checks import SLOWER_FACTOR
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.model_files import save_model
@@ -253,9 +254,8 @@ def run_passes(
     )
 
 
-_SAME_LATENCY = 1.1
 _SAME_SIZE = 1.01
-"""Within these factors two models cost the same: medians vary, and metadata takes some bytes."""
+"""Within this factor two models have the same size: metadata takes some bytes."""
 
 
 def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombination:
@@ -281,7 +281,7 @@ def _fastest(entries: Sequence[SearchedCombination]) -> list[SearchedCombination
     return [
         entry
         for entry, latency in zip(entries, known, strict=True)
-        if latency <= _SAME_LATENCY * min(known)
+        if latency <= SLOWER_FACTOR * min(known)
     ]
 
 
