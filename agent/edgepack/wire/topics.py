@@ -11,7 +11,7 @@ PREFIX = "ep/1"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 UpKind = Literal["reported", "need", "telemetry", "event", "sample"]
-UP_KINDS: tuple[UpKind, ...] = ("reported", "need", "telemetry", "event")
+UP_KINDS: tuple[UpKind, ...] = ("reported", "need", "telemetry", "event", "sample")
 
 DEVICE, FILE, METADATA = "{device}", "{sha256}", "{metadata}"
 """In the topics of a route (`edgepack.wire.router`) these stand for any device, any file of a

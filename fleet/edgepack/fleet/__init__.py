@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         RolloutView,
         Selector,
     )
+    from edgepack.fleet.documents.samples import CaptureDevice, CaptureView, PulledSamples
     from edgepack.fleet.documents.webhooks import NewWebhook, WebhookTrial, WebhookView
     from edgepack.wire.messages import BundleRef
 
@@ -49,6 +50,8 @@ _MODULES = {
     "AssignmentView": "edgepack.fleet.documents.rollouts",
     "AuditEntry": "edgepack.fleet.documents.audit",
     "BundleRef": "edgepack.wire.messages",
+    "CaptureDevice": "edgepack.fleet.documents.samples",
+    "CaptureView": "edgepack.fleet.documents.samples",
     "DeviceDetails": "edgepack.fleet.documents.devices",
     "DevicePart": "edgepack.fleet.documents.devices",
     "DeviceView": "edgepack.fleet.documents.devices",
@@ -72,6 +75,7 @@ _MODULES = {
     "NewWebhook": "edgepack.fleet.documents.webhooks",
     "PackagedDevice": "edgepack.fleet.documents.devices",
     "PreviewPart": "edgepack.fleet.documents.previews",
+    "PulledSamples": "edgepack.fleet.documents.samples",
     "ReleaseView": "edgepack.fleet.documents.releases",
     "RemovedDevice": "edgepack.fleet.documents.devices",
     "Revocations": "edgepack.fleet.documents.devices",
@@ -89,6 +93,8 @@ __all__ = [
     "AssignmentView",
     "AuditEntry",
     "BundleRef",
+    "CaptureDevice",
+    "CaptureView",
     "DeviceDetails",
     "DevicePart",
     "DeviceView",
@@ -112,6 +118,7 @@ __all__ = [
     "NewWebhook",
     "PackagedDevice",
     "PreviewPart",
+    "PulledSamples",
     "ReleaseView",
     "RemovedDevice",
     "Revocations",

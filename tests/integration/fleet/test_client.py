@@ -10,6 +10,7 @@ import pytest
 from edgepack.agent.config import read_config
 from edgepack.agent.enrolment.identity import make_key, make_signing_request
 from edgepack.bundle.archive import unpack
+from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import FleetError
 from edgepack.fleet import DeviceView, FleetClient, RolloutSettings, Selector
 from edgepack.fleet.enrolment.authority import Authority
@@ -123,6 +124,7 @@ def test_the_page_of_the_python_api_runs_from_top_to_bottom(
     served = serve()
     simulation(served, count=7, group="cameras", prefix="cam")
     monkeypatch.chdir(tmp_path)
+    write_key_pair(generate_key(), Path("release"))
     make_bundle("1.2.0", 1).rename("model-1.2.0.edgepack")
     make_bundle("1.3.0", 2).rename("model-1.3.0.edgepack")
     monkeypatch.setenv("EDGEPACK_FLEET_URL", served.url)

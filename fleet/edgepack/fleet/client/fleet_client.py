@@ -11,6 +11,7 @@ from edgepack.fleet.client.enrolment import EnrolmentMethods
 from edgepack.fleet.client.latency import LatencyMethods
 from edgepack.fleet.client.publishing import PublishingMethods
 from edgepack.fleet.client.rollouts import RolloutMethods
+from edgepack.fleet.client.samples import SampleMethods
 from edgepack.fleet.client.webhooks import WebhookMethods
 from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
@@ -24,6 +25,7 @@ class FleetClient(
     EnrolmentMethods,
     DeviceMethods,
     AccessMethods,
+    SampleMethods,
     WebhookMethods,
 ):
     """Client of a running fleet.

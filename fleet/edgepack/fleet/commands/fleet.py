@@ -17,6 +17,7 @@ from edgepack.fleet.commands.latency import latency
 from edgepack.fleet.commands.options import PORT, asks, check_data_folder, data_option, json_option
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.commands.releases import releases
+from edgepack.fleet.commands.samples import capture, samples
 from edgepack.fleet.commands.serve import serve
 from edgepack.fleet.commands.tokens import tokens
 from edgepack.fleet.commands.webhooks import webhooks
@@ -38,6 +39,7 @@ def fleet() -> None:
 
 
 fleet.add_command(audit)
+fleet.add_command(capture)
 fleet.add_command(feedback)
 fleet.add_command(devices)
 fleet.add_command(enroll)
@@ -46,6 +48,7 @@ fleet.add_command(latency)
 fleet.add_command(init)
 fleet.add_command(keys)
 fleet.add_command(releases)
+fleet.add_command(samples)
 fleet.add_command(serve)
 fleet.add_command(tokens)
 fleet.add_command(webhooks)

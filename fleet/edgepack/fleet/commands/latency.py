@@ -1,6 +1,5 @@
 """The command `edgepack fleet latency`."""
 
-import re
 import time
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.completion import group_names, model_names
-from edgepack.fleet.commands.options import asks
+from edgepack.fleet.commands.options import Duration, asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.latency import (
     Dimension,
@@ -23,26 +22,8 @@ from edgepack.fleet.documents.latency import (
 from edgepack.fleet.documents.wording import stamp
 from edgepack.text import counted
 
-_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
-_AGE = re.compile(r"([0-9]{1,6})([mhd])")
 _DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 _DEFAULT = ",".join(LatencyQuestion().by)
-
-
-class Age(click.ParamType[float]):
-    """A time ago, as `30m`, `24h` or `7d`."""
-
-    name = "age"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        found = _AGE.fullmatch(value)
-        if found is None:
-            self.fail(f"{value!r} is not a time such as 30m, 24h or 7d", param, ctx)
-        return int(found[1]) * _UNITS_S[found[2]]
 
 
 class Dimensions(click.ParamType[tuple[Dimension, ...]]):
@@ -75,8 +56,12 @@ class Dimensions(click.ParamType[tuple[Dimension, ...]]):
     help="Only those that this means: model, version, variant, provider …, labels of devices, or "
     "device=cam-7.",
 )
-@click.option("--since", type=Age(), default="24h", show_default=True, help="From so long ago.")
-@click.option("--until", type=Age(), default="0m", show_default=True, help="Until so long ago.")
+@click.option(
+    "--since", type=Duration(), default="24h", show_default=True, help="From so long ago."
+)
+@click.option(
+    "--until", type=Duration(), default="0m", show_default=True, help="Until so long ago."
+)
 @click.option(
     "--by",
     type=Dimensions(),

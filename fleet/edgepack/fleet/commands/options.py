@@ -1,6 +1,7 @@
 """Options that the fleet's commands have in common."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -77,6 +78,26 @@ class Rate(click.ParamType[Bandwidth]):
 
 TYPES: dict[Any, click.ParamType[Any]] = {Bandwidth: Rate()}
 """Types of options by type of setting, see `option_of`."""
+
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
+_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
+
+
+class Duration(click.ParamType[float]):
+    """A length of time in seconds, as `90s`, `30m`, `24h` or `7d`."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        found = _DURATION.fullmatch(value)
+        if found is None:
+            self.fail(f"{value!r} is not a time such as 30m, 24h or 7d", param, ctx)
+        return int(found[1]) * _UNITS_S[found[2]]
 
 
 class Threshold(click.ParamType[tuple[str, float | None]]):

@@ -25,7 +25,7 @@ from edgepack.fleet.controller.lead import Lead, SingleController
 from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.fleet.controller.renewals import Renewals
 from edgepack.fleet.controller.verification import RefusalError, Verifier
-from edgepack.fleet.database import audit, devices, latency, records, unsent
+from edgepack.fleet.database import audit, devices, latency, records, samples, unsent
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.lease import LeadLostError
 from edgepack.fleet.database.measures import VALUE_S
@@ -35,6 +35,7 @@ from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.rollouts import steps
 from edgepack.fleet.rollouts.rollback import IsReleased
 from edgepack.wire import topics
+from edgepack.wire.messages import encode
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +245,7 @@ class Controller:
                 records.forget_old(session, now)
                 latency.forget_old(session, now)
                 audit.forget_old(session, now)
+                samples.forget_old(session, now)
         self._is_rolling, self._has_moved = running > 0, bool(publications)
         self._publish(publications)
         # 3.
@@ -340,6 +342,11 @@ class Controller:
             self._broker.publish(topics.session(self._tenant, device), session_offer)
         for device, received in batch.seals.received.items():
             self._broker.acknowledge(topics.received(self._tenant, device), received)
+        for device, taken in batch.samples_taken.items():
+            for because in taken.refused.values():
+                self._inbox.counters["samples_refused"] += 1
+                self._inbox.quotas.note_dropped(device, "sample refused", because)
+            self._broker.publish(topics.samples_taken(self._tenant, device), encode(taken))
         for device, certificate in renewed.items():
             self._broker.publish(topics.certificate(self._tenant, device), certificate)
         for message, need in batch.needs:

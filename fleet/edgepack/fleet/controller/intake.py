@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.controller.inbox import Incoming
 from edgepack.fleet.controller.verification import OverQuotaError, Seals, StaleError, Verifier
-from edgepack.fleet.database import devices, latency, measurements, records, standing
+from edgepack.fleet.database import devices, latency, measurements, records, samples, standing
 from edgepack.fleet.database.devices import Presence, Publication
 from edgepack.fleet.database.enrolment import enroll
 from edgepack.fleet.database.schema import DeviceRow
@@ -46,6 +46,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         heard: Their reports in order, without last wills.
         events, telemetry: Events and telemetry, each with its device.
         needs: Needs of devices, each with its message.
+        pieces: Pieces of samples, each with its device.
+        samples_taken: Answers to devices that sent pieces, by id.
         trusting: Metadata versions that devices with a root trust, by id.
         renewing: Certificate requests of devices whose certificates expire soon, by id.
         first: Devices that reported for the first time.
@@ -65,6 +67,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     events: list[tuple[str, messages.Event]] = []
     telemetry: list[tuple[str, messages.Telemetry]] = []
     needs: list[tuple[Incoming, messages.Need]] = []
+    pieces: list[tuple[str, messages.Piece]] = []
+    samples_taken: dict[str, messages.Taken] = {}
     trusting: dict[str, messages.Trusted] = {}
     renewing: dict[str, messages.Renewal] = {}
     first: set[str] = set()
@@ -190,7 +194,7 @@ class Intake:
 def finish(batch: Batch) -> bool:
     """Write the batch, and find the devices to answer.
 
-    1. Reports, events and telemetry are written.
+    1. Reports, events, telemetry and samples are written.
     2. Rollouts learn of the reports.
     3. A device that reported for the first time joins: now its facts are known, which a rollout
        may be for.
@@ -208,6 +212,7 @@ def finish(batch: Batch) -> bool:
     measurements.add_windows(batch.session, windows, value_s=batch.value_s, now=batch.now)
     batch.added.extend(taken)
     batch.seals.keep(batch.session)
+    batch.samples_taken.update(samples.add_pieces(batch.session, batch.pieces, batch.now))
     # 2.
     moved = execution.note_reports(batch.session, batch.heard, batch.now)
     if names := batch.first | batch.unanswered | moved.passed:
@@ -271,8 +276,14 @@ def _take_event(batch: Batch, presence: Presence, content: bytes) -> bool:
     return True
 
 
+def _take_piece(batch: Batch, presence: Presence, content: bytes) -> bool:
+    batch.pieces.append((presence.id, messages.decode(content, messages.Piece)))
+    return True
+
+
 HANDLERS: dict[UpKind, Handler] = {
     "reported": _take_report,
     "telemetry": _take_telemetry,
     "event": _take_event,
+    "sample": _take_piece,
 }

@@ -32,6 +32,8 @@ QUOTAS: dict[UpKind, Quota] = {
     # A window every 30 s for each model; those of an hour without a broker come at once.
     "telemetry": Quota(600, 1),
     "event": Quota(500, 0.1),
+    # A device has 16 pieces on their way; the default quota of a day has 512.
+    "sample": Quota(1000, 20),
 }
 
 WILLS = Quota(60, 0.2)

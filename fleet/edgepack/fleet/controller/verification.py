@@ -14,7 +14,8 @@
    Events and telemetry of the earlier session are true, and each counts once.
 5. Its messages have numbers above those of the batch before, and not by more than `MAX_STEP`.
    Changes follow the last accepted report directly. Of telemetry, windows that came before are left
-   out, and the device hears which windows the fleet has.
+   out, and the device hears which windows the fleet has. Pieces of samples have no numbers: a
+   sample is known by its digest, and a repeated piece changes nothing.
 6. A device counts at most as many inferences as can have run since its last telemetry, or in a day
    if that is longer.
 
@@ -234,7 +235,7 @@ class Seals:
             return ()
         if (batch.boot, batch.session) != (presence.boot, presence.session):
             is_next = hmac.compare_digest(batch.session.encode(), self._word(presence, batch))
-            if not is_next or message.kind == "telemetry":
+            if not is_next or message.kind in ("telemetry", "sample"):
                 self._offer_session(presence, batch)
                 raise RefusalError("of another session", "an old one, or the session has ended")
             presence.boot, presence.session = batch.boot, batch.session
@@ -249,7 +250,8 @@ class Seals:
         try:
             if message.kind == "telemetry":
                 return self._number_telemetry(presence, batch)
-            self._number(presence, message, batch)
+            if message.kind != "sample":
+                self._number(presence, message, batch)
         except RefusalError:
             self._offer_session(presence, batch)
             raise

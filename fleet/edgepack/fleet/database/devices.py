@@ -15,6 +15,7 @@ from edgepack.wire.messages import (
     MAX_SEQUENCE,
     MAX_STEP,
     Active,
+    CaptureOrder,
     Desired,
     ModelOrder,
     Reported,
@@ -173,23 +174,43 @@ def tell(row: DeviceRow, name: str, order: ModelOrder, now: float) -> Publicatio
     """Order a release of a model from now on; leave the device's other models unchanged."""
     before = wanted(row)
     models = (before.models if before else {}) | {name: order}
-    return _publish(row, Desired(sequence=order.sequence, models=models), now)
+    return _publish(row, order.sequence, models, before, now)
 
 
 def tell_nothing(row: DeviceRow, name: str, now: float) -> Publication:
     """Return an order that drops a model: the device keeps the installed release."""
     before = wanted(row)
     models = {key: order for key, order in before.models.items() if key != name} if before else {}
-    return _publish(row, Desired(sequence=next_sequence(row), models=models), now)
+    return _publish(row, next_sequence(row), models, before, now)
+
+
+def ask_for_samples(row: DeviceRow, name: str, order: CaptureOrder, now: float) -> Publication:
+    """Request samples of a model; the request replaces the model's request before."""
+    before = wanted(row) or Desired(sequence=0, models={})
+    asked = msgspec.structs.replace(before, captures=before.captures | {name: order})
+    return _publish(row, next_sequence(row), before.models, asked, now)
 
 
 def tell_again(row: DeviceRow, models: Mapping[str, ModelOrder], now: float) -> Publication:
     """State all that is wanted of a device once more, as the newest word."""
-    sequence = max(next_sequence(row), *(order.sequence for order in models.values()))
-    return _publish(row, Desired(sequence=sequence, models=dict(models)), now)
+    sequence = max((next_sequence(row), *(order.sequence for order in models.values())))
+    return _publish(row, sequence, models, wanted(row), now)
 
 
-def _publish(row: DeviceRow, desired: Desired, now: float) -> Publication:
+def _publish(
+    row: DeviceRow,
+    sequence: int,
+    models: Mapping[str, ModelOrder],
+    before: Desired | None,
+    now: float,
+) -> Publication:
+    """Return the order with these models, and with the requests for samples that still hold."""
+    captures = before.captures.items() if before else ()
+    desired = Desired(
+        sequence=sequence,
+        models=dict(models),
+        captures={name: order for name, order in captures if order.expires_at > now},
+    )
     payload = encode(desired)
     row.desired = payload.decode()
     row.desired_sequence = desired.sequence

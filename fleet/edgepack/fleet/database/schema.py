@@ -14,6 +14,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     String,
     Text,
     TypeDecorator,
@@ -535,6 +536,64 @@ class TelemetrySequenceRow(Base):
     sequence: Mapped[int] = mapped_column(LONG)
     came: Mapped[int] = mapped_column(LONG)
     counted_until: Mapped[float]
+
+
+class CaptureRow(Base):
+    """A request for samples of a model; on the wire its id is `s` and the number.
+
+    `samples` are wanted in total, `share` from each device. `of` are the reasons for which devices
+    choose samples, `recipient` is the public key (PEM) to which devices encrypt.
+    """
+
+    __tablename__ = "captures"
+    number: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=True)
+    model: Mapped[str] = mapped_column(index=True)
+    of: Mapped[tuple[str, ...]] = mapped_column(Encoded(tuple[str, ...]))
+    samples: Mapped[int]
+    share: Mapped[int]
+    recipient: Mapped[str] = mapped_column(StoredLongText)
+    collect_s: Mapped[float]
+    made_at: Mapped[float]
+    expires_at: Mapped[float]
+
+
+class CapturedDeviceRow(Base):
+    """A device of a request for samples."""
+
+    __tablename__ = "captured_devices"
+    capture: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=False)
+    device: Mapped[str] = mapped_column(primary_key=True)
+
+
+class SampleRow(Base):
+    """An encrypted sample of a device.
+
+    `sample` is its SHA-256, `pieces` the number of stored pieces. With a `problem` the sample has
+    no content any more, and none is taken again.
+    """
+
+    __tablename__ = "samples"
+    device: Mapped[str] = mapped_column(primary_key=True)
+    sample: Mapped[str] = mapped_column(primary_key=True)
+    capture: Mapped[int] = mapped_column(LONG, index=True)
+    model: Mapped[str]
+    reason: Mapped[str]
+    size_bytes: Mapped[int]
+    pieces: Mapped[int]
+    is_whole: Mapped[bool]
+    problem: Mapped[str]
+    received_at: Mapped[float]
+    __table_args__ = (Index("samples_by_model", "model", "is_whole", "device", "sample"),)
+
+
+class SamplePieceRow(Base):
+    """A piece of an encrypted sample."""
+
+    __tablename__ = "sample_pieces"
+    device: Mapped[str] = mapped_column(primary_key=True)
+    sample: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    content: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class LeaseRow(Base):

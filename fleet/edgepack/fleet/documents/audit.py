@@ -36,6 +36,8 @@ Action = Literal[
     "token.revoke",
     "webhook.add",
     "webhook.remove",
+    "samples.request",
+    "samples.remove",
     "database.restored",
 ]
 """What is done or decided, as the audit log names it."""

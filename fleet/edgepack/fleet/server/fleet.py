@@ -20,11 +20,18 @@ from edgepack.fleet.releases.budgets import with_budgets
 from edgepack.fleet.server.devices import DeviceMethods
 from edgepack.fleet.server.releases import ReleaseMethods
 from edgepack.fleet.server.rollouts import RolloutMethods
+from edgepack.fleet.server.samples import SampleMethods
 from edgepack.fleet.server.webhooks import WebhookMethods
 
 
 class Fleet(
-    RolloutMethods, ReleaseMethods, DeviceMethods, WebhookMethods, frozen=True, kw_only=True
+    RolloutMethods,
+    ReleaseMethods,
+    DeviceMethods,
+    SampleMethods,
+    WebhookMethods,
+    frozen=True,
+    kw_only=True,
 ):
     """A running fleet: its parts and operations."""
 

@@ -25,6 +25,7 @@ from edgepack.fleet.documents.latency import LatencyQuestion
 from edgepack.fleet.documents.previews import PreviewRequest
 from edgepack.fleet.documents.releases import SignedMetadata
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
+from edgepack.fleet.documents.samples import CaptureRequest
 from edgepack.fleet.documents.webhooks import WebhookRequest
 from edgepack.fleet.server import query
 from edgepack.fleet.server.access import Access
@@ -247,6 +248,45 @@ OF_FLEET = (
         Fleet.latency,
         asks=LatencyQuestion.__struct_fields__,
         reads=query.latency,
+    ),
+    Operation(
+        "POST",
+        "/v1/captures",
+        "Asks devices for samples of a model.",
+        Fleet.capture,
+        CaptureRequest,
+        role="operator",
+    ),
+    Operation(
+        "GET",
+        "/v1/captures",
+        "The last requests for samples, the newest first.",
+        Fleet.captures,
+        asks=("model",),
+        reads=query.model,
+    ),
+    Operation(
+        "GET",
+        "/v1/samples/{model}",
+        "A page of a model's encrypted samples; an empty one is the last.",
+        Fleet.samples,
+        asks=_PAGE,
+        reads=query.samples,
+        role="operator",
+    ),
+    Operation(
+        "GET",
+        "/v1/samples/{model}/{device}/{sample}",
+        "One encrypted sample.",
+        Fleet.sample,
+        role="operator",
+    ),
+    Operation(
+        "DELETE",
+        "/v1/samples/{model}",
+        "Deletes a model's samples.",
+        Fleet.remove_samples,
+        role="operator",
     ),
     Operation("GET", "/v1/webhooks", "All webhooks.", Fleet.webhooks, role="admin"),
     Operation(

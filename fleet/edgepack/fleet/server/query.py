@@ -56,6 +56,16 @@ def devices(request: Request) -> tuple[DeviceFilter, str, int]:
     return DeviceFilter(**asked), *_page(request)
 
 
+def model(request: Request) -> tuple[str]:
+    """Return the model's name; "" for all models."""
+    return (request.query_params.get("model", ""),)
+
+
+def samples(request: Request) -> tuple[str, int]:
+    """Return the page."""
+    return _page(request)
+
+
 def rollout_devices(request: Request) -> tuple[str, str, int]:
     """Return the state and the page."""
     return request.query_params.get("state", ""), *_page(request)
