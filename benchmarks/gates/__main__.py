@@ -19,8 +19,9 @@ import numpy as np
 from benchmarks.gates.page import Curve, Results, write_page
 from benchmarks.gates.world import FIRST_LOOK, Trial, World, run, run_shares, typical
 from edgepack.fleet.database.measurements import LOOKS
-from edgepack.fleet.database.measures import PAIR_BEFORE
+from edgepack.fleet.database.measures import PAIR_BEFORE, scaled
 from edgepack.fleet.documents.gates import BY_NAME, Gate
+from edgepack.fleet.rollouts.gates import WAVE_END
 from edgepack.fleet.rollouts.statistics import find_least_change
 
 LIMIT = BY_NAME["p95"].threshold
@@ -74,11 +75,11 @@ CANARIES = (
 
 
 def measure(scenario: Scenario, rollouts: int) -> Curve:
-    """Return the share of rollouts that are stopped, by devices with the release."""
+    """Return the share of rollouts that are stopped in a class, by devices with the release."""
     rng = np.random.default_rng(zlib.crc32(scenario.title.encode()))
     count = max(1, round(rollouts * scenario.share))
     change = math.log(scenario.change)
-    stops = [run(scenario.world, scenario.trial, change, rng) for _ in range(count)]
+    stops = [run(scenario.world, scenario.trial, change, rng)[0] for _ in range(count)]
     return _curve(scenario.title, stops, scenario.trial.waves)
 
 
@@ -90,39 +91,43 @@ def _curve(title: str, stops: Sequence[int | None], steps: Sequence[int]) -> Cur
     return Curve(title=title, rollouts=len(stops), stopped_by=shares)
 
 
-def measure_whole(seed: int, classes: int = 3, *, is_as_assumed: bool = True) -> str:
+def measure_whole(seed: int, classes: int = 3, *, is_harder: bool = False) -> str:
     """Simulate a rollout whose release is at the limit of all gates, on some hardware classes.
 
     Args:
         seed: Seed of the rollout.
         classes: Number of hardware classes.
-        is_as_assumed: The effects differ as each gate assumes; otherwise in proportion to the
-            gate's noise, as those of `p95` do.
+        is_harder: The effects differ by twice what each gate assumes, and weather changes by day.
 
     Returns:
         The gate that stopped the rollout first; "" for none.
     """
-    rng = np.random.default_rng(100_000 * (1 + is_as_assumed) + seed)
+    rng = np.random.default_rng(100_000 * (3 + is_harder) + seed)
+    for name in TIMED:
+        gate = BY_NAME[name]
+        limit = scaled(name, gate.threshold)
+        if any(run(_world_of(gate, is_harder), Trial(gate=name, classes=classes), limit, rng)):
+            return name
     for _ in range(classes):
-        for name in TIMED:
-            gate = BY_NAME[name]
-            limit = math.log(gate.threshold) if gate.comparison == "ratio" else gate.threshold
-            if run(_world_of(gate, is_as_assumed), Trial(gate=name), limit, rng) is not None:
-                return name
         for title, draw in SHARES.items():
             gate_name, before, now, inferences = draw(rng, True)
-            trial = Trial(gate=gate_name)
+            trial = Trial(gate=gate_name, classes=classes)
             if run_shares(trial, rng, before, now, inferences) is not None:
                 return title
     return ""
 
 
-def _world_of(gate: Gate, is_as_assumed: bool) -> World:
+def _world_of(gate: Gate, is_harder: bool) -> World:
     """Return the world of p95, scaled by the noise and the effect that a gate assumes."""
     p95, plain = BY_NAME["p95"], World()
-    noise, effect = gate.noise / p95.noise, gate.effect / p95.effect
-    ratio = effect / noise if is_as_assumed else 1.0
-    return World(scale=noise, effect=ratio * plain.effect, odd_effect=ratio * plain.odd_effect)
+    noise = gate.noise / p95.noise
+    ratio = gate.effect / p95.effect / noise
+    return World(
+        scale=noise,
+        effect=ratio * (2 * p95.effect if is_harder else plain.effect),
+        odd_effect=ratio * plain.odd_effect,
+        weather=0.1 if is_harder else 0.0,
+    )
 
 
 def _draw_errors(
@@ -199,7 +204,7 @@ def expect() -> dict[str, dict[str, float]]:
                     noise=gate.noise,
                     effect=gate.effect,
                     controls=controls,
-                    alpha=plan.alpha_of_look,
+                    alpha=plan.alpha(gate.weight) * plan.share([(1, WAVE_END)]),
                 )
             )
             for devices in (1, 3, 6, 12, 25, 50)
@@ -219,15 +224,18 @@ def main() -> None:
         curves = [pool.submit(measure, one, given.rollouts) for one in (*SCENARIOS, *CANARIES)]
         shares = [pool.submit(measure_shares, title, given.rollouts) for title in SHARES]
         whole = list(pool.map(measure_whole, range(2 * given.rollouts), chunksize=10))
-        as_noise = partial(measure_whole, is_as_assumed=False)
-        wide = list(pool.map(as_noise, range(given.rollouts), chunksize=10))
+        harder = list(
+            pool.map(
+                partial(measure_whole, is_harder=True), range(2 * given.rollouts), chunksize=10
+            )
+        )
         results = Results(
             curves=tuple(one.result() for one in curves),
             shares=tuple(curve for one in shares for curve in one.result()),
             whole_rollouts=len(whole),
             whole_stopped={name: whole.count(name) for name in sorted(set(whole) - {""})},
-            wide_rollouts=len(wide),
-            wide_stopped={name: wide.count(name) for name in sorted(set(wide) - {""})},
+            harder_rollouts=len(harder),
+            harder_stopped={name: harder.count(name) for name in sorted(set(harder) - {""})},
             noise_by_minutes=measure_noise(),
             finds=expect(),
         )

@@ -27,7 +27,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         shares: Rollouts with gates that count shares.
         whole_rollouts: Rollouts at the limit of all gates, on three hardware classes.
         whole_stopped: Stopped rollouts of these, by gate.
-        wide_rollouts, wide_stopped: The same of rollouts whose effects differ by more than assumed.
+        harder_rollouts, harder_stopped: The same with effects that differ by twice the assumed
+            value, and weather that changes by day.
         noise_by_minutes: Standard deviation of a device's number without a change.
         finds: Least ratio that 9 of 10 rollouts find, by controls and devices.
     """
@@ -36,8 +37,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     shares: tuple[Curve, ...]
     whole_rollouts: int
     whole_stopped: dict[str, int]
-    wide_rollouts: int
-    wide_stopped: dict[str, int]
+    harder_rollouts: int
+    harder_stopped: dict[str, int]
     noise_by_minutes: dict[str, float]
     finds: dict[str, dict[str, float]]
 
@@ -52,7 +53,8 @@ has noise of .06 that is correlated over 50 minutes, a burst of .1 to .7 in 5 % 
 its own (up to .06), and a day that all devices share (.05). The release changes devices by its
 effect, which differs between devices by .04, and by .3 between the 5 % odd devices. Waves reach 3,
 6, 12, 25 and 50 devices, six hours each; 10 devices are held back. The error probability is shared
-by 9 gates, 3 hardware classes and 30 looks.
+by 9 gates (`p95` counts 1.5 times), 3 hardware classes, and the looks of 5 waves: half of it by the
+ends of waves.
 
 ## Whole rollouts at the limit
 
@@ -62,10 +64,10 @@ A release exactly at the limit of `p95`, `p99`, `memory`, `temperature`, `errors
 assumes.
 
 """
-_WIDE = """
+_HARDER = """
 
-If the effects differ in proportion to the noise instead (`p99` by .36 and `memory` by .036 instead
-of the assumed .05 and .02), the promise is not made:
+With effects that differ by twice what each gate assumes (`p95` by .10), and weather that changes by
+day (.1):
 """
 _P95 = """
 
@@ -103,8 +105,8 @@ def write_page(results: Results) -> str:
     parts = [
         HEAD,
         _stopped(results.whole_stopped, results.whole_rollouts),
-        _WIDE,
-        _stopped(results.wide_stopped, results.wide_rollouts),
+        _HARDER,
+        _stopped(results.harder_stopped, results.harder_rollouts),
         _P95,
         _table(results.curves),
         _SHARES,

@@ -6,17 +6,17 @@ devices much more.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepack.fleet.database.changes import Changes
+from edgepack.fleet.database.changes import APART, Changes, common_share
 from edgepack.fleet.database.measurements import LOOKS
-from edgepack.fleet.database.measures import KEPT_VALUES, PAIR_BEFORE
-from edgepack.fleet.documents.gates import BY_NAME, Gate
-from edgepack.fleet.rollouts.gates import Plan, find
+from edgepack.fleet.database.measures import KEPT_VALUES, PAIR_BEFORE, scaled
+from edgepack.fleet.documents.gates import BY_NAME, Found, Gate
+from edgepack.fleet.rollouts.gates import WAVE_END, Look, Plan, find, residuals_of
 from edgepack.fleet.rollouts.statistics import LEAST_DEVICES, bet_evidence
 
 VALUE_MIN = 5
@@ -107,32 +107,46 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return Plan({}, classes=self.classes, waves=self.planned_waves)
 
 
-def run(world: World, trial: Trial, change: float, rng: np.random.Generator) -> int | None:
-    """Simulate a rollout to the end.
+def run(
+    world: World, trial: Trial, change: float, rng: np.random.Generator
+) -> tuple[int | None, ...]:
+    """Simulate a rollout on all hardware classes to the end.
 
     Returns:
-        The number of devices with the release at the breach, from 3 devices on; None without a
-        breach.
+        By class, the number of devices with the release at the breach, from 3 devices on; None
+        without a breach.
     """
     gate, plan = BY_NAME[trial.gate], trial.plan
+    noise = gate.noise if trial.noise is None else trial.noise
     devices = trial.waves[-1] + trial.controls
     start = PAIR_BEFORE
     total = start + trial.wave_values * len(trial.waves) + 1
-    values = world.draw(rng, devices, total)
-    values[:, start:] += world.heat
-    effects = world.effects(rng, devices, change)
+    stops: list[int | None] = [None] * trial.classes
+    last = [Found()] * trial.classes
+    drawn = []
+    for _ in stops:
+        values = world.draw(rng, devices, total)
+        values[:, start:] += world.heat
+        drawn.append((values, world.effects(rng, devices, change)))
     switches = np.full(devices, total)
     before = 0
     for wave, reach in enumerate(trial.waves):
         began = start + wave * trial.wave_values
         switches[before:reach] = began
-        values[before:reach, began:] += effects[before:reach, None]
+        for values, effects in drawn:
+            values[before:reach, began:] += effects[before:reach, None]
         before = reach
-        for now in looks(trial, began):
-            changes = compare(values, switches, now, trial.controls)
-            if is_breach(gate, plan, changes, trial.noise):
-                return reach
-    return None
+        for now, due in looks(trial, wave, start).items():
+            for number, (values, _) in enumerate(drawn):
+                changes = compare(values, switches, now, trial.controls)
+                others = residuals_of([*last[:number], *last[number + 1 :]])
+                found = find(gate, changes, plan, noise, plan.share(due), others)
+                last[number] = found
+                if found.devices and found.bound > _limit(gate, plan):
+                    stops[number] = stops[number] or reach
+        if all(stops):
+            break
+    return tuple(stops)
 
 
 def run_shares(
@@ -163,26 +177,33 @@ def run_shares(
     return None
 
 
-def looks(trial: Trial, began: int) -> Sequence[int]:
-    """Return the looks of a wave: values from the start of the rollout."""
-    end = began + trial.wave_values
-    planned = {began + FIRST_LOOK * multiple for multiple in LOOKS}
-    return sorted({min(one, end) for one in planned} | {end})
+def looks(trial: Trial, wave: int, start: int) -> Mapping[int, Sequence[Look]]:
+    """Return the looks that are due during a wave, by values from the start of the simulation."""
+    began, end = (start + trial.wave_values * number for number in (wave, wave + 1))
+    due: dict[int, list[Look]] = {end: [(wave, WAVE_END)]}
+    for earlier in range(wave + 1):
+        for look, multiple in enumerate(LOOKS):
+            now = start + trial.wave_values * earlier + FIRST_LOOK * multiple
+            if began < now <= end:
+                due.setdefault(now, []).append((earlier, look))
+    return dict(sorted(due.items()))
 
 
-def is_breach(gate: Gate, plan: Plan, changes: Changes, noise: float | None = None) -> bool:
-    """Return True if the gate is breached, by the code of the gates.
+def is_breach(gate: Gate, plan: Plan, changes: Changes) -> bool:
+    """Return True if a gate of shares is breached, by the code of the gates.
 
     The bound of bets is above the threshold where the evidence against the threshold suffices: the
     evidence alone takes a fortieth of the time.
     """
-    threshold = plan.threshold(gate) or gate.threshold
     if gate.method == "bet" and len(changes.numbers) >= LEAST_DEVICES:
         shares = [min(1.0, max(0.0, number)) for number in changes.numbers]
-        return bet_evidence(shares, threshold) >= -math.log(plan.alpha)
-    limit = math.log(threshold) if gate.comparison == "ratio" else threshold
-    found = find(gate, changes, plan, gate.noise if noise is None else noise)
-    return found.devices > 0 and found.bound > limit
+        return bet_evidence(shares, _limit(gate, plan)) >= -math.log(plan.alpha(gate.weight))
+    found = find(gate, changes, plan, gate.noise, plan.share([(0, 0)]))
+    return found.devices > 0 and found.bound > _limit(gate, plan)
+
+
+def _limit(gate: Gate, plan: Plan) -> float:
+    return scaled(gate.name, plan.threshold(gate) or gate.threshold)
 
 
 def compare(values: Floats, switches: NDArray[np.int64], now: int, controls: int) -> Changes:
@@ -195,6 +216,7 @@ def compare(values: Floats, switches: NDArray[np.int64], now: int, controls: int
         controls: 0 for no correction.
     """
     numbers: list[float] = []
+    when: list[float] = []
     waits = (switches > now) & (controls > 0)
     count = int(waits.sum())
     for switch in sorted({int(one) for one in switches[switches < now]}):
@@ -205,7 +227,9 @@ def compare(values: Floats, switches: NDArray[np.int64], now: int, controls: int
         found = typical(told[:, switch:until]) - typical(told[:, switch - PAIR_BEFORE : switch])
         common = math.fsum(found[:count]) / count if count else 0.0
         numbers += (found[count:] - common).tolist()
-    return Changes(tuple(numbers), (0.0,) * len(numbers), 0, count)
+        when += [switch] * (len(found) - count)
+    kept = common_share(when, APART * PAIR_BEFORE)
+    return Changes(tuple(numbers), (0.0,) * len(numbers), 0, count, kept)
 
 
 def typical(values: Floats) -> Floats:

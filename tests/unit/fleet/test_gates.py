@@ -14,6 +14,7 @@ from edgepack.fleet.database.measurements import AWAITED, COMMITTED, ClassCounts
 from edgepack.fleet.documents.gates import BY_NAME, Found, GateView
 from edgepack.fleet.documents.wording import gate_numbers
 from edgepack.fleet.rollouts.gates import (
+    WAVE_END,
     Plan,
     awaited,
     evidence_key,
@@ -34,7 +35,7 @@ def found_of(name: str, *numbers: float, plan: Plan = PLAN, controls: int = 40) 
     of = controls if gate.is_timed else None
     before = math.log(8.0) if gate.comparison == "ratio" else 0.0
     changes = Changes(numbers, (before,) * len(numbers), 0, of)
-    return find(gate, changes, plan, gate.noise)
+    return find(gate, changes, plan, gate.noise, plan.share([(1, WAVE_END)]))
 
 
 def view_of(
@@ -78,9 +79,13 @@ def test_the_plan_says_what_is_let_pass() -> None:
 
 def test_the_error_probability_is_shared_by_gates_classes_and_looks() -> None:
     assert len(PLAN.gates) == 8
-    assert PLAN.alpha == pytest.approx(0.025 / 9)
-    assert PLAN.alpha_of_look == pytest.approx(0.025 / 9 / 18)
-    assert PLAN._replace(classes=3).alpha == pytest.approx(0.025 / 27)
+    spent = PLAN.alpha() + sum(PLAN.alpha(gate.weight) for gate in PLAN.gates)
+    assert spent == pytest.approx(0.025)
+    assert PLAN._replace(classes=3).alpha() == pytest.approx(PLAN.alpha() / 3)
+    looks = [(wave, look) for wave in range(PLAN.waves) for look in range(WAVE_END + 1)]
+    assert sum(PLAN.share([look]) for look in looks) == pytest.approx(PLAN.share(looks))
+    assert PLAN.share(looks) == pytest.approx(1.0)
+    assert PLAN._replace(waves=1).share(looks[: WAVE_END + 1]) == pytest.approx(1.0)
 
 
 def test_shadow_agreement_is_judged_as_it_stands() -> None:

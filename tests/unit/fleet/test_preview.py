@@ -60,7 +60,7 @@ def test_a_preview_states_the_least_change_that_gates_find(world: World) -> None
     assert held.waves == (1, 5, 6)
     assert [(one.devices, one.controls) for one in held.finds] == [(1, 11), (6, 6)]
     alone, six = (one.least for one in held.finds)
-    assert 1.6 < alone < 1.85
+    assert 1.5 < alone < 1.7
     assert 1.3 < six < 1.5
     (line,) = finding_lines(held.finds)
     assert line.startswith(f"p95 of {make_facts().hardware_class}: {alone:.2f} x on 1 device with")

@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 from scipy import special, stats
 from ville import BernoulliTest
 
+from edgepack.fleet.database.changes import common_share
 from edgepack.fleet.rollouts.statistics import (
     ALPHA,
+    NO_RESIDUALS,
+    Residuals,
     bet_evidence,
     beta_integral,
     find_least_change,
     lower_bet,
     lower_mean,
     lower_share,
+    mean_and_residuals,
     share_evidence,
     t_quantile,
 )
@@ -81,20 +85,46 @@ def test_mean_is_found_as_often_as_stated_and_holds_at_the_limit(
         drawn = change + rng.normal(0, spread, (rounds, devices))
         drawn -= rng.normal(0, 0.055 / math.sqrt(10), (rounds, 1))
         return float(
-            np.mean([lower_mean(list(one), LIMIT, controls=10, **known) > LIMIT for one in drawn])
+            np.mean(
+                [_lower_mean(list(one), controls=10, alpha=OF_ONE / 5) > LIMIT for one in drawn]
+            )
         )
 
     assert share_of_breaches(LIMIT, 400) <= 0.005
     assert share_of_breaches(find_least_change(LIMIT, devices, controls=10, **known), 200) >= least
 
 
+def _lower_mean(
+    numbers: list[float], controls: int, alpha: float = OF_ONE, others: Residuals = NO_RESIDUALS
+) -> float:
+    known = {"noise": 0.055, "effect": 0.05, "alpha": alpha}
+    return lower_mean(numbers, LIMIT, controls=controls, others=others, common=1.0, **known)
+
+
 def test_controls_widen_a_bound_by_the_variance_of_their_mean() -> None:
-    bounds = [
-        lower_mean([0.3] * 50, LIMIT, noise=0.055, effect=0.05, controls=n, alpha=OF_ONE)
-        for n in (2, 10, 40)
-    ]
+    bounds = [_lower_mean([0.3] * 50, controls) for controls in (2, 10, 40)]
     assert bounds == sorted(bounds)
     assert bounds[0] < bounds[2] - 0.05
+
+
+def test_errors_of_controls_average_out_over_waves_far_apart() -> None:
+    """The variance of the mean over devices agrees with drawn errors of the controls."""
+    waves = np.repeat([0.0, 5.0, 9.5], [3, 3, 6])
+    errors = np.random.default_rng(1).normal(0, 1, (4000, 3))[:, [0] * 3 + [1] * 3 + [2] * 6]
+    assert common_share(list(waves), 4.0) == pytest.approx(errors.mean(axis=1).var(), rel=0.1)
+    assert common_share([7.0] * 12, 4.0) == 1.0
+    assert common_share([0.0, 1.0], 4.0) == pytest.approx((1 + 0.75) / 2)
+
+
+def test_devices_of_other_classes_that_differ_more_widen_a_bound() -> None:
+    alike = _lower_mean([0.3] * 6, 40)
+    drawn = list(np.random.default_rng(2).normal(LIMIT, 0.15, 40))
+    mean, residuals = mean_and_residuals(drawn, LIMIT, math.hypot(0.055, 0.05))
+    assert residuals.freedom == 39
+    assert residuals.squares > 2 * residuals.freedom
+    assert _lower_mean([0.3] * 6, 40, others=residuals) < alike - 0.02
+    clipped = np.clip(drawn, LIMIT - 3 * 0.0743303, LIMIT + 3 * 0.0743303)
+    assert mean == pytest.approx(clipped.mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(2.0, 198.0), (0.05, 4.95)])

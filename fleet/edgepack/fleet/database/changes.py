@@ -7,6 +7,7 @@ something else, is not attributed to the release.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -37,6 +38,8 @@ MOST_DEVICES = 300
 """Devices of a hardware class that a look compares, the first waves first."""
 MOST_CONTROLS = 100
 """Controls of a hardware class; more would hardly lower the error of their mean."""
+APART = 4
+"""Multiple of the hour before a switch: switches so far apart have independent controls' errors."""
 NOISE_WEIGHT = 30
 """Pairs that the assumed noise counts for."""
 _TOLD = msgspec.json.Decoder(ReleaseMeasurements)
@@ -55,12 +58,24 @@ class Changes(NamedTuple):
         unbased: Further devices with a measurement now, but without an earlier measurement.
         controls: Least number of controls behind a device's number; None for probes and shares,
             which need none.
+        common: Share of the controls' variance that the mean over devices keeps; see
+            `common_share`.
     """
 
     numbers: tuple[float, ...] = ()
     before: tuple[float, ...] = ()
     unbased: int = 0
     controls: int | None = None
+    common: float = 1.0
+
+
+class _Told(NamedTuple):
+    """A device's change, its measurement before, its controls, and the time of its switch."""
+
+    number: float
+    before: float
+    controls: int
+    switch: float
 
 
 class _Timeline(NamedTuple):
@@ -85,7 +100,7 @@ def changes_over_time(
     """
     switched = _switched(session, rollout, hardware_class, look_s)
     controls = _controls(session, rollout, hardware_class, model)
-    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in TIMED}
+    found: dict[str, list[_Told]] = {name: [] for name in TIMED}
     unbased = dict.fromkeys(TIMED, 0)
 
     @lru_cache(maxsize=64)
@@ -99,29 +114,51 @@ def changes_over_time(
     for one in switched:
         before, changed, now = _pair(one.values, one.switched_at, one.until, look_s)
         # Devices that switched within the same minutes share the numbers of their controls.
-        common = shared(*(round(at / step_s) * step_s for at in (one.switched_at, one.until)))
+        switch, until = (round(at / step_s) * step_s for at in (one.switched_at, one.until))
+        common = shared(switch, until)
         for place, name in enumerate(TIMED):
             start, change = before[place], changed[place]
             if start is not None and change is not None:
                 mean, count = common[place]
-                found[name].append((change - mean, start, count))
+                found[name].append(_Told(change - mean, start, count, switch))
             elif now[place] is not None:
                 unbased[name] += 1
-    return {name: _changes_of(told, unbased[name]) for name, told in found.items()}
+    apart_s = APART * PAIR_BEFORE * step_s
+    return {name: _changes_of(told, unbased[name], apart_s) for name, told in found.items()}
 
 
-def _changes_of(told: Sequence[tuple[float, float, int]], unbased: int) -> Changes:
+def _changes_of(told: Sequence[_Told], unbased: int, apart_s: float) -> Changes:
     """Return changes of a gate; if some devices have controls, devices without controls are left
     out.
     """
-    has_controls = any(count for _, _, count in told)
-    kept = [one for one in told if one[2] or not has_controls]
+    has_controls = any(one.controls for one in told)
+    kept = [one for one in told if one.controls or not has_controls]
     return Changes(
-        tuple(number for number, _, _ in kept),
-        tuple(start for _, start, _ in kept),
+        tuple(one.number for one in kept),
+        tuple(one.before for one in kept),
         unbased + len(told) - len(kept),
-        min((count for _, _, count in kept), default=0),
+        min((one.controls for one in kept), default=0),
+        common_share([one.switch for one in kept], apart_s),
     )
+
+
+def common_share(switches: Sequence[float], apart: float) -> float:
+    """Return the share of the controls' variance that the mean over devices keeps, 0…1.
+
+    Each device is corrected by the controls around its own switch. Devices that switched together
+    have the controls' error in common; devices of waves far apart have errors that average out.
+
+    Args:
+        switches: Time of each device's switch.
+        apart: Time between switches from which on errors are independent.
+    """
+    counts = Counter(switches)
+    pairs = (
+        many * more * max(0.0, 1 - abs(one - other) / apart)
+        for one, many in counts.items()
+        for other, more in counts.items()
+    )
+    return math.fsum(pairs) / max(1, len(switches)) ** 2
 
 
 def changes_at_once(session: Session, rollout: int, hardware_class: str) -> dict[str, Changes]:

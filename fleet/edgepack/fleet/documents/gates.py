@@ -34,6 +34,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         noise: Standard deviation of a device's change without a cause, assumed until the fleet's
             own history of pairs A/A shows the noise; of the logarithm for a ratio.
         effect: Assumed standard deviation of a release's effect between devices.
+        weight: Share of the error probability, relative to the other gates.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     fewest: int = 0
     noise: float
     effect: float = 0.0
+    weight: float = 1.0
 
     @property
     def is_timed(self) -> bool:
@@ -88,6 +90,7 @@ GATES: tuple[Gate, ...] = (
         # one find 1.4 times the previous release, twice the noise 2.1 times.
         noise=0.055,
         effect=0.05,
+        weight=1.5,  # most releases that are stopped are slower, and 1.3 times is near the limit
     ),
     Gate(
         name="p99",
@@ -196,6 +199,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         bound: Its lower bound.
         before: Mean of the earlier measurements.
         controls: Devices that corrected the changes; 0 for none, None if the gate needs none.
+        squares: Sum of squared distances of 3 devices or more from their mean, in units of the
+            assumed variance; 0 for fewer devices.
     """
 
     devices: int = 0
@@ -204,6 +209,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     bound: float = 0.0
     before: float = 0.0
     controls: int | None = None
+    squares: float = 0.0
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

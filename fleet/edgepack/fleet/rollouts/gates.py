@@ -6,7 +6,7 @@ probability of 2.5 % is shared by all gates, classes and looks of a rollout.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from edgepack.fleet.database.changes import Changes
@@ -22,9 +22,12 @@ from edgepack.fleet.documents.gates import BY_NAME, GATES, Found, Gate, GateVerd
 from edgepack.fleet.rollouts.statistics import (
     ALPHA,
     LEAST_DEVICES,
+    NO_RESIDUALS,
+    Residuals,
     lower_bet,
     lower_mean,
     lower_share,
+    mean_and_residuals,
 )
 from edgepack.text import counted
 
@@ -32,9 +35,19 @@ _NEED_INFERENCES = ("p95", "p99", "errors")
 """Gates that need inferences of applications; without these gates no wave waits for evidence."""
 WAVE_END = len(LOOKS)
 """Index of the look at the end of a wave."""
+_OF_LOOK = (2 / 12, 1 / 12, 1 / 12, 1 / 12, 1 / 12, 6 / 12)
+"""Share of a wave's error probability by look, the end of the wave last. The looks of a wave see
+the same devices, so a single look with most of the probability finds more than equal looks."""
+_FIRST_WAVE = 0.25
+"""Error probability of the first wave relative to each later wave: the bound of the fewest devices
+rests on the assumed spread."""
 
 STOPS: frozenset[GateVerdict] = frozenset({"breach", "hold"})
 """Verdicts that stop a rollout, or a hardware class of it."""
+
+
+Look = tuple[int, int]
+"""Index of the wave, and of the look in the wave."""
 
 
 class Plan(NamedTuple):
@@ -66,15 +79,18 @@ class Plan(NamedTuple):
         """Gates that are on."""
         return tuple(gate for gate in GATES if self.threshold(gate) is not None)
 
-    @property
-    def alpha(self) -> float:
-        """Error probability of a gate and class; the gate `failures` is a further gate."""
-        return ALPHA / ((len(self.gates) + 1) * max(1, self.classes))
+    def alpha(self, weight: float = 1.0) -> float:
+        """Return the error probability of a gate, by its weight, in a class.
 
-    @property
-    def alpha_of_look(self) -> float:
-        """Error probability of a gate and class at a single look."""
-        return self.alpha / ((len(LOOKS) + 1) * max(1, self.waves))
+        The gate `failures` is a further gate.
+        """
+        weights = sum(gate.weight for gate in self.gates) + 1
+        return ALPHA * weight / (weights * max(1, self.classes))
+
+    def share(self, due: Collection[Look]) -> float:
+        """Return the share of a gate's error probability that looks may spend, taken together."""
+        found = sum(_OF_LOOK[look] * (1.0 if wave else _FIRST_WAVE) for wave, look in due)
+        return found / (max(1, self.waves) - 1 + _FIRST_WAVE)
 
 
 def key(gate: str, hardware_class: str) -> str:
@@ -133,28 +149,50 @@ def _total(counts: ClassCounts, hardware_class: str, wave: int, name: str) -> in
     return sum(one.get(name, 0) for one in counts[hardware_class][: wave + 1])
 
 
-def find(gate: Gate, changes: Changes, plan: Plan, noise: float) -> Found:
+def find(
+    gate: Gate,
+    changes: Changes,
+    plan: Plan,
+    noise: float,
+    share: float,
+    others: Residuals = NO_RESIDUALS,
+) -> Found:
     """Return the mean change over devices, and its lower bound by the gate's method.
 
     1 or 2 devices are evidence about themselves: each gate then assumes the spread.
+
+    Args:
+        gate: The gate.
+        changes: Changes of the devices.
+        plan: How to judge.
+        noise: Standard deviation of a device's change without a cause.
+        share: Share of the error probability that a mean may spend, see `Plan.share`.
+        others: Residuals of the gate in other hardware classes.
     """
     numbers = changes.numbers
     if not numbers:
         return Found(unbased=changes.unbased)
-    threshold = plan.threshold(gate)
+    alpha, squares = plan.alpha(gate.weight), 0.0
     if gate.method == "mean" or len(numbers) < LEAST_DEVICES:
+        threshold = plan.threshold(gate)
+        limit = scaled(gate.name, gate.threshold if threshold is None else threshold)
+        if len(numbers) >= LEAST_DEVICES:
+            spread = math.hypot(noise, gate.effect)
+            squares = mean_and_residuals(numbers, limit, spread)[1].squares
         bound = lower_mean(
             numbers,
-            scaled(gate.name, gate.threshold if threshold is None else threshold),
+            limit,
             noise=noise,
             effect=gate.effect,
             controls=changes.controls or 0,
-            alpha=plan.alpha_of_look,
+            alpha=alpha * share,
+            common=changes.common,
+            others=others,
         )
     elif gate.method == "bet":
-        bound = lower_bet([min(1.0, max(0.0, number)) for number in numbers], plan.alpha)
+        bound = lower_bet([min(1.0, max(0.0, number)) for number in numbers], alpha)
     else:
-        bound = lower_share(sum(number > 0 for number in numbers), len(numbers), plan.alpha)
+        bound = lower_share(sum(number > 0 for number in numbers), len(numbers), alpha)
     return Found(
         devices=len(numbers),
         unbased=changes.unbased,
@@ -162,7 +200,14 @@ def find(gate: Gate, changes: Changes, plan: Plan, noise: float) -> Found:
         bound=bound,
         before=math.fsum(changes.before) / len(numbers),
         controls=changes.controls,
+        squares=squares,
     )
+
+
+def residuals_of(found: Iterable[Found]) -> Residuals:
+    """Return the residuals of a gate over hardware classes with 3 devices or more."""
+    known = [one for one in found if one.devices >= LEAST_DEVICES]
+    return Residuals(sum(one.squares for one in known), sum(one.devices - 1 for one in known))
 
 
 def judge(

@@ -85,7 +85,7 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
                 max_failed_share=settings.max_failed_share,
                 min_sample=settings.min_sample,
                 on_breach=settings.on_breach,
-                alpha=facts.plan.alpha,
+                alpha=facts.plan.alpha(),
             ),
             accepted_failures=rollout.accepted_failures,
             is_split=settings.split_by == "hardware",

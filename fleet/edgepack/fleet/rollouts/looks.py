@@ -1,11 +1,11 @@
 """Looks at a rollout: gates that compare times are evaluated only at planned moments.
 
 Devices of a wave are compared after 10 and 30 minutes, 2, 6 and 24 hours, and at the end of the
-wave. The error probability is shared by these looks; each further look would make chance breach a
-gate more often. The results of the last look hold until the next look.
+wave. The error probability is shared by these looks (`Plan.share`); each further look would make
+chance breach a gate more often. The results of the last look hold until the next look.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from sqlalchemy import delete, select
@@ -15,10 +15,7 @@ from edgepack.fleet.database.changes import changes_at_once, changes_over_time, 
 from edgepack.fleet.database.measurements import COMPARED, LOOKS, ClassCounts, look_name
 from edgepack.fleet.database.schema import LookRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.gates import GATES, Found
-from edgepack.fleet.rollouts.gates import WAVE_END, Plan, find
-
-_Look = tuple[int, int]
-"""Index of the wave, and of the look in the wave."""
+from edgepack.fleet.rollouts.gates import WAVE_END, Look, Plan, find, residuals_of
 
 
 class Facts(NamedTuple):
@@ -46,11 +43,13 @@ def take_due(session: Session, rollout: RolloutRow, facts: Facts, now: float) ->
         return
     query = select(LookRow.hardware_class, LookRow.wave, LookRow.look)
     taken = {tuple(row) for row in session.execute(query.where(LookRow.rollout == rollout.number))}
+    last = _last(session, rollout)
     for name in facts.classes:
         due = {look for look in _due(rollout, facts, name) if (name, *look) not in taken}
         if name in rollout.held or not due:
             continue
-        found = _look(session, rollout, facts.plan, name)
+        found = _look(session, rollout, facts.plan, name, facts.plan.share(due), last)
+        last[name] = found
         for wave, look in sorted(due):
             session.add(
                 LookRow(
@@ -76,17 +75,23 @@ def found_so_far(
     """Return the last look of each class, and the present state of gates that are valid at any
     time.
     """
-    rows = session.scalars(select(LookRow).where(LookRow.rollout == rollout.number))
-    last = {row.hardware_class: row.found for row in sorted(rows, key=lambda row: row.taken_at)}
+    last = _last(session, rollout)
+    share = facts.plan.share([(0, 0)])
     found = {}
     for name in facts.classes:
         changes = changes_at_once(session, rollout.number, name)
         found[name] = last.get(name, {}) | {
-            gate.name: find(gate, changes[gate.name], facts.plan, gate.noise)
+            gate.name: find(gate, changes[gate.name], facts.plan, gate.noise, share)
             for gate in GATES
             if gate.method != "mean" and gate.name in changes
         }
     return found
+
+
+def _last(session: Session, rollout: RolloutRow) -> dict[str, dict[str, Found]]:
+    """Return the results of each class's last look."""
+    rows = session.scalars(select(LookRow).where(LookRow.rollout == rollout.number))
+    return {row.hardware_class: row.found for row in sorted(rows, key=lambda row: row.taken_at)}
 
 
 def forget(session: Session, rollout: RolloutRow) -> None:
@@ -95,9 +100,9 @@ def forget(session: Session, rollout: RolloutRow) -> None:
     session.execute(delete(LookRow).where(*of_wave))
 
 
-def _due(rollout: RolloutRow, facts: Facts, hardware_class: str) -> set[_Look]:
+def _due(rollout: RolloutRow, facts: Facts, hardware_class: str) -> set[Look]:
     """Return the looks for which most devices of a wave measured long enough."""
-    due: set[_Look] = set()
+    due: set[Look] = set()
     for wave, counts in enumerate(facts.counts.get(hardware_class, ())[: rollout.wave + 1]):
         compared = counts.get(COMPARED, 0)
         due |= {
@@ -111,7 +116,12 @@ def _due(rollout: RolloutRow, facts: Facts, hardware_class: str) -> set[_Look]:
 
 
 def _look(
-    session: Session, rollout: RolloutRow, plan: Plan, hardware_class: str
+    session: Session,
+    rollout: RolloutRow,
+    plan: Plan,
+    hardware_class: str,
+    share: float,
+    last: Mapping[str, Mapping[str, Found]],
 ) -> dict[str, Found]:
     model = session.get_one(ReleaseRow, rollout.digest).name
     noise = noise_of(session, model, hardware_class)
@@ -122,8 +132,16 @@ def _look(
         model=model,
         look_s=rollout.settings.look_s,
     )
+    others = [found for name, found in last.items() if name != hardware_class]
     return {
-        gate.name: find(gate, changes[gate.name], plan, noise[gate.name])
+        gate.name: find(
+            gate,
+            changes[gate.name],
+            plan,
+            noise[gate.name],
+            share,
+            residuals_of(found[gate.name] for found in others if gate.name in found),
+        )
         for gate in GATES
         if gate.method == "mean" and gate.name in changes
     }

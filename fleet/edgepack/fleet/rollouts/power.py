@@ -11,7 +11,7 @@ from edgepack.fleet.database.changes import noise_of
 from edgepack.fleet.database.measures import scaled
 from edgepack.fleet.documents.gates import Finding, Gate
 from edgepack.fleet.documents.rollouts import RolloutSettings
-from edgepack.fleet.rollouts.gates import Plan
+from edgepack.fleet.rollouts.gates import WAVE_END, Plan
 from edgepack.fleet.rollouts.statistics import find_least_change
 from edgepack.wire.messages import BundleRef
 
@@ -57,12 +57,12 @@ def expect(
             devices += of_wave[wave]
             if wave < plan.waves:
                 controls = sizes[name] - devices
-                found.append(_finding(gate, plan, name, devices, controls, noise))
+                found.append(_finding(gate, plan, name, wave, devices, controls, noise))
     return tuple(found)
 
 
 def _finding(
-    gate: Gate, plan: Plan, name: str, devices: int, controls: int, noise: float
+    gate: Gate, plan: Plan, name: str, wave: int, devices: int, controls: int, noise: float
 ) -> Finding:
     threshold = plan.threshold(gate)
     least = find_least_change(
@@ -71,7 +71,7 @@ def _finding(
         noise=noise,
         effect=gate.effect,
         controls=controls,
-        alpha=plan.alpha_of_look,
+        alpha=plan.alpha(gate.weight) * plan.share([(wave, WAVE_END)]),
     )
     return Finding(
         gate=gate.name,

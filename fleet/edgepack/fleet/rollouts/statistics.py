@@ -17,6 +17,7 @@ with infinite weight, devices that differ more than assumed stop good releases.
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 ALPHA = 0.025
 """Greatest probability that a release at its limits is stopped: all gates, classes and looks."""
@@ -36,6 +37,38 @@ _HALVINGS = 40
 _TINY = 1e-300
 
 
+class Residuals(NamedTuple):
+    """Distances of devices from their mean.
+
+    Attributes:
+        squares: Sum of squared distances, in units of the assumed variance.
+        freedom: Degrees of freedom.
+    """
+
+    squares: float = 0.0
+    freedom: int = 0
+
+
+NO_RESIDUALS = Residuals()
+
+
+def mean_and_residuals(
+    numbers: Sequence[float], limit: float, spread: float
+) -> tuple[float, Residuals]:
+    """Return the mean of clipped numbers, and their residuals.
+
+    Args:
+        numbers: Change on each device.
+        limit: Change that is tolerated: 3 devices or more are clipped around it.
+        spread: Assumed standard deviation of a number.
+    """
+    clip = CLIP * spread if len(numbers) >= LEAST_DEVICES else math.inf
+    clipped = [min(max(number, limit - clip), limit + clip) for number in numbers]
+    mean = math.fsum(clipped) / len(clipped)
+    squares = math.fsum(((number - mean) / spread) ** 2 for number in clipped)
+    return mean, Residuals(squares, len(clipped) - 1)
+
+
 def lower_mean(
     numbers: Sequence[float],
     limit: float,
@@ -44,6 +77,8 @@ def lower_mean(
     effect: float,
     controls: int,
     alpha: float,
+    common: float = 1.0,
+    others: Residuals = NO_RESIDUALS,
 ) -> float:
     """Return the lower bound of the mean change over devices: moderated t.
 
@@ -54,16 +89,16 @@ def lower_mean(
         effect: Standard deviation of the release's effect between devices.
         controls: Controls behind each number; 0 for numbers that are not corrected.
         alpha: Error probability of this bound.
+        common: Share of the controls' error that the mean over devices keeps.
+        others: Residuals of other hardware classes: devices that differ more than assumed show it
+            there, too.
     """
     spread = math.hypot(noise, effect)
-    clip = CLIP * spread if len(numbers) >= LEAST_DEVICES else math.inf
-    clipped = [min(max(number, limit - clip), limit + clip) for number in numbers]
-    count = len(clipped)
-    mean = math.fsum(clipped) / count
-    freedom = WEIGHT - 1 + count
-    squares = math.fsum((number - mean) ** 2 for number in clipped)
-    variance = (WEIGHT * spread**2 + squares) / freedom
-    shared = noise**2 / controls if controls else 0.0
+    count = len(numbers)
+    mean, own = mean_and_residuals(numbers, limit, spread)
+    freedom = WEIGHT + own.freedom + others.freedom
+    variance = spread**2 * (WEIGHT + own.squares + others.squares) / freedom
+    shared = common * noise**2 / controls if controls else 0.0
     return mean - t_quantile(alpha, freedom) * math.sqrt(variance / count + shared)
 
 
