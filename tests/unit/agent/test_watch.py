@@ -96,7 +96,7 @@ def test_the_page_shows_the_tables() -> None:
 
 
 @pytest.mark.parametrize("kind", ["failed", "not_finite"])
-def test_bad_inferences_lead_to_the_next_variant_then_the_previous_release_then_a_report(
+def test_bad_inferences_lead_to_the_next_variant_then_the_previous_release_and_back_if_shared(
     two: World, releases: Releases, kind: str
 ) -> None:
     assert serves(two) == (2, "cpu")
@@ -116,15 +116,24 @@ def test_bad_inferences_lead_to_the_next_variant_then_the_previous_release_then_
     assert "cpu of 1.1.0 serves instead of cpu-vnni of 1.2.0" in two.journal.because
 
     told = watch(two, window(releases.one, **bad))
-    assert serves(two) == (1, "cpu"), "nothing is left"
-    assert told.state == "DEGRADED"
-    assert "nothing better is here" in told.because
+    assert serves(two) == (2, "cpu")
+    assert (two.journal.state, two.journal.committed) == ("COMMITTED", two.pointer)
+    assert (told.state, told.symptom, told.wanted) == ("DEGRADED", kind, told.chosen)
+    assert f"{ROWS[told.symptom].shared} is to blame" in told.because  # type: ignore[index]
+    for version in ("1.2.0", "1.1.0"):
+        assert f"with {version}: 200 of 200 real inferences" in told.because
     probed, events = two.probed.copy(), len(two.events("watch"))
-    watch(two, window(releases.one, **bad), turns=20)
+    two.restart()
+    again = watch(two, window(releases.two, **bad), turns=20)
     assert (two.probed, len(two.events("watch"))) == (probed, events), "it is tried and told once"
+    assert again.because == told.because
     assert [event.to_state for event in two.events("watch")] == [
-        *("HEALING", "DEGRADED", "HEALING", "HEALING", "DEGRADED")
+        *("HEALING", "DEGRADED", "HEALING", "HEALING")
     ]
+    assert watch(two, window(releases.two, good=500), turns=150).state == "WATCHING"
+    told = watch(two, window(releases.two, **bad), turns=150)
+    assert (told.state, serves(two)) == ("DEGRADED", (2, "cpu"))
+    assert "is to blame" in told.because, "the watch remembers"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +240,7 @@ def test_processes_that_die_while_they_hold_a_committed_release_are_evidence(
     assert serves(two) == (2, "cpu-vnni")
 
 
-def test_an_application_that_dies_under_any_release_is_reported_and_the_previous_release_kept(
+def test_an_application_that_dies_under_any_release_is_reported_and_the_wanted_release_returns(
     world: World, releases: Releases
 ) -> None:
     for sequence, bundle in enumerate((releases.two, releases.three), 2):
@@ -250,8 +259,8 @@ def test_an_application_that_dies_under_any_release_is_reported_and_the_previous
         told = watch(world, turns=1)
         if serves(world) != served[-1]:
             served.append(serves(world))
-    assert served == [(3, "cpu"), (2, "cpu")], "release 2 has another variant to go to"
-    assert (told.state, told.symptom, told.acts) == ("DEGRADED", "process", 1)
+    assert served == [(3, "cpu"), (2, "cpu"), (3, "cpu")]
+    assert (told.state, told.symptom, told.acts) == ("DEGRADED", "process", 2)
     assert "the application is to blame" in told.because
 
 

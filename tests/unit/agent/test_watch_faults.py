@@ -226,7 +226,7 @@ def check(world: World, state: WatchState, variant: str) -> None:
     assert (told.state, world.pointer.choice.chosen) == (state, variant), told
     assert world.pointer.bundle.release == 2
     assert world.journal.committed == world.pointer
-    assert told.acts <= 2
+    assert told.acts <= 3
     assert world.models.troubles == ()
 
 
@@ -293,3 +293,32 @@ def test_each_symptom_with_each_fault(
     check(world, state, variant)
     is_told = any(event.to_state == "DEGRADED" for event in world.events("watch"))
     assert is_told == (cause not in (nothing, disagree))
+
+
+def test_a_power_cut_at_each_moment_of_a_return_to_the_wanted_release(
+    tmp_path: Path, template: Path, releases: Releases
+) -> None:
+    left = begin(shutil.copytree(template, tmp_path / "left"), releases)
+    for variant in ("cpu", "cpu-vnni"):
+        left.said_at_rest = [window(releases.two, variant=variant, failed=50)] * LOOKS
+        look(left, 4)
+    assert left.pointer is not None
+    assert left.pointer.bundle.release == 1
+    for number in range(MOST_MOMENTS):
+        world = begin(shutil.copytree(left.state_dir, tmp_path / str(number)), releases)
+        look(world, 1)
+        world.said_at_rest = [window(releases.one, failed=50)] * LOOKS
+        look(world, 3)
+        assert world.pointer == left.pointer
+        kill(world, number)
+        look(world, 2)
+        is_over = world.faults.cut_at is not None
+        world.faults.cut_at = None
+        if variant_of(world) == STAYS and world.pointer == left.pointer:
+            world.said_at_rest = [window(releases.one, failed=50)] * LOOKS  # Counted anew.
+            look(world, LOOKS)
+        check(world, "DEGRADED", STAYS)
+        assert "is to blame" in world.journal.watch.told.because
+        if is_over:
+            return
+    raise AssertionError("no return ends")

@@ -38,12 +38,15 @@ class WatchNote(msgspec.Struct, frozen=True, kw_only=True):
         moved: The report of the last move, for as long as the wanted variant does not serve.
         left: Variants that the watch left, as "digest variant", each with the reason.
         tried: Symptoms for which nothing better was found, as "symptom digest variant".
+        shared: Symptoms that two releases showed, each with the evidence: no release is left for
+            these any more.
     """
 
     told: Watched = Watched()
     moved: Watched = Watched()
     left: dict[str, str] = {}
     tried: tuple[str, ...] = ()
+    shared: dict[str, str] = {}
 
 
 class FirmwarePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from edgepack.agent.update.choosing import (
 )
 from edgepack.agent.update.context import Evidence, NotYetError, UpdateContext, Wait
 from edgepack.agent.update.journal import NOTHING_SERVES, WatchNote
-from edgepack.agent.update.remembering import is_left, name_pointer, name_variant, title_variant
+from edgepack.agent.update.remembering import name_pointer, name_variant, title_variant
 from edgepack.agent.update.transitions import MAX_TEXT, Transitions
 from edgepack.agent.watch.evidence import describe_harm
 from edgepack.agent.watch.ledger import Ledger
@@ -200,28 +200,20 @@ class Watcher:
         symptom = next((one for one in found if self._is_open(one, pointer)), self._found[0])
         because = found[symptom]
         if not self._is_open(symptom, pointer):
+            because = "; ".join(filter(None, (because, self._memory.shared.get(symptom))))
             self._degrade(pointer, symptom, because, transitions)
         elif told.acts >= self._settings.max_acts:
             because += f"; nothing is tried, since the watch acted {told.acts} times already"
             self._degrade(pointer, symptom, because, transitions)
-        elif symptom == told.symptom == "process" and self._has_left_release():
-            told_again = (
-                f"with {pointer.bundle.version}, too, {because}: the application is to blame"
-            )
-            self._cancel(pointer, told_again, transitions)
         else:
             self._begin(pointer, symptom, because, transitions)
             self._heal(pointer, transitions)
 
-    def _has_left_release(self) -> bool:
-        """Check whether the watch left the release before."""
-        previous = self._context.journal.previous
-        return previous is not None and is_left(self._context.journal, previous)
-
     def _is_open(self, symptom: Symptom, pointer: ActivePointer) -> bool:
         """Check whether a symptom has an action that was not tried yet."""
         is_tried = f"{symptom} {name_pointer(pointer)}" in self._memory.tried
-        return "variant" in ROWS[symptom].steps and not is_tried
+        is_known = is_tried or symptom in self._memory.shared
+        return "variant" in ROWS[symptom].steps and not is_known
 
     def _begin(
         self, pointer: ActivePointer, symptom: Symptom, because: str, transitions: Transitions
@@ -268,7 +260,7 @@ class Watcher:
 
     def _heal(self, pointer: ActivePointer, transitions: Transitions) -> None:
         """Try the next right variant, then the previous release, then variants that were only slow;
-        report when none is better.
+        report when none is better. Return to the wanted release if two releases show the symptom.
 
         A switch that a restart interrupted is completed.
 
@@ -278,6 +270,8 @@ class Watcher:
         context, evidence, note = self._context, self._evidence, self._memory
         if name_pointer(pointer) not in note.left:
             self._finish(pointer, transitions)
+            return
+        if self._return_to_wanted(pointer, transitions):
             return
         previous = context.journal.previous
         releases = [pointer]
@@ -305,6 +299,60 @@ class Watcher:
             slow = f"{title_variant(release, choice)} takes {probe.latency_ms} ms" if probe else ""
             reasons.append(f"{release.bundle.version}: {slow or choice.because}")
         self._cancel(pointer, f"nothing better is here: {'; '.join(reasons)}", transitions)
+
+    def _return_to_wanted(self, pointer: ActivePointer, transitions: Transitions) -> bool:
+        """Serve the release again that was left first, if two releases show the symptom.
+
+        Returns:
+            False if a single release shows the symptom, or the other release is not right.
+
+        Raises:
+            NotYetError: A probe is under way; call again.
+        """
+        context, evidence, note = self._context, self._evidence, self._memory
+        journal = context.journal
+        symptom, committed, wanted = note.told.symptom, journal.committed, journal.previous
+        same = {key: why for key, why in note.left.items() if why.startswith(f"{symptom}: ")}
+        of = {key.split(" ", 1)[0]: why.removeprefix(f"{symptom}: ") for key, why in same.items()}
+        if committed is None or wanted is None or symptom not in ROWS:
+            return False
+        if not ROWS[symptom].shared or len({committed.digest, wanted.digest} & of.keys()) < 2:
+            return False
+        choice = pointer.choice
+        if pointer.digest != wanted.digest:  # Else a restart interrupted the return.
+            probe_afresh(context, evidence, wanted)
+            choice = choose_again(context, wanted, evidence)
+            if not choice.chosen:
+                return False
+            pointer = repoint(context, wanted, choice)
+            context.model.pointer.write(pointer)
+            self._evidence = Evidence()
+        evidence_of_both = "; ".join(
+            f"with {one.bundle.version}: {of[one.digest]}" for one in (wanted, committed)
+        )
+        because = (
+            f"{ROWS[symptom].shared} is to blame, since two releases show the same: "
+            f"{evidence_of_both}; {title_variant(pointer)} serves again"
+        )[:MAX_TEXT]
+        told = msgspec.structs.replace(
+            note.told,
+            state=STATES["HEALING"].done or "DEGRADED",
+            chosen=title_variant(pointer),
+            because=because,
+            since=context.deps.clock.wall(),
+        )
+        note = WatchNote(
+            told=told,
+            moved=_moved(told),
+            left={key: why for key, why in note.left.items() if key not in same},
+            shared=note.shared | {symptom: because},
+        )
+        changes, offer = {"committed": pointer, "previous": committed}, journal.offer
+        if isinstance(offer, RunModel) and offer.bundle == pointer.bundle:
+            transitions.move("COMMITTED", because, watch=note, choice=choice, **changes)
+        else:
+            transitions.watch(note, because, **changes)
+        return True
 
     def _most_ms(self, pointer: ActivePointer) -> float | None:
         """Return the latency that another variant may have, milliseconds; None if none is needed.
@@ -405,11 +453,12 @@ class Watcher:
         rest = Watched(state=after, since=wall) if not note.moved.wanted else note.moved
         rest = msgspec.structs.replace(rest, acts=told.acts)
         if told.state == "DEGRADED" and told != rest and calm_s >= self._settings.calm_s:
-            note = WatchNote(told=rest, moved=note.moved, left=note.left)
+            note = msgspec.structs.replace(note, told=rest, tried=())
             transitions.watch(note)
         elif told.acts and calm_s >= CALM_DAY_S:
             told = msgspec.structs.replace(told, acts=0)
-            self._context.model.store.update(watch=msgspec.structs.replace(note, told=told))
+            note = msgspec.structs.replace(note, told=told, shared={})
+            self._context.model.store.update(watch=note)
 
     def _compare_basis(self, transitions: Transitions) -> None:
         """Choose again if the basis of the choice is gone: at the start and each minute.

@@ -56,6 +56,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         evidence: Sufficient evidence after the commit, with its error rate.
         in_soak: Evidence that ends a soak; "" where the symptom ends none.
         steps: Actions after the commit, in order.
+        shared: Cause of a symptom that two releases show, in words: the wanted release then serves
+            again, and no release is left for the symptom. "" where no release is left.
         restart: Memory of a restarted agent.
         judge: Returns the verdict on measurements.
     """
@@ -65,6 +67,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
     in_soak: str = ""
     steps: tuple[Step, ...] = LEAVE
+    shared: str = ""
     restart: str = "counts begin anew"
     judge: Callable[[Observed], Verdict]
 
@@ -75,6 +78,7 @@ ROWS: dict[Symptom, Row] = {
         measurement="locked files of the processes, for the last 10 minutes",
         evidence="3 deaths, and more than twice as many as in as much time before",
         in_soak="the same, or a process that cannot open the release",
+        shared="the application",
         judge=evidence.judge_processes,
     ),
     "hang": Row(
@@ -82,6 +86,7 @@ ROWS: dict[Symptom, Row] = {
         measurement="heartbeats each second, and the start of the running inference",
         evidence="no heartbeat, or an inference, for 30 s; or 20 times the latency of the probe",
         in_soak="the same",
+        shared="the application or the provider",
         restart="heartbeats are files",
         judge=evidence.judge_hangs,
     ),
@@ -98,6 +103,7 @@ ROWS: dict[Symptom, Row] = {
         measurement="failed inferences of the last 10 minutes, or of the last 100",
         evidence="beyond doubt more than 1 %, for 15 s; a wrong action in 150 years at the limit",
         in_soak="more than 1 %",
+        shared="the application or the provider",
         judge=evidence.judge_failed,
     ),
     "not_finite": Row(
@@ -108,6 +114,7 @@ ROWS: dict[Symptom, Row] = {
         ),
         evidence="beyond doubt more than 1 %, for 15 s; a wrong action in 150 years at the limit",
         in_soak="more than 1 %",
+        shared="the inputs or the provider",
         judge=evidence.judge_not_finite,
     ),
     "inputs": Row(
@@ -127,6 +134,7 @@ ROWS: dict[Symptom, Row] = {
             "a difference, bit for bit, that is still there after the release was opened again; "
             "none by chance on a repeatable provider"
         ),
+        shared="the hardware",
         restart="the first outputs are kept on the disk",
         judge=evidence.judge_golden,
     ),
@@ -165,6 +173,7 @@ ROWS: dict[Symptom, Row] = {
             "10 times as slow as the previous release in 3 intervals of 10 s, or twice in 5 of a "
             "minute"
         ),
+        shared="the device or the inputs",
         restart="the past hour is kept on the disk",
         judge=evidence.judge_latency,
     ),
@@ -269,12 +278,14 @@ def mermaid() -> str:
 def markdown() -> str:
     """Return the rows as a Markdown table."""
     lines = [
-        "| symptom | measurement | sufficient evidence | evidence in a soak | actions | restart |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| symptom | measurement | sufficient evidence | evidence in a soak | actions "
+        "| cause, if two releases show the symptom | restart |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for symptom, row in ROWS.items():
         steps = ", then ".join(WORDS[step] for step in row.steps)
-        cells = (row.measurement, row.evidence, row.in_soak or "–", steps, row.restart)
+        shared, in_soak = row.shared or "–", row.in_soak or "–"
+        cells = (row.measurement, row.evidence, in_soak, steps, shared, row.restart)
         lines.append(f"| `{symptom}`: {row.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
