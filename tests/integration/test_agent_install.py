@@ -198,7 +198,7 @@ TRUST = "[trust]\nkeys = []\n"
         (DEVICE + TRUST, "trust no key"),
         (
             DEVICE + "speed = 1\n" + TRUST,
-            "unknown key 'speed'; allowed here: broker, capture, decryption, device, hooks",
+            "unknown key 'speed'; allowed here: broker, capture, decryption, device",
         ),
         (DEVICE + TRUST + '[probe]\nruns = "2"\n', "probe.runs must be a whole number, and is '2'"),
         (DEVICE + "broker = 1\n" + TRUST, "broker must be a section, and is 1"),

@@ -18,7 +18,7 @@ CHANGES = {"p95": "p95=1.8", "drift": "drift=0.9", "shadow": "shadow=0.4"}
 COUNT = 30
 PLAN = (
     *("--waves", "100%", "--control", "30%", "--split-by", "hardware", "--on-breach", "rollback"),
-    *("--soak", "0.2", "--deadline", "400", "--first-look", "2", "--gate", "drift=0.3"),
+    *("--soak", "0.2", "--deadline", "400", "--first-look", "4", "--gate", "drift=0.3"),
 )
 
 
@@ -30,17 +30,17 @@ def states(view: RolloutView, of_class: dict[str, str], *, worse: bool) -> set[s
 def test_a_class_that_gets_worse_is_rolled_back_alone_and_a_hot_day_stops_nothing(
     serve: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve("--value-seconds", "1")
+    fleet = serve("--value-seconds", "2")
     for gate, change in CHANGES.items():
         worse = parse_change(f"{WORSE}:{change}")
-        asked = {"count": COUNT, "group": gate, "prefix": gate, "measure_s": 1.0}
+        asked = {"count": COUNT, "group": gate, "prefix": gate, "measure_s": 2.0}
         simulation(fleet, **asked, changes=(worse,))
     # All of these devices are half as fast from the moment on that the first device switches.
-    simulation(fleet, count=COUNT, group="heat", prefix="heat", measure_s=1.0, heat=1.5)
+    simulation(fleet, count=COUNT, group="heat", prefix="heat", measure_s=2.0, heat=1.5)
     first = fleet.roll_out(make_bundle("1.0.0", 1), Selector(kind="all"), waves="100%")
     fleet.wait_for(first, "FINISHED")
     fleet.wait_until(
-        lambda: sum(row.inferences for row in fleet.rollout(first).latency) > 4 * COUNT * 200 * 6,
+        lambda: sum(row.inferences for row in fleet.rollout(first).latency) > 4 * COUNT * 200 * 5,
         "devices measured the first release",
     )
     of_class = {view.device: view.hardware_class for view in fleet.client.devices()}
@@ -55,7 +55,7 @@ def test_a_class_that_gets_worse_is_rolled_back_alone_and_a_hot_day_stops_nothin
         names[gate] = json.loads(done.stdout)["rollout"]
 
     hot = fleet.wait_for(names["heat"], "FINISHED", "PAUSED", "ABORTED")
-    assert (hot.state, hot.counts, hot.held) == ("FINISHED", {"COMMITTED": COUNT}, {}), hot
+    assert (hot.state, hot.counts, hot.held) == ("FINISHED", {"COMMITTED": COUNT}, {}), hot.held
     compared = [view for view in hot.gates if view.name == "p95" and view.devices >= 3]
     assert compared
     assert all(view.verdict == "pass" and (view.controls or 0) > 0 for view in compared)

@@ -126,6 +126,28 @@ def test_a_device_is_compared_with_itself(world: World) -> None:
     assert "without controls" in p95.because
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, 75.0, 150.0, 225.0])
+def test_controls_count_from_the_first_look_on_whenever_their_windows_begin(
+    world: World, ahead_s: float
+) -> None:
+    prepare(world, "abcdefgh")
+    name = world.start(waves="4,100%", evidence_s=0.0)
+    world.look()
+    first = {one.device for one in world.view(name).assignments if one.state == "OFFERED"}
+    look_s = 2 * 273.0
+    starts = [at - ahead_s for at in (0.0, 300.0, 600.0) if at - ahead_s + 300.0 <= look_s]
+    for device in {*"abcdefgh"} - first:
+        for at in starts:
+            world.hear(device, window(OLD, SWITCH + at, 9.6, 1000, 300.0), "telemetry")
+    for device in first:
+        commit(world, device)
+        for at in (0.0, 273.0):
+            world.hear(device, window(NEW, SWITCH + at, 9.6, 1000, 273.0), "telemetry")
+    p95 = gate_of(world, name, "p95")
+    assert (p95.devices, p95.controls) == (3, 4), "the look is taken as most devices measured"
+    assert p95.value == pytest.approx(1.0, abs=0.03)
+
+
 def test_a_change_of_devices_that_wait_is_subtracted(world: World) -> None:
     """All devices become slower at the switch: the release is not the reason."""
     prepare(world, "abcdefgh")

@@ -105,16 +105,16 @@ def changes_over_time(
 
     @lru_cache(maxsize=64)
     def shared(switched_at: float, until: float) -> tuple[tuple[float, int], ...]:
-        pairs = [_pair(values, switched_at, until, look_s)[1] for values in controls]
+        pairs = [_pair(values, switched_at, until, look_s, look_s / 2)[1] for values in controls]
         return tuple(_mean_of(column) for column in zip(*pairs, strict=True)) or ((0.0, 0),) * len(
             TIMED
         )
 
-    step_s = look_s / 2
+    step_s, shared_s = look_s / 2, look_s / 8
     for one in switched:
         before, changed, now = _pair(one.values, one.switched_at, one.until, look_s)
-        # Devices that switched within the same minutes share the numbers of their controls.
-        switch, until = (round(at / step_s) * step_s for at in (one.switched_at, one.until))
+        # Devices that switched within the same minute share the numbers of their controls.
+        switch, until = (round(at / shared_s) * shared_s for at in (one.switched_at, one.until))
         common = shared(switch, until)
         for place, name in enumerate(TIMED):
             start, change = before[place], changed[place]
@@ -260,12 +260,25 @@ def _controls(
 
 
 def _pair(
-    values: Iterable[Value], switched_at: float, until: float, look_s: float
+    values: Iterable[Value],
+    switched_at: float,
+    until: float,
+    look_s: float,
+    least_s: float | None = None,
 ) -> tuple[Measures, Measures, Measures]:
     """Return typical values before the switch, their change, and typical values after the switch.
 
     Too short a time before or after gives None for each gate, and so do values that end early: the
     device is a control that switched meanwhile.
+
+    Args:
+        values: Values of a device, the newest last.
+        switched_at: Time of the switch, seconds since the epoch.
+        until: End of the values after the switch.
+        look_s: Time of the first look, and the least time of the values before the switch.
+        least_s: Least time of the values after the switch; None for `look_s`. Values of a control
+            do not begin with the switch of another device: in the time of a look, a control has a
+            value less.
     """
     since = switched_at - PAIR_BEFORE * look_s / 2
     before, after = [], []
@@ -277,8 +290,8 @@ def _pair(
     if after and after[-1].end < until - look_s:
         after = []
     start, now = (
-        typical(part if lasts(sum(one.end - one.start for one in part), look_s) else ())
-        for part in (before, after)
+        typical(part if lasts(sum(one.end - one.start for one in part), least) else ())
+        for part, least in ((before, look_s), (after, look_s if least_s is None else least_s))
     )
     return start, tuple(map(subtract_optional, now, start)), now
 
