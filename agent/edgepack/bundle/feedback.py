@@ -16,6 +16,25 @@ Index = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Word = Annotated[str, msgspec.Meta(max_length=400)]
 
 
+class DriftedFeature(msgspec.Struct, frozen=True, kw_only=True):
+    """A feature of devices' inferences that differs from the build's samples.
+
+    Attributes:
+        words: The feature, such as `share of 'cat'`.
+        devices: Devices that report the difference.
+        difference: Median over devices of the difference beyond chance, standard deviations.
+        now, build: Mean on the devices (median over devices), and at the build.
+        is_change: Whether a device reports a change for good, not only a difference.
+    """
+
+    words: Word
+    devices: Count
+    difference: Index
+    now: float
+    build: float
+    is_change: bool = False
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of a release's variant on devices of a single kind.
 
@@ -39,6 +58,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
             standard deviations; None without reports.
         worst_drift: The greatest.
         drift_devices: Number of devices with reports.
+        drifted: Features that differ on the devices that serve the variant, those on most devices
+            first.
+        loss: Median over devices of the share of the task that fallen confidence costs, about; None
+            without evidence of harm.
         shadow_count: Inferences that a second model computed, too.
         shadow_agreed: Shadow inferences in which both releases agreed.
         metric, budget: Metric and budget of the build's accuracy gate; "" and None if unknown.
@@ -65,6 +88,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     drift: Index | None = None
     worst_drift: Index | None = None
     drift_devices: Count = 0
+    drifted: Annotated[tuple[DriftedFeature, ...], msgspec.Meta(max_length=10)] = ()
+    loss: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     shadow_count: Count = 0
     shadow_agreed: Count = 0
     metric: Word = ""

@@ -8,13 +8,15 @@ from rich.console import Console
 
 from edgepack.bundle.feedback import Evidence, Feedback
 from edgepack.errors import FleetError
-from edgepack.fleet.commands.feedback import feedback_table
+from edgepack.fleet.commands.feedback import drift_lines, feedback_table
 from edgepack.fleet.database.feedback import MAX_KINDS, gather
 from edgepack.wire.messages import (
     Active,
     BundleRef,
     Choice,
     DeviceFacts,
+    Drift,
+    FeatureDrift,
     ProbeResult,
     ProviderFacts,
     Reported,
@@ -156,3 +158,37 @@ def test_drift_and_shadow_inferences_are_told_of_devices_that_serve_it_no_more_t
 def test_a_model_that_the_fleet_does_not_know_is_an_error(world: World) -> None:
     with world.store.reading() as session, pytest.raises(FleetError, match="no release of 'x'"):
         gather(session, "x", 9.0)
+
+
+def test_drifted_features_are_named_with_their_devices(world: World) -> None:
+    def report(now: float, loss: float | None, *words: str) -> Reported:
+        features = tuple(
+            FeatureDrift(
+                words=one, difference=3.0 / (1 + number), now=now, build=0.5, is_change=True
+            )
+            for number, one in enumerate(words)
+        )
+        said = serving(probe("cpu", PROVIDER, 4.0), on=facts("pi"))
+        drift = Drift(inferences=90, difference=3.0, features=features, loss=loss)
+        model = msgspec.structs.replace(said.models[NEW.name], drift=drift)
+        return msgspec.structs.replace(said, models={NEW.name: model})
+
+    for number, (now, loss, words) in enumerate(
+        (
+            (0.1, 0.2, ("level of 'x'", "edges of 'x'")),
+            (0.2, 0.4, ("level of 'x'",)),
+            (0.3, None, tuple(f"feature {n}" for n in range(6))),
+        )
+    ):
+        world.enroll(f"pi-{number}")
+        world.hear(f"pi-{number}", report(now, loss, *words))
+    (entry,) = feedback(world).evidence
+    assert len(entry.drifted) == 5
+    first = entry.drifted[0]
+    assert (first.words, first.devices, first.build) == ("level of 'x'", 2, 0.5)
+    assert first.now == pytest.approx(0.15)
+    assert entry.loss == pytest.approx(0.3)
+    lines = drift_lines(feedback(world))
+    assert "level of 'x' is 0.15 and was 0.5 at the build" in lines[0]
+    assert "2 devices" in lines[0]
+    assert "30% of the task" in lines[-1]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.feedback import FORMAT, Evidence, Feedback, read_feedback
+from edgepack.bundle.feedback import FORMAT, DriftedFeature, Evidence, Feedback, read_feedback
+from edgepack.bundle.metadata import Feature
 from edgepack.errors import EdgepackError
-from edgepack.packager.pipeline.fleet_feedback import Learnt, judge, learn
+from edgepack.packager.pipeline.fleet_feedback import Learnt, judge, learn, respond
 from edgepack.packager.profiles.reading import load_profile
 
 CPU, NPU = "CPUExecutionProvider", "QNNExecutionProvider"
@@ -120,3 +121,44 @@ def test_a_file_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(EdgepackError, match="cannot be read") as caught:
         read_feedback(tmp_path / "none.json")
     assert "edgepack fleet feedback" in (caught.value.remedy or "")
+
+
+def test_a_build_responds_to_drift_by_its_own_samples() -> None:
+    def drifted(words: str, difference: float, devices: int = 3) -> DriftedFeature:
+        return DriftedFeature(
+            words=words, devices=devices, difference=difference, now=0.1, build=0.5
+        )
+
+    old = entry(
+        "cpu", CPU, 2.0, digest="o", version="0.9.0", drifted=(drifted("level of 'old'", 9.0),)
+    )
+    new = entry(
+        "cpu",
+        CPU,
+        2.0,
+        drifted=(drifted("level of 'x'", 4.0), drifted("edges of 'x'", 0.1)),
+        loss=0.2,
+    )
+    other = entry(
+        "cpu", CPU, 2.0, hardware_class="pi-4", drifted=(drifted("level of 'x'", 2.0, 1),)
+    )
+    simulated = entry(
+        "cpu", CPU, 2.0, is_simulator=True, digest="s", drifted=(drifted("level of 's'", 9.0),)
+    )
+    learnt = judge(Feedback(model="m", at=0.0, evidence=(simulated, new, other, old)), ())
+    assert [(one.words, one.devices) for one in learnt.drifted] == [("level of 'x'", 4)]
+
+    def first(mean: float, captured: int) -> str:
+        level = Feature(
+            tensor="x", name="level", words="level of 'x'", mean=mean, spread=0.05, samples=9
+        )
+        lines = respond(learnt, (level,), captured, "m")
+        assert len(lines) == 2
+        assert "20%" in lines[1]
+        assert "4 devices reported drift in 1.0.0: level of 'x' is 0.1 and was 0.5" in lines[0]
+        return lines[0]
+
+    assert "samples have 0.12, so ranges and verdict hold" in first(0.12, 0)
+    assert "57 captured samples widen the ranges" in first(0.5, 57)
+    assert "edgepack fleet capture m" in first(0.5, 0)
+    assert respond(Learnt(), (), 0, "m") == []

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import click
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +14,7 @@ from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.completion import model_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
+from edgepack.text import counted
 
 _HEADINGS = (
     *("release", "variant", "hardware", "right", "serves on", "golden"),
@@ -53,7 +54,7 @@ def feedback(model: str, output: Path | None, data: Path, url: str, as_json: boo
 
 def feedback_table(found: Feedback) -> RenderableType:
     """Return the measurements as a table, a row for each variant of a release on a kind of
-    hardware.
+    hardware, and below the table the features that drifted.
     """
     if not found.evidence:
         return f"no device has run {found.model} yet"
@@ -63,7 +64,24 @@ def feedback_table(found: Feedback) -> RenderableType:
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for entry in found.evidence:
         table.add_row(*map(Text, _cells(entry)))
-    return table
+    return Group(table, *map(Text, drift_lines(found)))
+
+
+def drift_lines(found: Feedback) -> list[str]:
+    """Return a line for each feature that differs on devices, and for harm."""
+    lines = []
+    for entry in found.evidence:
+        place = f"drift: {entry.variant} {entry.version} on {entry.hardware_class}"
+        for one in entry.drifted:
+            changed = ", a change for good" if one.is_change else ""
+            lines.append(
+                f"{place}: {one.words} is {one.now:.3g} and was {one.build:.3g} at the build, "
+                f"{one.difference:.2g} standard deviations ({counted(one.devices, 'device')}"
+                f"{changed})"
+            )
+        if entry.loss is not None:
+            lines.append(f"{place}: the fallen confidence costs about {entry.loss:.0%} of the task")
+    return lines
 
 
 def _cells(entry: Evidence) -> tuple[str, ...]:

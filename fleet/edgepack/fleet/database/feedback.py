@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from edgepack.bundle.feedback import Evidence, Feedback
+from edgepack.bundle.feedback import DriftedFeature, Evidence, Feedback
 from edgepack.errors import FleetError
 from edgepack.fleet.database.latency_views import latency_of_release
 from edgepack.fleet.database.measures import ReleaseMeasurements
@@ -23,13 +23,16 @@ from edgepack.fleet.database.schema import (
 )
 from edgepack.fleet.documents.devices import SIMULATED
 from edgepack.fleet.documents.rollouts import LatencyView
-from edgepack.wire.messages import Choice, ProbeResult, Reported, decode
+from edgepack.wire.messages import Choice, Drift, FeatureDrift, ProbeResult, Reported, decode
 
 MAX_RELEASES = 20
 MAX_KINDS = 2_000
 """Rows of one answer: devices may name variants, providers and hardware as they like."""
 BATCH = 500
 MAX_TEXT = 200
+MAX_FEATURES = 200
+"""Features of a kind that are counted: devices may name features as they like."""
+MOST_DRIFTED = 5
 _MEASUREMENTS = msgspec.json.Decoder(ReleaseMeasurements)
 
 
@@ -55,6 +58,8 @@ class Seen:
     times_ms: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     drifts: list[float] = field(default_factory=list)
+    features: dict[str, list[FeatureDrift]] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
     shadow_count: int = 0
     shadow_agreed: int = 0
     latency: LatencyView | None = None
@@ -178,6 +183,34 @@ def _count(seen: dict[Kind, Seen], hardware_class: str, reported: Reported, mode
         if (probe.variant, probe.provider) == (choice.chosen, choice.provider):
             kept.chosen += 1
             kept.fallbacks += choice.is_fallback
+            if said.drift is not None:
+                _count_drift(kept, said.drift)
+
+
+def _count_drift(kept: Seen, drift: Drift) -> None:
+    for one in drift.features:
+        words = one.words[:MAX_TEXT]
+        if words in kept.features or len(kept.features) < MAX_FEATURES:
+            kept.features.setdefault(words, []).append(one)
+    if drift.loss is not None:
+        kept.losses.append(drift.loss)
+
+
+def _drifted(features: dict[str, list[FeatureDrift]]) -> tuple[DriftedFeature, ...]:
+    """Return the features that differ on most devices, then by the greatest difference."""
+    found = [
+        DriftedFeature(
+            words=words,
+            devices=len(told),
+            difference=statistics.median(one.difference for one in told),
+            now=statistics.median(one.now for one in told),
+            build=statistics.median(one.build for one in told),
+            is_change=any(one.is_change for one in told),
+        )
+        for words, told in features.items()
+    ]
+    found.sort(key=lambda one: (-one.devices, -one.difference, one.words))
+    return tuple(found[:MOST_DRIFTED])
 
 
 def _probes(choice: Choice) -> tuple[ProbeResult, ...]:
@@ -211,6 +244,8 @@ def _evidence(version: str, kind: Kind, seen: Seen) -> Evidence:
         drift=statistics.median(seen.drifts) if seen.drifts else None,
         worst_drift=max(seen.drifts, default=None),
         drift_devices=len(seen.drifts),
+        drifted=_drifted(seen.features),
+        loss=statistics.median(seen.losses) if seen.losses else None,
         shadow_count=seen.shadow_count,
         shadow_agreed=seen.shadow_agreed,
     )

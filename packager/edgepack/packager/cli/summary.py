@@ -33,6 +33,8 @@ def print_summary(result: BuildResult) -> None:
     click.echo(
         f"\n{title} (release {report.release}), float model {format_bytes(report.model.size_bytes)}"
     )
+    for response in report.responses:
+        click.echo(_wrapped(f"feedback: {response}"))
     mark = click.style("warning", fg="yellow")
     for warning in report.warnings:
         click.echo(_wrapped(f"warning: {warning}").replace("warning", mark, 1))

@@ -26,7 +26,8 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.bundle.feedback import Evidence, Feedback, read_feedback
+from edgepack.bundle.feedback import DriftedFeature, Evidence, Feedback, read_feedback
+from edgepack.bundle.metadata import Feature
 from edgepack.errors import BuildError
 from edgepack.packager.profiles.schema import ANY, Profile, keep_of
 from edgepack.packager.reports.report import BudgetProposal
@@ -37,6 +38,8 @@ from edgepack.tasks.values.measure import EXPLAINED
 from edgepack.text import counted
 
 CPU = "CPUExecutionProvider"
+LEAST_DRIFT = 0.5
+"""Standard deviations of a difference to which a build responds, at least."""
 FEWEST_DEVICES = 5
 """Devices that must have tried a variant before its profile is left out. A variant that serves on
 half of all devices fails on five by chance once in 32 times."""
@@ -50,12 +53,18 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
         left_out: By profile the reason for leaving the profile out.
         serves_on: By profile on how many devices its variant serves.
         proposals: Budgets that profiles might ask for; none is changed.
+        drifted: Features that differ on real devices, of the newest release that has any.
+        drifted_in: Version of that release.
+        loss: Share of the task that fallen confidence costs there; None without evidence of harm.
     """
 
     evidence: tuple[Evidence, ...] = ()
     left_out: Mapping[str, str] = {}
     serves_on: Mapping[str, int] = {}
     proposals: tuple[BudgetProposal, ...] = ()
+    drifted: tuple[DriftedFeature, ...] = ()
+    drifted_in: str = ""
+    loss: float | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -106,12 +115,69 @@ def judge(feedback: Feedback, profiles: Sequence[Profile]) -> Learnt:
             if profile.device.provider != CPU and (why := _why_it_loses(profile.name, real)):
                 left_out[profile.name] = why
     built = [profile for profile in profiles if profile.name not in left_out]
+    told = [entry for entry in feedback.evidence if entry.drifted and not entry.is_simulator]
+    newest = [entry for entry in told if entry.digest == told[0].digest]
     return Learnt(
         evidence=evidence,
         left_out=left_out,
         serves_on=dict(served),
         proposals=propose_budgets(built, evidence),
+        drifted=_join_drifted(newest),
+        drifted_in=newest[0].version if newest else "",
+        loss=max((entry.loss for entry in newest if entry.loss is not None), default=None),
     )
+
+
+def _join_drifted(evidence: Iterable[Evidence]) -> tuple[DriftedFeature, ...]:
+    """Return the notable features of all kinds of devices; of a feature the greatest difference."""
+    found: dict[str, DriftedFeature] = {}
+    for entry in evidence:
+        for one in entry.drifted:
+            if one.is_change or one.difference >= LEAST_DRIFT:
+                before = found.get(one.words, one)
+                devices = one.devices + (before.devices if one.words in found else 0)
+                worst = max(before, one, key=lambda each: each.difference)
+                found[one.words] = msgspec.structs.replace(worst, devices=devices)
+    return tuple(sorted(found.values(), key=lambda one: -one.difference))
+
+
+def respond(learnt: Learnt, reference: Iterable[Feature], captured: int, model: str) -> list[str]:
+    """Return the build's response to the drift that devices reported, a sentence for each feature.
+
+    Args:
+        learnt: Facts of the feedback.
+        reference: Features of this build's samples.
+        captured: Captured samples that were added to the samples for ranges.
+        model: The model's name.
+    """
+    known = {one.words: one for one in reference}
+    lines = []
+    for one in learnt.drifted:
+        own = known.get(one.words)
+        seen = (
+            f"{counted(one.devices, 'device')} reported drift in {learnt.drifted_in}: {one.words} "
+            f"is {one.now:.3g} and was {one.build:.3g} at the build"
+        )
+        if own is not None and abs(own.mean - one.now) <= own.spread:
+            done = f"this build's samples have {own.mean:.3g}, so ranges and verdict hold for it"
+        elif captured:
+            done = (
+                f"{counted(captured, 'captured sample')} widen the ranges, and the verdict stays "
+                "on the given samples"
+            )
+        else:
+            have = f"have {own.mean:.3g}" if own is not None else "do not show it"
+            done = (
+                f"this build's samples {have}, so nothing changes; edgepack fleet capture {model} "
+                "asks devices for samples"
+            )
+        lines.append(f"{seen}; {done}.")
+    if learnt.loss is not None:
+        lines.append(
+            f"Devices estimate that the fallen confidence in {learnt.drifted_in} costs "
+            f"{learnt.loss:.0%} of the task."
+        )
+    return lines
 
 
 def _why_it_loses(name: str, evidence: Iterable[Evidence]) -> str:

@@ -9,7 +9,7 @@ from edgepack.packager.bundling.assemble import BundleParts, LaidOut
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.pipeline.build_samples import BuildSamples, OpenedBuild
-from edgepack.packager.pipeline.fleet_feedback import Learnt
+from edgepack.packager.pipeline.fleet_feedback import Learnt, respond
 from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,
@@ -46,6 +46,7 @@ def compose_report(
         tools=facts.tools,
         evidence=learnt.evidence,
         proposals=learnt.proposals,
+        responses=tuple(respond(learnt, samples.reference, samples.captured.count, facts.name)),
     )
 
 

@@ -217,6 +217,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         evidence: Measurements of these variants in earlier releases by a fleet.
         proposals: Budgets that the evidence supports; nothing was changed.
+        responses: Drift that devices reported, and the build's response; shown first.
         choice: The variant that this machine would run, and the reason; only in the report next to
             the bundle.
         warnings: Problems that may make every number worthless; shown first.
@@ -235,6 +236,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[str, str]
     evidence: tuple[Evidence, ...] = ()
     proposals: tuple[BudgetProposal, ...] = ()
+    responses: tuple[str, ...] = ()
     choice: str = ""
     warnings: tuple[str, ...] = ()
 
