@@ -41,6 +41,8 @@ NAMES = (
     "artifact of a registry",
     *("message desired", "message reported", "message need", "message telemetry"),
     *("message event", "message batch", "message session", "signed batch"),
+    *("message of samples desired", "message of samples piece", "message of samples taken"),
+    *("encrypted sample", "state: requests for samples", "state: dropped samples"),
     *("bitmap of a need", "latency histogram", "chunk frame", "repair frame"),
     *("coded frame", "coded chunk"),
     *("metadata 1.root.json", "metadata targets.json", "metadata releases.json"),
