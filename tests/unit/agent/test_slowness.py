@@ -22,7 +22,7 @@ from edgepack.agent.telemetry.pace import (
     typical_ms,
 )
 from edgepack.agent.watch.observed import Observed, Verdict
-from edgepack.agent.watch.slowness import INTERVALS, judge_previous
+from edgepack.agent.watch.slowness import INTERVALS, judge_past, judge_previous
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Telemetry
 from tests.simulators.world import World
@@ -96,6 +96,15 @@ def test_a_gross_slowdown_over_several_intervals_is_proven_and_a_burst_is_not(
     verdict = judge(pace_of(before), pace_of(now), allowed, "digits 1.0.0", is_last=is_last)
     assert verdict.answer == answer
     assert bool(verdict.because) == (answer == "proven")
+
+
+@pytest.mark.parametrize(("found_ago", "answer"), [(0, "fine"), (6, "proven")])
+def test_slow_intervals_while_other_variants_are_probed_are_no_part_of_the_past(
+    found_ago: int, answer: str
+) -> None:
+    before = pace_of(STEADY[:4] + [30.0] * (INTERVALS + 6))
+    seen = Observed(is_soaking=False, before=before, slowdown=2.0, found_ago=found_ago)
+    assert judge_past(seen).answer == answer
 
 
 def test_the_reason_has_the_numbers() -> None:

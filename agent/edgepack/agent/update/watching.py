@@ -5,6 +5,7 @@ decision, and is reported as wanted, chosen, because.
 """
 
 import logging
+import math
 
 import msgspec
 
@@ -369,7 +370,11 @@ class Watcher:
         serving, limit = pointer.choice.chosen, self._settings.slowdown
         own = choose_again(self._context, pointer, self._evidence, only=serving)
         recent = self._ledger.recent if self._ledger else ()
-        is_slow = any(symptom == "slow" for symptom, _ in judge_all(self._observe()))
+        found_s = max(0.0, self._context.deps.clock.wall() - self._memory.told.since)
+        seen = msgspec.structs.replace(
+            self._observe(), found_ago=math.ceil(found_s / self._settings.interval_s)
+        )
+        is_slow = any(symptom == "slow" for symptom, _ in judge_all(seen))
         if not recent or not is_slow:
             return None
         fresh, usual = _probe_of(own, serving), _probe_of(pointer.choice, serving)

@@ -77,7 +77,7 @@ def judge_past(seen: Observed) -> Verdict:
         (seen.recent, SHORT_INTERVALS, GROSS, 1),
         (pace.intervals, INTERVALS, allowed, INTERVALS),
     ):
-        past = _without_last(pace, recent)
+        past = _without_last(pace, recent + seen.found_ago)
         if sum(one.count for one in past.intervals) < FEWEST_BEFORE or len(intervals) < needed:
             continue
         limit = _limit(past, max(allowed, factor))
