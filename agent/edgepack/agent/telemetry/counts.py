@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import threading
+from bisect import bisect_left
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from edgepack.wire.messages import Histogram
 _MAGIC = int.from_bytes(b"EPCOUNT1", "little")
 _FIRST, _LAST = bucket_of(LEAST_MS, GROWTH), 400
 """Index of the first bucket, and of the last: 83 hours and more."""
+_BOUNDS = [GROWTH**index for index in range(_FIRST, _LAST)]
+"""Upper bounds of all buckets but the last: a search takes half the time of a logarithm."""
 _SUM, _LEAST, _MOST, _FAILURES, _NOT_FINITE, _BAD_INPUTS, _NAME = range(1, 8)
 """Positions of 8-byte words after the magic number: three floats, three integers, the name of an
 input, the buckets."""
@@ -61,10 +64,11 @@ class Counts:
         Raises:
             ValueError: The latency is negative, infinite or not a number.
         """
-        if not math.isfinite(latency_ms) or latency_ms < 0:
-            raise ValueError(f"a latency is a finite number of milliseconds, not {latency_ms}")
-        latency_ms = max(latency_ms, LEAST_MS)
-        position = _BUCKETS + min(bucket_of(latency_ms, GROWTH), _LAST) - _FIRST
+        if not LEAST_MS <= latency_ms < math.inf:
+            if not 0 <= latency_ms < LEAST_MS:
+                raise ValueError(f"a latency is a finite number of milliseconds, not {latency_ms}")
+            latency_ms = LEAST_MS
+        position = _BUCKETS + bisect_left(_BOUNDS, latency_ms)
         with self._lock:
             floats = self._floats
             floats[_SUM] += latency_ms
