@@ -8,10 +8,14 @@ import pytest
 
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.energy import LONGEST_S, EnergyMeter
+from edgepack.agent.telemetry.heat import HeatWatch
 from edgepack.agent.telemetry.record import Record
 from edgepack.durable import write_file
 from tests.simulators.manifests import CPU
 
+COOLING = "class/thermal/cooling_device0"
+HOT: dict[str, object] = {f"{COOLING}/type": "thermal-cpufreq-0", f"{COOLING}/cur_state": 1}
+COOL: dict[str, object] = {f"{COOLING}/cur_state": 0}
 PACKAGE = "class/powercap/intel-rapl:0"
 MOST = 262143328850
 
@@ -128,6 +132,7 @@ def test_releases_share_the_energy_of_a_window_by_their_time(tmp_path: Path) -> 
 
     buffer = TelemetryBuffer(state_dir, write=write)
     buffer.energy = EnergyMeter(tmp_path / "sys", lambda: now[0])
+    buffer.heat = HeatWatch(tmp_path / "sys", lambda: now[0])
     records = [
         Record(state_dir, model="m", digest=digit * 64, variant="cpu", provider=CPU)
         for digit in "12"
@@ -142,8 +147,12 @@ def test_releases_share_the_energy_of_a_window_by_their_time(tmp_path: Path) -> 
     run(10, 20)
     buffer.commit(seals=False)  # The window before the start may be longer.
     run(10, 20)
+    put(tmp_path / "sys", HOT)
+    buffer.heat.look()
     buffer.commit(seals=False)
     run(0, 1)
+    put(tmp_path / "sys", COOL)
+    buffer.heat.look()
     is_full[0] = True
     with pytest.raises(OSError, match="No space"):
         buffer.commit(seals=False)
@@ -158,5 +167,12 @@ def test_releases_share_the_energy_of_a_window_by_their_time(tmp_path: Path) -> 
         ("2", pytest.approx(20.0), 20),
         ("2", pytest.approx(60.0), 4),
     ]
+    hot_s = [one.throttled_s for one in buffer.journal.stored.windows]
+    assert hot_s == [0, 0, 20, 20, 0]
+    totals = {one.digest[0]: one.sums for one in buffer.totals}
+    assert totals["2"].energy_j == pytest.approx(80.0)
+    assert totals["2"].throttled_s == 20
+    assert buffer.energy.total_j == pytest.approx(3 * 40)
+    assert buffer.energy.power_w == pytest.approx(3)
     for record in records:
         record.latency.close()
