@@ -85,9 +85,7 @@ def test_two_devices_that_lost_different_chunks_get_both_from_one_message(
         for name, device in zip(LOST, devices, strict=True):
             device.start()
             controller.offer(name, bundle.desired(1))
-        wait_until(
-            lambda: all(device.pointer() is not None for device in devices), "both run it", 60
-        )
+        wait_until(lambda: all(device.pointer() is not None for device in devices), "both run it")
     finally:
         controller.close()
     assert controller.lacking == dict.fromkeys(LOST, True)

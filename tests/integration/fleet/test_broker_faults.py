@@ -33,7 +33,6 @@ def test_three_hundred_devices_that_come_back_at_once_are_all_there_and_commit_o
                 fleet.rollout(rollout).counts.get("COMMITTED", 0) >= share * DEVICES
             ),  # type: ignore[misc]
             "some have committed",
-            120,
         )
         assert mosquitto.process is not None
         mosquitto.process.kill()  # it keeps nothing: no session, nothing that was retained

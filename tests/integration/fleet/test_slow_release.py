@@ -207,7 +207,7 @@ def test_a_wave_that_measured_too_little_waits_for_a_person_and_says_so(
 
     second = start(fleet, archive(2)[0])
     fleet.wait_until(
-        lambda: fleet.rollout(second).waits_reason == "evidence", "it waits for evidence", 240
+        lambda: fleet.rollout(second).waits_reason == "evidence", "it waits for evidence"
     )
     view = fleet.rollout(second)
     assert (view.state, view.wave) == ("RUNNING", 1)
