@@ -496,6 +496,7 @@ def text_recognizer() -> TaskModel:
         metric="right lines",
         measure=measure,
         outputs=declare("characters", "text", blank=_GLYPHS),
+        draw=draw_lines,
     )
 
 

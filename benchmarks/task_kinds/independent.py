@@ -96,6 +96,7 @@ def glyphs() -> TaskModel:
             (run_rows(run, "picture", fresh)["logits"].argmax(1) == truth).mean()
         ),
         outputs=declare("logits", "classification"),
+        draw=draw,
     )
 
 
@@ -137,6 +138,7 @@ def activity() -> TaskModel:
             (run_rows(run, "acceleration", fresh)["activities"].argmax(1) == truth).mean()
         ),
         outputs=declare("activities", "classification"),
+        draw=draw,
     )
 
 
@@ -601,6 +603,7 @@ def fruit_and_weight() -> TaskModel:
         metric="lesser of accuracy and R2",
         measure=measure,
         outputs=declare("sort", "classification") + declare("grams", "values"),
+        draw=lambda rng, count: draw(rng, count)[:2],
     )
 
 

@@ -25,6 +25,7 @@ class TaskModel:
             greater is better, 0 or less of a model without use.
         outputs: Declarations of the outputs, as sections of edgepack.toml.
         shapes: Input shapes to fix, for targets with static shapes.
+        draw: Draws a number of inputs, and truth as the last item; None if not needed elsewhere.
     """
 
     model: onnx.ModelProto
@@ -33,6 +34,7 @@ class TaskModel:
     measure: Callable[[Run], float]
     outputs: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    draw: Callable[[np.random.Generator, int], tuple[Any, ...]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

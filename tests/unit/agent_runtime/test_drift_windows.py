@@ -102,6 +102,34 @@ def test_a_fallen_confidence_is_a_loss_and_a_small_fall_is_none() -> None:
         assert found is None if loss is None else found == pytest.approx(loss, rel=0.3)
 
 
+@pytest.mark.parametrize(("fall", "loss"), [(0.04, (0.06 * 0.5) ** 0.5), (0.0, None)])
+@pytest.mark.parametrize("total", [1.0, 3.0])
+def test_a_mix_of_classes_that_moves_raises_the_loss_of_a_fallen_confidence(
+    fall: float, loss: float | None, total: float
+) -> None:
+    """Numbers of boxes are not shares of a whole: their loss is that of the confidence."""
+    classes = [
+        Feature(
+            tensor="y",
+            name=name,
+            kind="class",
+            words=name,
+            mean=total / 2,
+            spread=0.5,
+            samples=300,
+        )
+        for name in ("cat", "dog")
+    ]
+    states = [
+        (one, list(run([value] * 20, one, list(run([total / 2] * DAY_WINDOWS, one))[-1]))[-1])
+        for one, value in zip(classes, (total, 0.0), strict=True)
+    ]
+    fallen = list(run([0.9] * DAY_WINDOWS + [0.9 - fall] * 20, CONFIDENCE))[-1]
+    found = estimate_loss([*states, (CONFIDENCE, fallen)])
+    expected = loss if loss is None or total == 1.0 else 0.06
+    assert found == (None if expected is None else pytest.approx(expected, rel=0.1))
+
+
 def test_a_change_of_inputs_without_a_fall_of_confidence_does_no_harm() -> None:
     changed = list(run([3.0] * 10, LEVEL, learnt()))[-1]
     assert changed.is_changed

@@ -8,6 +8,9 @@
    months: 4,320 windows, all features.
 3. A change does harm if the confidence falls so far that the task loses 5 % or more. A change
    without harm is only shown.
+4. Wrong answers also move the mix of classes away from the first day's mix. If the same classes
+   come as before, the moved share is the least loss. The loss is then the geometric mean of both
+   estimates.
 """
 
 import math
@@ -37,6 +40,11 @@ LEAST_FALL = 0.02
 """Fall of the confidence that counts as harm. Of 28 shifts that cost three classifiers and readers
 3 points of accuracy or more, each fell by more; so did 4 of 34 harmless shifts."""
 
+_LATEST = 0.25
+"""Weight of the last window in the latest mean of a class."""
+
+_WHOLE = 1e-4
+"""Distance from 1 up to which the build's means of classes are shares of a whole."""
 
 LEAST_LOSS = 0.05
 """Share of the task that harm costs, at least: the estimate is good to half or double the loss."""
@@ -52,7 +60,8 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         beyond: Windows in a row beyond the bound; negative below the build's mean.
         day_count, day_total: Windows of the current day after the first.
         is_day_off: Whether the mean of the last whole day was beyond its bound.
-        recent: The last windows, oldest first.
+        recent: The last windows of a confidence, oldest first.
+        moved: Distance of a class in the latest windows from the first day's mean.
     """
 
     learnt: int = 0
@@ -64,6 +73,7 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     day_total: float = 0.0
     is_day_off: bool = False
     recent: tuple[float, ...] = ()
+    moved: float = 0.0
 
     @property
     def is_changed(self) -> bool:
@@ -80,6 +90,7 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """
         learnt, mean, squares, farthest = self.learnt, self.mean, self.squares, self.farthest
         day_count, day_total, is_day_off = self.day_count, self.day_total, self.is_day_off
+        moved = self.moved
         if learnt < DAY_WINDOWS:
             learnt += 1
             step = value - mean
@@ -88,6 +99,7 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             farthest = max(farthest, abs(value - mean))
         else:
             day_count, day_total = day_count + 1, day_total + value
+            moved += _LATEST * (value - mean - moved)
         variance = self._variance(feature)
         apart = value - feature.mean
         error = math.sqrt(variance + feature.spread**2 / feature.samples)
@@ -113,6 +125,7 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             day_total=day_total,
             is_day_off=is_day_off,
             recent=(*self.recent, value)[-RECENT_WINDOWS:] if feature.name == CONFIDENCE else (),
+            moved=moved if feature.kind == "class" else 0.0,
         )
 
     def fall(self, feature: Feature) -> float:
@@ -128,6 +141,12 @@ class FeatureWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         error = math.sqrt(self._variance(feature) / count + feature.spread**2 / feature.samples)
         least = LEAST_FALL if is_sudden else max(LEAST_FALL, _RECENT_BOUND * error)
         return fall if fall > least else 0.0
+
+    @property
+    def moved_beyond_chance(self) -> float:
+        """Return the distance `moved`, less the variance that it has by chance."""
+        chance = self.squares / (DAY_WINDOWS - 1) * (_LATEST / (2 - _LATEST) + 1 / DAY_WINDOWS)
+        return math.sqrt(max(0.0, self.moved**2 - chance))
 
     def _variance(self, feature: Feature) -> float:
         """Return the variance of windows; during the first day, that of single inferences.
@@ -182,9 +201,22 @@ def estimate_loss(features: Iterable[tuple[Feature, FeatureWindows]]) -> float |
     Args:
         features: Features of the build, with their windows.
     """
-    losses = (
-        min(1.0, windows.fall(feature) * (feature.loss_by_confidence or 1.0))
-        for feature, windows in features
-        if feature.name == CONFIDENCE
-    )
+    known = list(features)
+    losses = []
+    for feature, windows in known:
+        if feature.name == CONFIDENCE:
+            loss = windows.fall(feature) * (feature.loss_by_confidence or 1.0)
+            moved = _moved_share(known, feature.tensor)
+            losses.append(min(1.0, math.sqrt(loss * max(loss, moved))))
     return max((one for one in losses if one >= LEAST_LOSS), default=None)
+
+
+def _moved_share(features: Iterable[tuple[Feature, FeatureWindows]], tensor: str) -> float:
+    """Return the share of answers that moved to other classes since the first day, 0…1.
+
+    0 where classes are not shares of a whole, such as numbers of boxes.
+    """
+    classes = [one for one in features if one[0].kind == "class" and one[0].tensor == tensor]
+    if abs(math.fsum(feature.mean for feature, _ in classes) - 1.0) > _WHOLE:
+        return 0.0
+    return math.fsum(windows.moved_beyond_chance for _, windows in classes) / 2.0
