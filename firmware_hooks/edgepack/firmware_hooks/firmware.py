@@ -12,8 +12,11 @@ import json
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from edgepack.firmware_hooks.answer import (
@@ -27,7 +30,14 @@ from edgepack.firmware_hooks.answer import (
     last_words,
     run_command,
 )
-from edgepack.firmware_hooks.installers import BOOTLOADERS, INSTALLERS, OPTIONS, Command
+from edgepack.firmware_hooks.installers import (
+    BOOTLOADERS,
+    INSTALLERS,
+    OPTIONS,
+    SET_ENVIRONMENT,
+    WRITE_IMAGE,
+    Command,
+)
 
 STEPS = ("running", "check", "install", "reboot", "commit", "revert")
 
@@ -35,7 +45,8 @@ STEPS = ("running", "check", "install", "reboot", "commit", "revert")
 def parser() -> HookParser:
     """Return the hook's settings."""
     made = HookParser("firmware", __doc__)
-    made.add_argument("--installer", choices=INSTALLERS, required=True, help="installer")
+    kinds = "; ".join(f"{name}: {row.summary}" for name, row in INSTALLERS.items())
+    made.add_argument("--installer", choices=INSTALLERS, required=True, help=kinds)
     made.add_argument(
         "--step",
         choices=STEPS,
@@ -47,7 +58,7 @@ def parser() -> HookParser:
         "--option",
         action="append",
         default=[],
-        help="option for the program, e.g. --option=--key=/etc/key.pem; can be repeated",
+        help="word for the program, e.g. --option=-k --option=/etc/key.pem; can be repeated",
     )
     made.add_argument(
         "--version-file",
@@ -57,6 +68,24 @@ def parser() -> HookParser:
     )
     made.add_argument(
         "--version-key", default="IMAGE_VERSION", help="key in that file; default: IMAGE_VERSION"
+    )
+    made.add_argument(
+        "--slot-variable", default="slot", help="U-Boot's variable of the slot; default: slot"
+    )
+    made.add_argument(
+        "--slot",
+        action="append",
+        default=[],
+        metavar="NAME[=DEVICE]",
+        help="value of that variable, for `raw` with the slot's device; give both slots",
+    )
+    made.add_argument("--fw-setenv", default="fw_setenv", help="default: fw_setenv")
+    made.add_argument("--fw-printenv", default="fw_printenv", help="default: fw_printenv")
+    made.add_argument("--device", default="", help="fwupd's id of the component")
+    made.add_argument(
+        "--previous",
+        default="",
+        help="artefact of the first firmware, for `fwupd`; later the committed release has one",
     )
     made.add_argument(
         "--reboot", default="systemctl reboot", help="command; default: systemctl reboot"
@@ -72,13 +101,13 @@ def parser() -> HookParser:
 
 def decide(settings: argparse.Namespace) -> Answer:
     """Run the step."""
+    if settings.step not in STEPS:
+        return Answer(REFUSE, f"EDGEPACK_STEP names no step; steps: {', '.join(STEPS)}")
     try:
-        if settings.step not in STEPS:
-            return Answer(REFUSE, f"EDGEPACK_STEP names no step; steps: {', '.join(STEPS)}")
-        return _Driver(settings).run(settings.step)
+        return Answer(GO, _Driver(settings, os.environ).run(settings.step))
     except BusyError as error:
         return Answer(RETRY, str(error))
-    except CommandError as error:
+    except (CommandError, OSError) as error:
         return Answer(REFUSE, str(error))
 
 
@@ -94,53 +123,64 @@ class BusyError(Exception):
 class _Driver:
     """Runs the steps of a row; raises `CommandError` for every failure."""
 
-    def __init__(self, settings: argparse.Namespace) -> None:
+    def __init__(self, settings: argparse.Namespace, environment: Mapping[str, str]) -> None:
         self._settings = settings
         self._row = INSTALLERS[settings.installer]
         self._bootloader = BOOTLOADERS[self._row.bootloader]
-        self._file = os.environ.get("EDGEPACK_FIRMWARE_FILE", "")
-        self._previous = os.environ.get("EDGEPACK_FIRMWARE_PREVIOUS", "")
-        self._fields = {"program": settings.program or self._row.program, "file": self._file}
+        self._wanted = environment.get("EDGEPACK_FIRMWARE_VERSION", "")
+        self._previous = environment.get("EDGEPACK_FIRMWARE_PREVIOUS", "")
+        self._fields = {
+            "program": settings.program or self._row.program,
+            "file": environment.get("EDGEPACK_FIRMWARE_FILE", ""),
+            "previous_file": environment.get("EDGEPACK_FIRMWARE_PREVIOUS_FILE", "")
+            or settings.previous,
+            "device": settings.device,
+            "variable": settings.slot_variable,
+        }
 
-    def run(self, step: str) -> Answer:
-        because: str = getattr(self, f"_{step}")()
-        return Answer(GO, because)
+    def run(self, step: str) -> str:
+        """Run a step and return what was done, or the version."""
+        if self._row.bootloader == "uboot":
+            self._fields |= self._read_slots()
+        done: str = getattr(self, f"_{step}")()
+        return done
 
     def _running(self) -> str:
+        if self._row.version:
+            return self._read_component()
         path, key = self._settings.version_file, self._settings.version_key
-        try:
-            content = path.read_text(errors="replace")
-        except OSError as error:
-            raise CommandError(f"{path} cannot be read: {error.strerror}") from error
-        found = re.search(rf"^{re.escape(key)}=(.*)$", content, re.M)
+        found = re.search(rf"^{re.escape(key)}=(.*)$", path.read_text(errors="replace"), re.M)
         version = "".join(shlex.split(found[1])) if found else ""
         if not version:
             raise CommandError(f"{path} has no {key}")
         return version
 
     def _check(self) -> str:
-        self._need_file()
-        if self._row.way_back == "good slot" and self._boot_status() != "good":
-            raise CommandError(
-                f"the running firmware is not marked good, but {self._boot_status()}"
-            )
+        self._need(self._fields["file"], "artefact")
+        if self._row.way_back == "good slot" and (mark := self._boot_mark()) != "good":
+            raise CommandError(f"there is no way back: the running slot is {mark}, not good")
+        if self._row.way_back == "artefact":
+            self._need(self._fields["previous_file"], "way back: no previous artefact")
         self._call(self._row.check)
-        return f"{self._settings.installer} accepts {Path(self._file).name}"
+        return f"{Path(self._fields['file']).name} can be installed"
 
     def _install(self) -> str:
-        self._need_file()
-        self._call(self._row.install)
-        self._call(self._bootloader.arm)
-        return f"{Path(self._file).name} is installed and starts next time"
+        self._need(self._fields["file"], "artefact")
+        if self._row.version and self._running() == self._wanted:
+            return f"firmware {self._wanted} runs already"
+        if self._row.way_back == "second slot":  # The running slot starts if this is cut off.
+            self._call([(SET_ENVIRONMENT, "{variable}={running}", "upgrade_available=0")])
+        self._call([*self._row.install, *self._bootloader.arm])
+        return f"{Path(self._fields['file']).name} is installed and starts next time"
 
     def _reboot(self) -> str:
-        self._call((tuple(shlex.split(self._settings.reboot)),))
+        self._call([tuple(shlex.split(self._settings.reboot))])
         return "the device restarts"
 
     def _commit(self) -> str:
         self._call(self._bootloader.commit)
-        if self._row.way_back == "good slot" and (status := self._boot_status()) != "good":
-            raise CommandError(f"the booted slot was marked good, and is {status}")
+        if self._row.way_back == "good slot" and (mark := self._boot_mark()) != "good":
+            raise CommandError(f"the booted slot was marked good, and is {mark}")
         return "the running firmware is committed"
 
     def _revert(self) -> str:
@@ -148,46 +188,144 @@ class _Driver:
         self._call(self._bootloader.stay if is_back else self._bootloader.revert)
         return f"firmware {self._previous} starts next time"
 
-    def _need_file(self) -> None:
-        if not Path(self._file).is_file():
-            raise CommandError(f"there is no artefact {self._file!r}")
+    def _need(self, path: str, what: str) -> None:
+        if not Path(path).is_file():
+            raise CommandError(f"there is no {what}: {path!r} is not a file")
 
-    def _call(self, commands: tuple[Command, ...]) -> None:
+    def _call(self, commands: Iterable[Command]) -> None:
         """Run commands in order, until a command fails.
 
         Raises:
             BusyError: The installer does something else now.
             CommandError: A command failed.
+            OSError: An image cannot be written.
         """
         for command in commands:
+            if command == WRITE_IMAGE:
+                self._write_image()
+                continue
+            if command[0] == SET_ENVIRONMENT:
+                self._set_environment([word.format(**self._fields) for word in command[1:]])
+                continue
             words: list[str] = []
             for word in command:
                 words += self._settings.option if word == OPTIONS else [word.format(**self._fields)]
             done = run_command(words, timeout_s=self._settings.timeout_s)
-            said = f"'{' '.join(words[:3])}' failed: {last_words(done)}"
+            said = f"'{' '.join(words[:3])}' failed: {_reason(done)}"
             if self._row.busy in done.stdout + done.stderr:
                 raise BusyError(said)
-            if done.returncode != 0 and self._row.idle not in done.stdout + done.stderr:
+            if done.returncode != 0 and self._row.idle not in said:
                 raise CommandError(said)
 
-    def _boot_status(self) -> str:
-        """Return RAUC's mark of the booted slot."""
-        words = [self._fields["program"], "status", "--output-format=json"]
+    def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command that prints, and return what a success printed."""
         done = run_command(words, timeout_s=self._settings.timeout_s)
         if done.returncode != 0:
-            raise CommandError(f"RAUC did not report its status: {last_words(done)}")
+            raise CommandError(f"'{' '.join(words[:3])}' failed: {last_words(done)}")
+        return done
+
+    def _boot_mark(self) -> str:
+        """Return RAUC's mark of the booted slot."""
+        shown = self._ask(self._fields["program"], "status", "--output-format=json").stdout
         try:
-            marks = {
+            marks = [
                 str(slot["boot_status"])
-                for entry in json.loads(done.stdout)["slots"]
+                for entry in json.loads(shown)["slots"]
                 for slot in entry.values()
                 if slot["state"] == "booted"
-            }
+            ]
+            (mark,) = set(marks)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CommandError(f"RAUC's status is unreadable: {done.stdout[:200]!r}") from error
-        if len(marks) != 1:
-            raise CommandError(f"RAUC names {len(marks)} marks of booted slots, not one")
-        return marks.pop()
+            raise CommandError(f"RAUC's status names no booted slot: {shown[:200]!r}") from error
+        return mark
+
+    def _read_component(self) -> str:
+        """Return the version of fwupd's component."""
+        words = [word.format(**self._fields) for word in self._row.version]
+        try:
+            (found,) = (
+                one["Version"]
+                for one in json.loads(self._ask(*words).stdout)["Devices"]
+                if self._settings.device in (one["DeviceId"], *one.get("Guid", ()))
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            because = f"fwupd has no component {self._settings.device!r} with a version"
+            raise CommandError(because) from error
+        return str(found)
+
+    def _read_slots(self) -> dict[str, str]:
+        """Return the fields of a bootloader with slots, from U-Boot's environment.
+
+        Before the restart into a new firmware, the slot in the environment is not the slot that
+        runs: then `upgrade_available` is set, and the previous firmware runs.
+        """
+        devices = dict(self._pair(text) for text in self._settings.slot)
+        known = self._read_environment()
+        slot, back = known.get(self._settings.slot_variable, ""), known.get("edgepack_back", "")
+        is_armed = known.get("upgrade_available") == "1" and back in devices
+        running = back if is_armed and self._running() == self._previous else slot
+        others = [name for name in devices if name != running]
+        if len(devices) != 2 or running not in devices:
+            raise CommandError(
+                f"U-Boot's {self._settings.slot_variable} is {running!a}; give its two values as "
+                "--slot"
+            )
+        return {"running": running, "slot": others[0], "back": back or running} | {
+            "target": devices[others[0]]
+        }
+
+    def _read_environment(self) -> dict[str, str]:
+        """Return U-Boot's environment."""
+        shown = self._ask(self._settings.fw_printenv).stdout
+        return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+
+    def _set_environment(self, lines: list[str]) -> None:
+        """Write variables in a single step, and read the variables back."""
+        with tempfile.NamedTemporaryFile("w") as script:
+            script.write("".join(f"{line}\n" for line in lines))
+            script.flush()
+            self._ask(self._settings.fw_setenv, "-s", script.name)
+        known = self._read_environment()
+        for name, value in map(self._pair, lines):
+            if known.get(name) != value:
+                tool = self._settings.fw_setenv
+                raise CommandError(
+                    f"U-Boot's {name} is {known.get(name)!a} instead of {value!a}: {tool} -s must "
+                    "read lines NAME=VALUE (libubootenv, or U-Boot's own tools from 2019)"
+                )
+
+    def _pair(self, text: str) -> tuple[str, str]:
+        name, _, device = text.partition("=")
+        return name, device
+
+    def _write_image(self) -> None:
+        """Copy the artefact to the device of the other slot, and compare.
+
+        Raises:
+            CommandError: The device is missing, or differs afterwards.
+            OSError: The image does not fit, or the device fails.
+        """
+        target, source = Path(self._fields["target"]), Path(self._fields["file"])
+        if not target.exists():
+            raise CommandError(f"slot {self._fields['slot']} has no device: --slot NAME=DEVICE")
+        with source.open("rb") as image, target.open("r+b") as device:
+            shutil.copyfileobj(image, device, _PIECE)
+            device.flush()
+            os.fsync(device.fileno())
+            image.seek(0)
+            device.seek(0)
+            while piece := image.read(_PIECE):
+                if device.read(len(piece)) != piece:
+                    raise CommandError(f"{target} differs from {source.name} after the copy")
+
+
+_PIECE = 1024 * 1024
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line that names an error, else the last line."""
+    errors = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line.lower()]
+    return errors[-1].strip()[:500] if errors else last_words(done)
 
 
 if __name__ == "__main__":

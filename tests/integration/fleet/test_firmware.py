@@ -13,7 +13,7 @@ from edgepack.bundle.keys import load_private_key
 from edgepack.bundle.manifest import Firmware
 from tests.integration.fleet.conftest import Mosquitto, StartAgent, edgepack
 from tests.simulators.bundles import make_bundle
-from tests.simulators.rauc_board import RaucBoard
+from tests.simulators.firmware_boards import RaucBoard
 
 Serve = Callable[..., Any]
 DEVICE = "cam-1"

@@ -50,7 +50,7 @@ STEPS: dict[FirmwareStep, StepRow] = {
     ),
     "install": StepRow(
         duty="write the artefact beside the running firmware; start it next time, on trial",
-        killed="the running firmware starts next time; the next `install` begins anew",
+        killed="the running firmware starts next time, or the whole new firmware on trial",
         states=("INSTALLING",),
         is_long=True,
     ),
