@@ -211,10 +211,11 @@ class _Driver:
             for word in command:
                 words += self._settings.option if word == OPTIONS else [word.format(**self._fields)]
             done = run_command(words, timeout_s=self._settings.timeout_s)
+            output = done.stdout + done.stderr
             said = f"'{' '.join(words[:3])}' failed: {_reason(done)}"
-            if self._row.busy in done.stdout + done.stderr:
+            if self._row.busy in output:
                 raise BusyError(said)
-            if done.returncode != 0 and self._row.idle not in said:
+            if done.returncode != 0 and self._row.success not in output:
                 raise CommandError(said)
 
     def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:

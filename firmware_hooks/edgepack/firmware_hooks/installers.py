@@ -50,7 +50,7 @@ class Installer(NamedTuple):
         way_back: Prerequisite of the return.
         version: Print devices with their versions as JSON; () reads the version file.
         busy: Text of the error that means "try again later".
-        idle: Text of the error that means "done before".
+        success: Text that means success whatever the exit code.
     """
 
     summary: str
@@ -61,7 +61,7 @@ class Installer(NamedTuple):
     way_back: WayBack
     version: Command = ()
     busy: str = "\0"
-    idle: str = "\0"
+    success: str = "\0"
 
 
 _BACK_BY_COUNTERS: tuple[Command, ...] = (
@@ -124,6 +124,8 @@ INSTALLERS: dict[str, Installer] = {
         install=(("{program}", OPTIONS, "--select", "stable,{slot}", "-i", "{file}"),),
         bootloader="uboot",
         way_back="second slot",
+        # SWUpdate 2022.12 may exit with 1 after a success, on a busy machine.
+        success="SWUPDATE successful !",
     ),
     "raw": Installer(
         summary="an image of a partition, with U-Boot's counters",
@@ -140,7 +142,7 @@ INSTALLERS: dict[str, Installer] = {
         install=(("{program}", OPTIONS, "install", "{file}"),),
         bootloader="mender",
         way_back="installer",
-        idle="There is nothing to commit",
+        success="There is nothing to commit",  # Committed or taken back before.
     ),
     "fwupd": Installer(
         summary="fwupd, for the firmware of a component",
